@@ -45,6 +45,13 @@ _NO_CODE = {
     "allow_all_kernels": False,
 }
 
+#: Classes of the library that files of a model may name. Its others take the names of classes from
+#: files in turn (Router, WordEmbeddings), or load a model without `_NO_CODE`.
+_MODULES = frozenset(
+    "Transformer CLIPModel Pooling WeightedLayerPooling Normalize Dense LayerNorm Dropout CNN LSTM "
+    "StaticEmbedding".split()
+)
+
 
 class TruncatedTextWarning(UserWarning):
     """Texts are longer than the embedder reads; their ends cannot be found."""
@@ -296,7 +303,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     def model(source: str, *, local: bool) -> Any:
-        return library.SentenceTransformer(
+        return _checking(library.SentenceTransformer)(
             source,
             revision=revision,
             device=device,
@@ -334,13 +341,37 @@ def _check_modules(folder: Path) -> None:
             f"Cannot load the embedder {str(folder)!r}: its modules.json cannot be read "
             f"({error!r}). It should hold what SentenceTransformer.save() writes."
         ) from error
-    own = [name for name in types if not name.startswith("sentence_transformers.")]
-    if own:
+    for name in types:
+        _check_module(name, str(folder))
+
+
+def _check_module(name: str, source: str) -> None:
+    if not name.startswith("sentence_transformers.") or name.rpartition(".")[2] not in _MODULES:
         raise EmbedderError(
-            f"The embedder {str(folder)!r} needs the class {own[0]!r}, and code that comes with a "
-            "model is not run. Use one whose modules.json names classes of sentence_transformers, "
-            "or load it yourself, and pass an object with name, dimension and embed()."
+            f"The embedder {source!r} needs the class {name!r}, and code that comes with a model "
+            "is not run, nor classes that could load some. Use one whose modules.json names only "
+            f"these of sentence_transformers: {', '.join(sorted(_MODULES))}. Or load it yourself, "
+            "and pass an object with name, dimension and embed()."
         )
+
+
+def _checking(kind: Any) -> Any:
+    """The library's class, which imports only what `_check_module` lets pass.
+
+    Files of a hub name are here only while it is loaded, so they cannot be looked at before.
+    """
+    load = getattr(kind, "_load_module_class_from_ref", None)
+    if load is None:
+        raise EmbedderError(
+            "This version of sentence-transformers loads classes in a way that is not known here: "
+            "code of a model could run. Install another: pip install 'sentence-transformers<7'."
+        )
+
+    def checked(model: Any, name: str, source: str, *args: Any, **options: Any) -> Any:
+        _check_module(name, source)
+        return load(model, name, source, *args, **options)
+
+    return type(kind.__name__, (kind,), {load.__name__: checked})
 
 
 def _check_device(device: str | None) -> None:
@@ -364,6 +395,8 @@ def _check_device(device: str | None) -> None:
 def _named_model(model: Any, name: str, *, local: bool) -> Any:
     try:
         return model(name, local=local)
+    except EmbedderError:
+        raise
     except BaseException as error:
         # What a damaged file, or one of something else, raises is up to three libraries.
         if not (isinstance(error, Exception) or is_panic(error)):
