@@ -31,7 +31,7 @@ from rag_middle.errors import (
     RagMiddleError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation.model_files import (
+from rag_middle.model_files import (
     check_config,
     check_json_files,
     check_stated,

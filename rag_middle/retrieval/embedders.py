@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import EmbedderError, RetrievalConfigError
+from rag_middle.errors import EmbedderError, ModelFormatError, RetrievalConfigError
 from rag_middle.extras import require
 from rag_middle.plain_data import is_panic, whole_characters
 from rag_middle.retrieval.embedder_files import (
@@ -312,7 +312,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     if os.path.isdir(name):
-        _check_modules(Path(name))
+        _check_sizes(_modules(Path(name)))
         return _named_model(model, name, local=True)
     if is_cached(name, revision):
         try:
@@ -329,20 +329,47 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
     return _named_model(model, name, local=False)
 
 
-def _check_modules(folder: Path) -> None:
-    """Refuse a folder with classes of its own: importing one runs its code."""
+def _modules(folder: Path) -> list[Path]:
+    """Folders of its networks. Classes of its own are refused: importing one runs its code."""
     try:
         modules = json.loads((folder / "modules.json").read_bytes())
-        types = [str(module["type"]) for module in modules]
+        types = [(str(module["type"]), folder / str(module["path"])) for module in modules]
     except FileNotFoundError:
-        return  # transformers' weights alone, or no model, which loading says
+        return [folder]  # transformers' weights alone, or no model, which loading says
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise EmbedderError(
             f"Cannot load the embedder {str(folder)!r}: its modules.json cannot be read "
             f"({error!r}). It should hold what SentenceTransformer.save() writes."
         ) from error
-    for name in types:
+    for name, _ in types:
         _check_module(name, str(folder))
+    return [path for name, path in types if name.endswith(("Transformer", "CLIPModel"))]
+
+
+def _check_sizes(networks: Sequence[Path]) -> None:
+    """Refuse sizes that would fill the memory, or take hours, before a network is made of them."""
+    from transformers import AutoConfig
+
+    from rag_middle.model_files import check_config, check_stated_sizes, check_weights
+
+    own = {"trust_remote_code": False, "local_files_only": True, "subfolder": "", "revision": None}
+    for path in networks:
+        try:
+            stated: dict[str, Any] = {}  # of its config, by the library's own file
+            for file in sorted(path.glob("sentence_*_config.json")):
+                settings = json.loads(file.read_bytes())
+                stated |= settings.get("config_args") or settings.get("config_kwargs") or {}
+            config = json.loads((path / "config.json").read_bytes())
+            check_stated_sizes(str(path), {**config, **stated})
+            numbers = check_config(
+                str(path), AutoConfig.from_pretrained(path, **stated | own), is_embedder=True
+            )
+            if numbers is not None:
+                check_weights(str(path), numbers)
+        except ModelFormatError as error:
+            raise EmbedderError(str(error)) from error
+        except Exception:  # loading says what is wrong, or reads another file
+            continue
 
 
 def _check_module(name: str, source: str) -> None:

@@ -20,8 +20,8 @@ import rag_middle
 from rag_middle.attention import applied
 from rag_middle.errors import GoldenFormatError, UnknownNameError
 from rag_middle.generation.loading import load_config
-from rag_middle.generation.model_files import check_config, check_weights
 from rag_middle.methods import Method
+from rag_middle.model_files import check_config, check_weights
 from rag_middle.registry import suggest
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.verify.arranged import arranged_run

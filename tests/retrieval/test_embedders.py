@@ -363,6 +363,29 @@ def test_a_pickle_of_weights_runs_nothing_whatever_the_folder_says(
     assert not ran.exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "stated"),
+    [
+        ("config.json", {"num_hidden_layers": 10**7}),
+        ("config.json", {"vocab_size": 10**7}),
+        ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 10**7}}),
+        ("sentence_bert_config.json", {"config_kwargs": {"intermediate_size": 10**8}}),
+    ],
+)
+def test_a_folder_that_states_huge_sizes_is_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, stated: dict[str, Any]
+) -> None:
+    def load(*args: object, **options: object) -> None:
+        pytest.fail("the library was asked to load it")
+
+    _saved_model(tmp_path / "model")
+    path = tmp_path / "model" / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **stated}))
+    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", load)
+    with pytest.raises(EmbedderError, match=r"must be|at most|the weights are"):
+        SentenceTransformerEmbedder(tmp_path / "model", device="cpu")
+
+
 @pytest.mark.parametrize("is_folder", [True, False])
 @pytest.mark.parametrize("outer", ["Router", "WordEmbeddings"])
 def test_a_model_inside_a_model_is_refused_before_it_is_loaded(
