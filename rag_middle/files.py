@@ -24,6 +24,7 @@ __all__ = [
     "check_lock_file",
     "expanded",
     "file_sha256",
+    "lock_file",
     "open_regular",
     "opened_folder",
     "read_regular",
@@ -168,11 +169,24 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
                 path.unlink()
 
 
-def check_lock_file(path: str | Path) -> None:
-    """Refuse a lock file that holds something: many versions of filelock empty what they lock.
+def lock_file(path: str | Path) -> str:
+    """The file to lock while another is written: beside it, whatever link leads to it.
 
-    Locks of this package hold nothing, so it is somebody else's file of that name; or, on a file
-    system without locks, that of a process at work.
+    One that holds something is refused: many versions of filelock empty what they lock. Locks of
+    this package hold nothing, so it is somebody else's file of that name; or, on a file system
+    without locks, that of a process at work.
+
+    Raises:
+        ValueError: it is not empty.
+        OSError: it cannot be looked at.
+    """
+    path = f"{os.path.realpath(path)}.lock"
+    check_lock_file(path)
+    return path
+
+
+def check_lock_file(path: str | Path) -> None:
+    """Refuse a lock file that holds something, as :func:`lock_file` does.
 
     Raises:
         ValueError: it is not empty.

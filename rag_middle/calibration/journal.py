@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import CalibrationStateError
-from rag_middle.files import append, check_appendable, check_lock_file, reason
+from rag_middle.files import append, check_appendable, lock_file, reason
 from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import Argument
@@ -78,12 +78,11 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
     if path is None:
         yield Journal()
         return
-    lock = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        check_lock_file(f"{path}.lock")
+        lock = FileLock(lock_file(path), timeout=0)
         check_appendable(path)
-        lock.acquire(timeout=0)
+        lock.acquire()
     except Timeout:
         raise CalibrationStateError(
             f"{path} is in use by another search. Wait for it, or ", *_ANOTHER_FOLDER, "."

@@ -57,8 +57,8 @@ def plan(
     from rag_middle.costs import plan as costs
     from rag_middle.costs.gpus import GPUS
     from rag_middle.generation.loading import load_config
-    from rag_middle.generation.model_files import check_config
     from rag_middle.methods import resolve_method
+    from rag_middle.model_files import check_config
 
     chosen = [resolve_method(name) for name in method] if method else _without_settings()
     config = load_config(model, revision=revision)

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
 from rag_middle.evaluation.metrics import METRICS
-from rag_middle.files import append, check_appendable, check_lock_file, expanded, reason
+from rag_middle.files import append, check_appendable, expanded, lock_file, reason
 from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 from rag_middle.thinking import answer_after_thinking
@@ -220,10 +220,9 @@ def open_records(
         yield Records()
         return
     path = expanded(path)
-    lock = FileLock(f"{path}.lock", timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        check_lock_file(f"{path}.lock")
+        lock = FileLock(lock_file(path), timeout=0)
         check_appendable(path)
         lock.acquire()
     except Timeout as error:

@@ -31,7 +31,7 @@ from rag_middle.errors import (
     RagMiddleError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation.model_files import (
+from rag_middle.model_files import (
     check_config,
     check_json_files,
     check_stated,
@@ -39,6 +39,7 @@ from rag_middle.generation.model_files import (
     format_errors,
 )
 from rag_middle.notices import BackendFallbackWarning, warn_caller
+from rag_middle.plain_data import parse_json
 from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
@@ -59,6 +60,7 @@ _TOKENIZER_FILES = (
 )
 #: Options of loading that say how files are reached.
 _ACCESS = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder", "token")
+_BASE = "base_model_name_or_path"  # in the config of an adapter
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
 
@@ -132,20 +134,23 @@ def load_model(
     if revision is not None:
         arguments["revision"] = revision
     stated = {name: value for name, value in arguments.items() if value is not None}
-    has_config = "config" not in options and not _lacks(source, "config.json")
     access = {name: options[name] for name in _ACCESS if name in options}
+    base = _base_of_adapter(source)
+    if base != source:  # named by a file, not by the caller, so it is not fetched
+        access["local_files_only"] = stated["local_files_only"] = True
+    has_config = "config" not in options and not _lacks(base, "config.json")
     if has_config and not trust_remote_code:
-        config, is_changed = _loaded_config(source, revision, attn_implementation, access)
+        config, is_changed = _loaded_config(base, revision, attn_implementation, access)
         if is_changed:  # else transformers reads it again, with what `options` say of it
             stated["config"] = config
-        numbers = check_config(source, config)
-        check_json_files(source, "generation_config.json")
+        numbers = check_config(base, config)
+        check_json_files(base, "generation_config.json")
         if numbers is not None:
-            check_weights(source, numbers)
+            check_weights(base, numbers)
     try:
         with format_errors(source, "config.json"):
             if has_config and trust_remote_code:
-                _check_stated(source, revision, attn_implementation, **access)
+                _check_stated(base, revision, attn_implementation, **access)
             outcome: Any = AutoModelForCausalLM.from_pretrained(
                 source, output_loading_info=True, **stated
             )
@@ -356,6 +361,19 @@ def _check_reachable(
             )
     except Exception as error:  # of the hub's client, its transport, or the name itself
         raise _not_found(what, source, revision, error) from error
+
+
+def _base_of_adapter(source: str) -> str:
+    """The model that transformers loads for a folder: itself, or what its adapter belongs to."""
+    name = "adapter_config.json"
+    if not _lacks(source, "config.json") or _lacks(source, name):
+        return source
+    check_json_files(source, name)
+    base = parse_json((Path(source) / name).read_bytes(), repeated_keys=True).get(_BASE)
+    if not isinstance(base, str):
+        reason = f"{_BASE} should be a folder or a name on the hub, got {base!r}."
+        raise ModelFormatError(source, file=name, field=_BASE, reason=reason)
+    return base
 
 
 def _lacks(source: str, *patterns: str) -> bool:

@@ -22,7 +22,6 @@ from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
-from rag_middle.generation.model_files import format_errors
 from rag_middle.generation.own_config import check_own_config, check_token_ids
 from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
@@ -32,6 +31,7 @@ from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_read
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
 from rag_middle.methods.parallel_context.document_states import can_reuse_documents
+from rag_middle.model_files import format_errors
 from rag_middle.options import (
     KERNELS,
     EncodeKwargs,

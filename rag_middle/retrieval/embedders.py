@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import EmbedderError, RetrievalConfigError
+from rag_middle.errors import EmbedderError, ModelFormatError, RetrievalConfigError
 from rag_middle.extras import require
 from rag_middle.plain_data import is_panic, whole_characters
 from rag_middle.retrieval.embedder_files import (
@@ -44,6 +44,13 @@ _NO_CODE = {
     "use_kernels": False,
     "allow_all_kernels": False,
 }
+
+#: Classes of the library that files of a model may name. Its others take the names of classes from
+#: files in turn (Router, WordEmbeddings), or load a model without `_NO_CODE`.
+_MODULES = frozenset(
+    "Transformer CLIPModel Pooling WeightedLayerPooling Normalize Dense LayerNorm Dropout CNN LSTM "
+    "StaticEmbedding".split()
+)
 
 
 class TruncatedTextWarning(UserWarning):
@@ -296,7 +303,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     def model(source: str, *, local: bool) -> Any:
-        return library.SentenceTransformer(
+        return _checking(library.SentenceTransformer)(
             source,
             revision=revision,
             device=device,
@@ -305,7 +312,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     if os.path.isdir(name):
-        _check_modules(Path(name))
+        _check_sizes(_modules(Path(name)))
         return _named_model(model, name, local=True)
     if is_cached(name, revision):
         try:
@@ -322,25 +329,76 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
     return _named_model(model, name, local=False)
 
 
-def _check_modules(folder: Path) -> None:
-    """Refuse a folder with classes of its own: importing one runs its code."""
+def _modules(folder: Path) -> list[Path]:
+    """Folders of its networks. Classes of its own are refused: importing one runs its code."""
     try:
         modules = json.loads((folder / "modules.json").read_bytes())
-        types = [str(module["type"]) for module in modules]
+        types = [(str(module["type"]), folder / str(module["path"])) for module in modules]
     except FileNotFoundError:
-        return  # transformers' weights alone, or no model, which loading says
+        return [folder]  # transformers' weights alone, or no model, which loading says
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise EmbedderError(
             f"Cannot load the embedder {str(folder)!r}: its modules.json cannot be read "
             f"({error!r}). It should hold what SentenceTransformer.save() writes."
         ) from error
-    own = [name for name in types if not name.startswith("sentence_transformers.")]
-    if own:
+    for name, _ in types:
+        _check_module(name, str(folder))
+    return [path for name, path in types if name.endswith(("Transformer", "CLIPModel"))]
+
+
+def _check_sizes(networks: Sequence[Path]) -> None:
+    """Refuse sizes that would fill the memory, or take hours, before a network is made of them."""
+    from transformers import AutoConfig
+
+    from rag_middle.model_files import check_config, check_stated_sizes, check_weights
+
+    own = {"trust_remote_code": False, "local_files_only": True, "subfolder": "", "revision": None}
+    for path in networks:
+        try:
+            stated: dict[str, Any] = {}  # of its config, by the library's own file
+            for file in sorted(path.glob("sentence_*_config.json")):
+                settings = json.loads(file.read_bytes())
+                stated |= settings.get("config_args") or settings.get("config_kwargs") or {}
+            config = json.loads((path / "config.json").read_bytes())
+            check_stated_sizes(str(path), {**config, **stated})
+            numbers = check_config(
+                str(path), AutoConfig.from_pretrained(path, **stated | own), is_embedder=True
+            )
+            if numbers is not None:
+                check_weights(str(path), numbers)
+        except ModelFormatError as error:
+            raise EmbedderError(str(error)) from error
+        except Exception:  # loading says what is wrong, or reads another file
+            continue
+
+
+def _check_module(name: str, source: str) -> None:
+    if not name.startswith("sentence_transformers.") or name.rpartition(".")[2] not in _MODULES:
         raise EmbedderError(
-            f"The embedder {str(folder)!r} needs the class {own[0]!r}, and code that comes with a "
-            "model is not run. Use one whose modules.json names classes of sentence_transformers, "
-            "or load it yourself, and pass an object with name, dimension and embed()."
+            f"The embedder {source!r} needs the class {name!r}, and code that comes with a model "
+            "is not run, nor classes that could load some. Use one whose modules.json names only "
+            f"these of sentence_transformers: {', '.join(sorted(_MODULES))}. Or load it yourself, "
+            "and pass an object with name, dimension and embed()."
         )
+
+
+def _checking(kind: Any) -> Any:
+    """The library's class, which imports only what `_check_module` lets pass.
+
+    Files of a hub name are here only while it is loaded, so they cannot be looked at before.
+    """
+    load = getattr(kind, "_load_module_class_from_ref", None)
+    if load is None:
+        raise EmbedderError(
+            "This version of sentence-transformers loads classes in a way that is not known here: "
+            "code of a model could run. Install another: pip install 'sentence-transformers<7'."
+        )
+
+    def checked(model: Any, name: str, source: str, *args: Any, **options: Any) -> Any:
+        _check_module(name, source)
+        return load(model, name, source, *args, **options)
+
+    return type(kind.__name__, (kind,), {load.__name__: checked})
 
 
 def _check_device(device: str | None) -> None:
@@ -364,6 +422,8 @@ def _check_device(device: str | None) -> None:
 def _named_model(model: Any, name: str, *, local: bool) -> Any:
     try:
         return model(name, local=local)
+    except EmbedderError:
+        raise
     except BaseException as error:
         # What a damaged file, or one of something else, raises is up to three libraries.
         if not (isinstance(error, Exception) or is_panic(error)):

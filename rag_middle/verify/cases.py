@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import GoldenFormatError, PromptError
+from rag_middle.files import open_regular
 from rag_middle.layout import PromptLayout
 from rag_middle.plain_data import parse_json
 
@@ -85,9 +86,7 @@ class GoldenCase:
         tokens = self._ints("generated_tokens")
         if not input_ids:
             raise self.malformed("input_ids is empty")
-        model = self._path("model")
-        if not (model / "config.json").is_file():
-            raise self.malformed(f"its model {model} has no config.json")
+        model = self._model()
         arrays = self.arrays("prefill_positions", "prefill_logits", "decode_logits")
         positions = arrays["prefill_positions"].astype("int64")
         prefill, decode = arrays["prefill_logits"], arrays["decode_logits"]
@@ -137,7 +136,7 @@ class GoldenCase:
         path = self._path("arrays")
         try:
             # Opened here, because numpy leaves a file open that is no archive.
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
                 yield archive
         except FileNotFoundError as error:
             raise self.malformed(f"its arrays {path} are missing") from error
@@ -159,14 +158,30 @@ class GoldenCase:
             raise self.malformed(f"{name} should be a list of integers")
         return tuple(values)
 
+    def _model(self) -> Path:
+        """Its folder, from which nothing leads out of the directory."""
+        folder = self._path("model")
+        if not (folder / "config.json").is_file():
+            raise self.malformed(f"its model {folder} has no config.json")
+        for path in folder.iterdir():
+            self._check_inside(path, f"{path.name} of its model")
+            if path.name.endswith(".index.json"):  # paths of other files
+                raise self.malformed(f"its model has a {path.name}: keep weights in one file")
+            if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
+                raise self.malformed(f"{path.name} of its model is no regular file")
+        return folder
+
     def _path(self, name: str) -> Path:
         value = self.fields.get(name)
         if not isinstance(value, str):
             raise self.malformed(f"{name} should be a path relative to cases.json, got {value!r}")
-        path = (self.directory / value).resolve()
-        if not path.is_relative_to(self.directory.resolve()):
-            raise self.malformed(f"{name} leads out of the directory: {value!r}")
-        return path
+        path = self.directory / value
+        self._check_inside(path, f"{name} {value!r}")
+        return path.resolve()
+
+    def _check_inside(self, path: Path, name: str) -> None:
+        if not Path(os.path.realpath(path)).is_relative_to(self.directory.resolve()):
+            raise self.malformed(f"{name} leads out of the directory")
 
     def _layout(self, length: int) -> PromptLayout:
         segments = self.fields.get("segments")
@@ -192,7 +207,8 @@ def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
     directory = Path(directory)
     path = directory / "cases.json"
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            content = parse_json(file.read())
     except FileNotFoundError as error:
         problem = "has no cases.json" if os.path.isdir(directory) else "is not a directory"
         raise _unreadable(directory, problem) from error

@@ -18,8 +18,8 @@ from rag_middle.costs.gpus import GPUS
 from rag_middle.costs.plan import plan_costs
 from rag_middle.errors import ModelFormatError, PromptError, RagMiddleError
 from rag_middle.generation.loading import load_config
-from rag_middle.generation.model_files import check_config
 from rag_middle.methods import NoMethod
+from rag_middle.model_files import check_config
 from tests.attacks.damaging import damaged
 from tests.attacks.hostile import tries
 from tests.families import FAMILIES

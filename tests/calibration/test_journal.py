@@ -187,6 +187,17 @@ def test_one_search_at_a_time(tmp_path: Path) -> None:
         pass  # free again
 
 
+def test_one_search_at_a_time_also_through_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link.state"
+    link.symlink_to("s.state")
+    with (
+        open_journal(tmp_path / "s.state", IDENTITY),
+        pytest.raises(CalibrationStateError, match="in use"),
+        open_journal(link, IDENTITY),
+    ):
+        pass
+
+
 def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:
     with open_journal(None, IDENTITY) as journal:
         journal.add("a", FIRST)

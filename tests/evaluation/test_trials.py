@@ -282,14 +282,18 @@ def test_a_damaged_line_is_named(model: RagMiddleModel, tmp_path: Path) -> None:
         run(fake, TASK, [], Measurement(limit=2), records=path)
 
 
-def test_a_file_in_use_is_refused(model: RagMiddleModel, tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_in_use_is_refused(model: RagMiddleModel, tmp_path: Path, is_link: bool) -> None:
+    path = other = tmp_path / "records.jsonl"
+    if is_link:
+        other = tmp_path / "link.jsonl"
+        other.symlink_to(path)
     fake = fake_reader(model, TASK, u_shape)
 
     def meanwhile(done: int, total: int) -> None:
         if done == total:
             with pytest.raises(EvaluationRecordsError, match="Another run"):
-                run(fake, TASK, [], Measurement(limit=1), records=path)
+                run(fake, TASK, [], Measurement(limit=1), records=other)
 
     run(fake, TASK, [], Measurement(limit=1), records=path, progress=meanwhile)
 

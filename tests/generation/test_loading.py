@@ -16,7 +16,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, modeling_util
 from transformers.utils import logging as transformers_logging
 
 from rag_middle import ContextPrompt
-from rag_middle.errors import ModelNotFoundError, UnknownNameError, UnsupportedGenerationError
+from rag_middle.errors import (
+    ModelFormatError,
+    ModelNotFoundError,
+    UnknownNameError,
+    UnsupportedGenerationError,
+)
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
 from rag_middle.reader import reader_path
 
@@ -268,3 +273,37 @@ def test_the_bundled_reader_computes_in_one_precision() -> None:
     assert RagMiddleModel.from_pretrained(path, device="cpu").model.dtype == torch.float32
     chosen = RagMiddleModel.from_pretrained(path, device="cpu", dtype="bfloat16")
     assert chosen.model.dtype == torch.bfloat16
+
+
+def _adapter(path: Path, base: Any) -> Path:
+    path.mkdir()
+    stated = {"peft_type": "LORA", "base_model_name_or_path": base}
+    (path / "adapter_config.json").write_text(json.dumps(stated), encoding="utf-8")
+    return path
+
+
+def test_the_base_of_an_adapter_is_checked_as_any_model(folder: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(folder, tmp_path / "base")
+    config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    config["_attn_implementation"] = "some/kernel"
+    (base / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    adapter = _adapter(tmp_path / "adapter", str(base))
+    with pytest.raises(ModelFormatError, match="code that would be fetched"):
+        RagMiddleModel.from_pretrained(adapter, tokenizer=str(folder))
+
+
+def test_the_base_of_an_adapter_is_not_fetched(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*args: Any, **options: Any) -> None:
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr(loading.HfApi, "model_info", ask)
+    adapter = _adapter(tmp_path / "adapter", "some/base")
+    with pytest.raises(ModelNotFoundError, match="hf download some/base"):
+        RagMiddleModel.from_pretrained(adapter, tokenizer=str(folder))
+
+
+def test_an_adapter_without_a_base_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match="base_model_name_or_path"):
+        RagMiddleModel.from_pretrained(_adapter(tmp_path / "adapter", 7), tokenizer=str(folder))

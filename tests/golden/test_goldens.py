@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from rag_middle.errors import GoldenFormatError, UnknownNameError
 from rag_middle.methods import METHODS
@@ -274,6 +276,45 @@ def test_code_that_comes_with_a_model_is_not_even_offered(
     (path / "own.py").write_text("raise SystemExit('the code was run')\n", encoding="utf-8")
     [failure] = verify(single.path).failures
     assert "custom code" in failure.reason
+
+
+@pytest.mark.parametrize("way", ["index", "link"])
+def test_weights_that_lie_elsewhere_are_refused(
+    single: SingleCase, tmp_path: Path, way: str
+) -> None:
+    folder, elsewhere = single.path / single.case["model"], tmp_path / "elsewhere.safetensors"
+    weights = folder / "model.safetensors"
+    weights.rename(elsewhere)
+    if way == "link":
+        weights.symlink_to(elsewhere)
+    else:
+        with safe_open(elsewhere, "pt") as file:
+            index = {"weight_map": dict.fromkeys(file.keys(), str(elsewhere))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(GoldenFormatError, match=r"leads out of the directory|in one file"):
+        verify(single.path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.parametrize("name", ["cases.json", "arrays", "model.safetensors"])
+def test_pipes_are_not_waited_for(single: SingleCase, name: str) -> None:
+    path = {"arrays": single.arrays, "cases.json": single.path / name}.get(
+        name, single.path / single.case["model"] / name
+    )
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(GoldenFormatError, match="no regular file"):
+        verify(single.path)
+
+
+@pytest.mark.parametrize("change", [{"num_hidden_layers": 10**7}, {"intermediate_size": 10**7}])
+def test_a_model_far_larger_than_its_weights_is_not_built(
+    single: SingleCase, change: dict[str, int]
+) -> None:
+    path = single.path / single.case["model"] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    [failure] = verify(single.path).failures
+    assert "at most 1000" in failure.reason or "the weights are" in failure.reason
 
 
 def test_an_id_used_twice_is_refused(single: SingleCase) -> None:

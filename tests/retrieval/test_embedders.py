@@ -366,6 +366,68 @@ def test_a_pickle_of_weights_runs_nothing_whatever_the_folder_says(
 @pytest.mark.parametrize(
     ("file", "stated"),
     [
+        ("config.json", {"num_hidden_layers": 10**7}),
+        ("config.json", {"vocab_size": 10**7}),
+        ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 10**7}}),
+        ("sentence_bert_config.json", {"config_kwargs": {"intermediate_size": 10**8}}),
+    ],
+)
+def test_a_folder_that_states_huge_sizes_is_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, stated: dict[str, Any]
+) -> None:
+    def load(*args: object, **options: object) -> None:
+        pytest.fail("the library was asked to load it")
+
+    _saved_model(tmp_path / "model")
+    path = tmp_path / "model" / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **stated}))
+    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", load)
+    with pytest.raises(EmbedderError, match=r"must be|at most|the weights are"):
+        SentenceTransformerEmbedder(tmp_path / "model", device="cpu")
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+@pytest.mark.parametrize("outer", ["Router", "WordEmbeddings"])
+def test_a_model_inside_a_model_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outer: str, is_folder: bool
+) -> None:
+    # Both take the name of a class from a file, and load that without the settings of this package.
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
+    commit, ran = "a" * 40, tmp_path / "ran"
+    folder = tmp_path / "models--some--model" / "snapshots" / commit
+    _saved_model(folder / "inner")
+    (folder / "inner" / "model.safetensors").unlink()
+    torch.save({"weights": _Written(ran)}, folder / "inner" / "pytorch_model.bin")
+    inner = "sentence_transformers.SentenceTransformer"
+    files: dict[str, Any] = {
+        "modules.json": [
+            {
+                **{"idx": 0, "name": "0", "path": "" if outer == "Router" else "inner"},
+                "type": f"sentence_transformers.models.{outer}",
+            }
+        ],
+        "router_config.json": {
+            "types": {"inner": inner},
+            "structure": {"query": ["inner"], "document": ["inner"]},
+            "parameters": {"default_route": "query"},
+        },
+        "inner/wordembedding_config.json": {
+            **{"tokenizer_class": inner, "update_embeddings": False, "max_seq_length": 8}
+        },
+        "inner/sentence_bert_config.json": {"model_args": {"weights_only": False}},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs" / "main").write_text(commit)
+    with pytest.raises(EmbedderError, match=f"needs the class .*{outer}"):
+        SentenceTransformerEmbedder(folder if is_folder else "some/model", device="cpu")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "stated"),
+    [
         ("config.json", {"attn_implementation": "some/kernel"}),
         ("config.json", {"_attn_implementation": "some/kernel"}),
         ("sentence_bert_config.json", {"config_args": {"attn_implementation": "some/kernel"}}),

@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PretrainedConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+)
 
 from rag_middle.errors import ModelFormatError, RagMiddleError
 from rag_middle.plain_data import is_panic, is_whole, parse_json
@@ -23,6 +29,7 @@ __all__ = [
     "check_config",
     "check_json_files",
     "check_stated",
+    "check_stated_sizes",
     "check_weights",
     "format_errors",
 ]
@@ -115,23 +122,34 @@ def check_stated(
     Raises:
         ModelFormatError: with the field.
     """
+    check_stated_sizes(source, stated)
     for name, value in stated.items():
         if isinstance(value, dict):  # the config of a part
             check_stated(source, value, attn_implementation=attn_implementation)
+        if name not in _KERNEL_FIELDS:
+            continue
+        for kernel in value.values() if isinstance(value, dict) else [value]:
+            if "/" in str(kernel) and kernel != attn_implementation:
+                reason = (
+                    f"{name} names {kernel!r}, code that would be fetched from the hub and "
+                    "run. Take it out, or ask for it yourself with attn_implementation."
+                )
+                raise ModelFormatError(source, file="config.json", field=name, reason=reason)
+
+
+def check_stated_sizes(source: str, stated: Mapping[str, Any]) -> None:
+    """Refuse numbers of which transformers would make too much while it reads a config.
+
+    Raises:
+        ModelFormatError: with the field.
+    """
+    for name, value in stated.items():
+        if isinstance(value, dict):  # the config of a part
+            check_stated_sizes(source, value)
         size = _stated_size(name, value)
         most = next((most for names, most in _MOST_STATED if names.search(name)), None)
-        reason = ""
         if size is not None and most is not None and size > most:
             reason = f"{name} must be at most {most}, got {size!r}."
-        kernels = value.values() if isinstance(value, dict) else [value]
-        if name in _KERNEL_FIELDS:
-            for kernel in kernels:
-                if "/" in str(kernel) and kernel != attn_implementation:
-                    reason = (
-                        f"{name} names {kernel!r}, code that would be fetched from the hub and "
-                        "run. Take it out, or ask for it yourself with attn_implementation."
-                    )
-        if reason:
             raise ModelFormatError(source, file="config.json", field=name, reason=reason)
 
 
@@ -153,13 +171,14 @@ def _stated_size(name: str, value: Any) -> int | None:
     return None
 
 
-def check_config(source: str, config: PretrainedConfig) -> int | None:
+def check_config(source: str, config: PretrainedConfig, *, is_embedder: bool = False) -> int | None:
     """Refuse sizes that no model has, and return how many numbers the model would have.
 
     Args:
         source: for messages.
         config: of a model. One with code of its own, or that is no causal language model, is not
             built, and `None` returned.
+        is_embedder: it is a model without a head, instead of a causal language model.
 
     Raises:
         ModelFormatError: with the field where one is to blame.
@@ -176,10 +195,12 @@ def check_config(source: str, config: PretrainedConfig) -> int | None:
             reason = f"{name} must be a whole number from 1 to {most}, got {value!r}."
             own_name = (getattr(text, "attribute_map", None) or {}).get(name, name)
             raise ModelFormatError(source, file="config.json", field=own_name, reason=reason)
-    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
+    known = MODEL_MAPPING if is_embedder else MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(text) not in known or config.is_encoder_decoder:
         return None
+    kind: Any = AutoModel if is_embedder else AutoModelForCausalLM
     with format_errors(source, "config.json"), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(text)
+        model = kind.from_config(text)
         numbers: int = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     if numbers > _MOST_NUMBERS:
         reason = f"it describes a model of {numbers:.1e} numbers."
