@@ -115,6 +115,8 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
     except (DocumentLoadError, MemoryError):
         raise
     except Exception as error:  # broken files raise anything
+        if str(error).startswith("unknown error"):  # what lxml says where memory ends
+            raise MemoryError from error
         raise DocumentLoadError(
             f"it cannot be read as a Word document ({type(error).__name__}: "
             f"{str(error).rstrip('.')}). Open it in a word processor and save it again as .docx."

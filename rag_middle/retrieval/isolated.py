@@ -44,6 +44,7 @@ _SECONDS, _SECONDS_PER_MIB = 30.0, 10.0
 _WAITING = 10  # times as long, where others have the processors
 #: Bytes, and for each byte of the file. JSON lines of one word take 26, Word documents 24.
 _MEMORY, _MEMORY_PER_BYTE = 2**30, 32
+_LEFT_MEMORY = 2**28  # that files may leave behind
 #: Bytes of what comes back. Of a file of control characters, as JSON writes them, it is 6.
 _ANSWER, _ANSWER_PER_BYTE = 2**24, 8
 _START_SECONDS = 60.0
@@ -224,6 +225,8 @@ def serve() -> None:
             except MemoryError:
                 os._exit(_OUT_OF_MEMORY)
             send(connection, answer)
+            if has is not None and (address_space() or 0) > has + _LEFT_MEMORY:
+                break  # the next file gets all of its memory, from a new process
     os._exit(0)
 
 

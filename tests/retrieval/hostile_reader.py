@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, cast
 
+from rag_middle.errors import DocumentLoadError
 from rag_middle.retrieval.formats import READERS, read_html
 from rag_middle.retrieval.isolated import serve
 from rag_middle.retrieval.records import Record, Skipped
@@ -39,6 +40,11 @@ def _does_what_it_says(content: bytes, source: str) -> Iterator[Record | Skipped
             yield Record(text="x" * 2**25, source=source)
         case b"leave":
             _left.append(content)
+        case b"grow":
+            _left.append(bytes(2**29))
+        case b"need":
+            if sum(map(len, _left)) > 2**28:
+                raise DocumentLoadError("there is not enough memory.")
         case b"meet":
             if _left:
                 os.abort()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -78,10 +79,28 @@ def test_a_file_that_takes_its_reader_too_far_is_left_out_with_a_reason(
 
 
 @pytest.mark.usefixtures("hostile")
-def test_what_a_file_leaves_behind_harms_no_other(tmp_path: Path) -> None:
+def test_what_a_file_leaves_behind_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = load(_folder(tmp_path / "a", "leave", "meet", "last"))
     assert list(_texts(loaded).values()) == ["leave", "meet", "last"]
     assert not loaded.skipped
+    if sys.platform == "linux":
+        monkeypatch.setattr(isolated, "_MEMORY", 2**30)
+        loaded = load(_folder(tmp_path / "b", "grow", "need", "last"))
+        assert list(_texts(loaded).values()) == ["grow", "need", "last"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is not limited here")
+def test_a_word_document_that_unpacks_to_too_much_is_left_out(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx")
+    docx.Document().save(str(tmp_path / "b.docx"))
+    with ZipFile(tmp_path / "b.docx") as saved, ZipFile(tmp_path / "a.docx", "w", 8) as file:
+        for name in saved.namelist():
+            content = saved.read(name).replace(b"<w:body>", b"<w:body>" + b"<w:p/>" * 8_000_000)
+            file.writestr(name, content)
+    with pytest.raises(DocumentLoadError, match="takes too much memory to read"):
+        load(tmp_path / "a.docx")
 
 
 def test_records_come_back_as_they_are_read(tmp_path: Path) -> None:
