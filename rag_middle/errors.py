@@ -270,6 +270,7 @@ class MissingExtraError(RagMiddleError, ImportError):
     """An optional requirement is not installed.
 
     Attributes:
+        what: needs it; begins the message.
         package: what is missing.
         extra: the extra of this package that brings it.
     """
@@ -279,6 +280,7 @@ class MissingExtraError(RagMiddleError, ImportError):
             f"{what} needs the package {package}, which is not installed: "
             f"pip install 'rag-middle[{extra}]'."
         )
+        self.what = what
         self.package = package
         self.extra = extra
 

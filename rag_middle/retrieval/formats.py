@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from math import isfinite
-from time import thread_time
-from typing import Any, TypeVar
+from typing import Any
 from zipfile import ZipFile
 
-from rag_middle.errors import DocumentLoadError
+from rag_middle.errors import DocumentLoadError, RagMiddleError
 from rag_middle.extras import require
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
 from rag_middle.retrieval.word import check_unpacked, word_blocks, word_left_out
+from rag_middle.wording import shortened
 
-__all__ = ["READERS", "Reader"]
+__all__ = ["READERS", "Reader", "parsed", "read_text"]
 
 #: Begins with a field: a rule at the start of a text does not.
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'][^\n]*:(?:[ \t]|\n)|---)")
@@ -45,10 +45,7 @@ _RST_HEADING = re.compile(
 )
 _RST_SIGNS = "=-`:'\"~^_*+#<>. \n"
 _DEEPEST = 100  # objects and lists inside each other; more cannot always be written as JSON again
-#: Of processor time, for PDF and Word; books need a tenth of it. Few kilobytes may ask for days.
-_SECONDS, _SECONDS_PER_MIB = 30.0, 10.0
 
-_Text = TypeVar("_Text")
 Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
 """(content, source) -> records. Raises DocumentLoadError; its message follows a file name."""
 
@@ -113,11 +110,13 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
         with ZipFile(BytesIO(content)) as parts:
             check_unpacked(parts)
         document = docx.Document(BytesIO(content))
-        blocks = list(_in_time(word_blocks(document), content, "paragraphs"))
+        blocks = list(word_blocks(document))
         left_out = list(word_left_out(document.element.body))
-    except DocumentLoadError:
+    except (DocumentLoadError, MemoryError):
         raise
     except Exception as error:  # broken files raise anything
+        if str(error).startswith("unknown error"):  # what lxml says where memory ends
+            raise MemoryError from error
         raise DocumentLoadError(
             f"it cannot be read as a Word document ({type(error).__name__}: "
             f"{str(error).rstrip('.')}). Open it in a word processor and save it again as .docx."
@@ -173,9 +172,8 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
         with _without_remarks("pypdf"):
             reader = pypdf.PdfReader(BytesIO(content))
             title = _pdf_title(reader)
-            texts = (_without_surrogates(page.extract_text()) for page in reader.pages)
-            pages = list(_in_time(texts, content, "pages"))
-    except DocumentLoadError:
+            pages = [_without_surrogates(page.extract_text()) for page in reader.pages]
+    except MemoryError:
         raise
     except Exception as error:  # broken files raise anything: KeyError, RecursionError, ...
         if "decrypt" in str(error) or type(error).__name__ == "DependencyError":
@@ -207,6 +205,30 @@ READERS: Mapping[str, Reader] = {
     ".docx": read_docx,
 }
 """The reader of each suffix, in lower case."""
+
+
+def parsed(content: bytes, suffix: str, source: str) -> Iterator[Record | Skipped]:
+    """What a file holds, or why it cannot be read.
+
+    Raises:
+        MissingExtraError: its format needs a package that is not installed.
+        MemoryError: it takes more memory than there is.
+    """
+    item = None
+    try:
+        for item in READERS[suffix](content, source):
+            if isinstance(item, Record) and not item.text.strip():
+                raise DocumentLoadError("it holds no text. Fill it or remove it.")
+            yield item
+        if item is None:  # a .jsonl file of blank lines
+            raise DocumentLoadError("it holds no records. Fill it or remove it.")
+    except DocumentLoadError as error:
+        yield Skipped(source=source, reason=str(error))
+    except (RagMiddleError, MemoryError):
+        raise
+    except Exception as error:  # of a library that reads it: one file must not stop all others
+        reason = f"it cannot be read ({type(error).__name__}: {shortened(str(error))})."
+        yield Skipped(source=source, reason=f"{reason} Correct it or remove it.")
 
 
 @contextmanager
@@ -293,20 +315,6 @@ def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
                 yield at + indent, " ".join(words.split())
         if last < 0:
             at = end
-
-
-def _in_time(texts: Iterable[_Text], content: bytes, what: str) -> Iterator[_Text]:
-    """The texts of a file, as long as they take no more time of the processor."""
-    seconds = _SECONDS + _SECONDS_PER_MIB * len(content) / 2**20
-    started, late = thread_time(), False
-    for number, text in enumerate(texts, start=1):
-        if late:
-            raise DocumentLoadError(
-                f"its {what} from {number} on were not reached after {seconds:.0f} seconds of "
-                "work. Print it to a new PDF, or remove it."
-            )
-        yield text
-        late = thread_time() - started > seconds
 
 
 def _text_start(whole: str, heading_end: int) -> int:

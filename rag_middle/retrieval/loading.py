@@ -11,19 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from rag_middle.errors import DocumentLoadError, RagMiddleError, RetrievalConfigError
+from rag_middle.errors import DocumentLoadError, RetrievalConfigError
 from rag_middle.files import opened_folder, read_regular
 from rag_middle.retrieval.formats import READERS
+from rag_middle.retrieval.isolated import MOST_SKIPPED, Reading
 from rag_middle.retrieval.manifest import DATA_FILE, MANIFEST, is_index_folder
 from rag_middle.retrieval.records import Record, Skipped
-from rag_middle.wording import shortened
 
 __all__ = ["MAX_FILE_BYTES", "Loaded", "check_exists", "content_hash", "load"]
 
 MAX_FILE_BYTES = 32 * 2**20
 """Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
-
-_MOST_SKIPPED = 1000  # of one file: a file of 16 million wrong lines needs no report of each
 
 _SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"
 
@@ -61,22 +59,28 @@ def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
     skipped: list[Skipped] = []
     records: dict[str, Record] = {}
     root = Path(path)
-    for entry in _contents(root, max_file_bytes):
-        _update_digest(digest, entry)
-        before, more = len(skipped), 0
-        for item in [entry] if isinstance(entry, Skipped) else _parse(entry):
-            if isinstance(item, Record):
-                if (first := records.setdefault(item.content_hash, item)) is item:
+    with Reading() as reading:
+        for entry in _contents(root, max_file_bytes):
+            _update_digest(digest, entry)
+            before, more = len(skipped), 0
+            for item in _items(entry, reading):
+                if isinstance(item, int):
+                    more += item
                     continue
-                reason = f"same title and text as {_location(first)}, which is kept."
-                item = Skipped(source=_location(item), reason=reason)
-            if len(skipped) - before < _MOST_SKIPPED:
-                skipped.append(item)
-            else:
-                more += 1
-        if more:
-            reason = f"{more} more lines or pages of it are left out. Correct those before first."
-            skipped.append(Skipped(source=entry.source, reason=reason))
+                if isinstance(item, Record):
+                    if (first := records.setdefault(item.content_hash, item)) is item:
+                        continue
+                    reason = f"same title and text as {_location(first)}, which is kept."
+                    item = Skipped(source=_location(item), reason=reason)
+                if len(skipped) - before < MOST_SKIPPED:
+                    skipped.append(item)
+                else:
+                    more += 1
+            if more:
+                reason = (
+                    f"{more} more lines or pages of it are left out. Correct those before first."
+                )
+                skipped.append(Skipped(source=entry.source, reason=reason))
     if not records:
         raise _no_documents(root, skipped)
     return Loaded(
@@ -205,22 +209,12 @@ def _read(path: Path, max_file_bytes: int, root: Path) -> bytes:
     return content
 
 
-def _parse(file: _File) -> Iterator[Record | Skipped]:
-    item = None
-    try:
-        for item in READERS[file.suffix](file.content, file.source):
-            if isinstance(item, Record) and not item.text.strip():
-                raise DocumentLoadError("it holds no text. Fill it or remove it.")
-            yield _titled(item) if isinstance(item, Record) else item
-        if item is None:  # a .jsonl file of blank lines
-            raise DocumentLoadError("it holds no records. Fill it or remove it.")
-    except DocumentLoadError as error:
-        yield Skipped(source=file.source, reason=str(error))
-    except RagMiddleError:
-        raise
-    except Exception as error:  # of a library that reads it: one file must not stop all others
-        reason = f"it cannot be read ({type(error).__name__}: {shortened(str(error))})."
-        yield Skipped(source=file.source, reason=f"{reason} Correct it or remove it.")
+def _items(entry: _File | Skipped, reading: Reading) -> Iterator[Record | Skipped | int]:
+    if isinstance(entry, Skipped):
+        yield entry
+        return
+    for item in reading.read(entry.content, entry.suffix, entry.source):
+        yield _titled(item) if isinstance(item, Record) else item
 
 
 def _titled(record: Record) -> Record:

@@ -17,8 +17,6 @@ from rag_middle.retrieval.symbols import UNKNOWN, property_of_run, run_text, sym
 __all__ = ["check_unpacked", "word_blocks", "word_left_out"]
 
 _UNPACKED_BYTES = 256 * 2**20  # unpacked
-_MOST_PARTS = 2**12  # files in it, each of which python-docx looks for among all others
-_MARKS = 2**22  # "<" and "=": tags and attributes, which need a hundred bytes of memory each
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _PARAGRAPH, _TABLE, _ROW, _CELL = (_WORD + tag for tag in ("p", "tbl", "tr", "tc"))
 #: What a paragraph shows, wherever it stands: inserted, in a form's field, in a link.
@@ -61,26 +59,11 @@ _NOT_SHOWN = (
 
 def check_unpacked(parts: ZipFile) -> None:
     """Refuse what needs more memory than its few kilobytes let expect."""
-    if len(parts.namelist()) > _MOST_PARTS:
-        raise DocumentLoadError(
-            f"it holds {len(parts.namelist()):,} files, above the limit of {_MOST_PARTS:,}. Save "
-            "it without pictures, or as text."
-        )
     unpacked = sum(part.file_size for part in parts.infolist())
     if unpacked > _UNPACKED_BYTES:
         raise DocumentLoadError(
             f"it unpacks to {unpacked / 2**20:.0f} MiB, above the limit of "
             f"{_UNPACKED_BYTES / 2**20:.0f} MiB. Save it without pictures, or remove it."
-        )
-    marks = 0
-    for name in parts.namelist():
-        with parts.open(name) as part:
-            while block := part.read(2**20):
-                marks += block.count(b"<") + block.count(b"=")
-    if marks > _MARKS:
-        raise DocumentLoadError(
-            f"it holds about {marks:,} tags and attributes, above the limit of {_MARKS:,}. "
-            "Split it, or save it as text."
         )
 
 

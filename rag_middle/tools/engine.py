@@ -2,8 +2,7 @@
 
 llguidance recurses, counts and allocates as forms ask of it: one may end the process, or not come
 back. Forms of strangers are therefore compiled and followed by a process for each of them, forked
-from one that has the vocabulary, within limits of time and memory. That one runs this file as a
-script: it imports nothing but the engine.
+from one that has the vocabulary, within limits of time and memory.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ import json
 import os
 import signal
 import socket
-import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
+
+from rag_middle.isolation import address_space, limit_this_process, receive, send, started
 
 __all__ = ["Engine", "EngineError", "Form", "Here", "Isolated", "Texts", "Vocabulary"]
 
@@ -251,20 +248,15 @@ class Isolated:
 
     def _started(self) -> socket.socket:
         """The connection to a process that forks."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # No Ctrl-C of the terminal reaches it: it ends when nobody holds the other end.
-            process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        try:
+            process, ours = started(__name__, quiet=False)
+        except OSError as error:
+            raise EngineError("its process cannot be started") from error
         threading.Thread(target=process.wait, daemon=True).start()
         ours.settimeout(_START_SECONDS)
         try:
-            _send(ours, json.dumps(self._vocabulary).encode())
-            refusal = _receive(ours).decode()
+            send(ours, json.dumps(self._vocabulary).encode())
+            refusal = receive(ours).decode()
         except (OSError, EOFError) as error:
             process.kill()
             ours.close()
@@ -294,7 +286,7 @@ class _FormElsewhere:
             EngineError: it says so, and ends, or has ended.
         """
         try:
-            _send(self._connection, json.dumps(question).encode())
+            send(self._connection, json.dumps(question).encode())
         except OSError as error:
             raise _EndedError from error
         answer: dict[str, Any] = json.loads(self.block())
@@ -310,7 +302,7 @@ class _FormElsewhere:
             EngineError: it has ended.
         """
         try:
-            return _receive(self._connection)
+            return receive(self._connection)
         except (OSError, EOFError) as error:
             self._connection.close()
             raise _EndedError from error
@@ -334,39 +326,16 @@ class _TextsElsewhere:
         return [None if is_stopped else self._form.block() for is_stopped in stopped]
 
 
-def _send(connection: socket.socket, block: bytes) -> None:
-    connection.sendall(struct.pack(">Q", len(block)) + block)
-
-
-def _receive(connection: socket.socket) -> bytes:
-    """The next block.
-
-    Raises:
-        EOFError: the other end is closed.
-    """
-    (size,) = struct.unpack(">Q", _exactly(connection, 8))
-    return _exactly(connection, size)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
-def _fork_for_each(control: socket.socket) -> None:
+def serve() -> None:
     """Read a vocabulary, and give every connection that follows to a process of its own."""
+    control = socket.socket(fileno=0)
     try:
-        engine = Here(Vocabulary(*json.loads(_receive(control))))
+        engine = Here(Vocabulary(*json.loads(receive(control))))
     except EngineError as error:
-        _send(control, str(error).encode())
+        send(control, str(error).encode())
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _send(control, b"")
+    send(control, b"")
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -377,21 +346,11 @@ def _fork_for_each(control: socket.socket) -> None:
             continue
         try:
             control.close()
-            _limit_this_process()
+            has = address_space()
+            limit_this_process(_PROCESSOR_SECONDS, None if has is None else has + _MEMORY)
             _answer(engine, connection)
         finally:
             os._exit(0)
-
-
-def _limit_this_process() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_SECONDS, _PROCESSOR_SECONDS))
-    with suppress(OSError):  # only Linux says how much there is
-        with open("/proc/self/statm") as file:
-            most = int(file.read().split()[0]) * resource.getpagesize() + _MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _answer(engine: Here, connection: socket.socket) -> None:
@@ -400,7 +359,7 @@ def _answer(engine: Here, connection: socket.socket) -> None:
     texts: list[Texts] = []
     while True:
         try:
-            question = json.loads(_receive(connection))
+            question = json.loads(receive(connection))
         except (OSError, EOFError):
             return
         signal.setitimer(signal.ITIMER_PROF, _STEP_SECONDS)  # whose signal ends the process
@@ -420,11 +379,7 @@ def _answer(engine: Here, connection: socket.socket) -> None:
         except EngineError as error:
             answer["error"] = str(error)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _send(connection, json.dumps(answer).encode())
+        send(connection, json.dumps(answer).encode())
         for mask in masks:
             if mask is not None:
-                _send(connection, mask)
-
-
-if __name__ == "__main__":
-    _fork_for_each(socket.socket(fileno=int(sys.argv[1])))
+                send(connection, mask)
