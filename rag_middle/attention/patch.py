@@ -340,8 +340,11 @@ class _Elsewhere(MethodHook):
         self._owner = owner
         self._thread = threading.get_ident()
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._owner is None or handler_of(self._owner) is not None:
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        # Without keywords in a pass of another thread, while this hook is put on or taken off.
+        if kwargs is None or self._owner is None or handler_of(self._owner) is not None:
             return
         if self._thread == threading.get_ident() and began_here():
             return  # another block, as of method='none'
