@@ -434,7 +434,7 @@ def _samples(tensors: list[Tensor]) -> list[bytes]:
 @functools.lru_cache(maxsize=1024)
 def _places(count: int, device: torch.device) -> Tensor:
     """Which of so many values are looked at: spread over all rows and columns, the last too."""
-    places = torch.arange(min(count, _SAMPLED), dtype=torch.float64)
+    places = torch.arange(min(count, _SAMPLED), dtype=torch.float64, device="cpu")
     if count > _SAMPLED:
         places = places * _GOLDEN % 1 * count
         places[-1] = count - 1

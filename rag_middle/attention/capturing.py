@@ -104,7 +104,7 @@ def skip_modules(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
 def random_normal(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:
     """Standard normal numbers, the same ones each time."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float32).to(like)
+    return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(like)
 
 
 def alike(one: Tensor, other: Tensor) -> bool:

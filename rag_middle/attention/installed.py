@@ -12,15 +12,17 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from rag_middle.attention.change import Rotation
 from rag_middle.attention.probe import rotary_modules
-from rag_middle.attention.rotary import RotaryTables, on_device
+from rag_middle.attention.rotary import RotaryCall, RotaryTables, on_device
 from rag_middle.attention.seam import MethodHook, handler_of, keyword_arguments
 from rag_middle.attention.traits import LayerTraits, ModelTraits
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 
 __all__ = ["InstalledRotations", "is_installed"]
 
@@ -45,7 +47,7 @@ class InstalledRotations(MethodHook):
         modules: Mapping[int, nn.Module],
         rotations: Mapping[int, Rotation],
     ) -> None:
-        self._tables = _TablesOfThread()
+        self._tables = _TablesOfThread(WeakTensorKeyDictionary())
         self._handles: list[RemovableHandle] = []
         self._modules: list[nn.Module] = []
         if any(map(is_installed, modules.values())):
@@ -62,8 +64,20 @@ class InstalledRotations(MethodHook):
             self._modules.append(module)
             _installed[module] = self
 
-    def _record(self, *call: Any) -> None:
-        self._tables.calls.record(*call)
+    def _record(
+        self,
+        number: int,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any = None,
+    ) -> None:
+        if output is None:  # no keywords: another thread takes the hook off just now
+            return
+        calls = self._tables.calls
+        calls.record(number, module, args, kwargs, output)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._tables.made[_tensor(output)] = calls.of(number)
 
     def remove(self) -> None:
         """Take everything back; again does nothing."""
@@ -75,11 +89,42 @@ class InstalledRotations(MethodHook):
             self._modules.pop()
 
 
-class _TablesOfThread(threading.local):
-    """The rotary calls of the forward pass under way: another thread may run another pass."""
+def _tensor(tables: Any) -> Tensor:
+    tensor: Tensor = tables if isinstance(tables, Tensor) else tables[0]
+    return tensor
 
-    def __init__(self) -> None:
+
+class _TablesOfThread(threading.local):
+    """The rotary calls of the forward pass under way: another thread may run another pass.
+
+    Attributes:
+        calls: of this thread's pass.
+        made: by the model's own tables, of whatever pass. Backward passes run layers again
+            (gradient checkpointing), of any earlier pass, on a GPU in a thread of autograd's.
+    """
+
+    def __init__(
+        self, made: WeakTensorKeyDictionary
+    ) -> None:  # as each thread calls it, the same one
         self.calls = RotaryTables()
+        self.made = made
+
+    def of(self, layer_type: str | int | None, tables: Any) -> RotaryCall | None:
+        """The call that gave a layer of this type these tables.
+
+        Raises:
+            UnsupportedGenerationError: in a backward pass, where that is not known.
+        """
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
+            return self.calls.of(layer_type)
+        call: RotaryCall | None = self.made.get(_tensor(tables))
+        if call is None:
+            raise UnsupportedGenerationError(
+                "This backward pass runs a layer again whose rotary tables were copied meanwhile, "
+                "and the installed method cannot tell which they were. Train without gradient "
+                "checkpointing, or with the whole model on one device."
+            )
+        return call
 
 
 class _Before(MethodHook):
@@ -91,12 +136,15 @@ class _Before(MethodHook):
         self.installed = rotation  # counts in the model's fingerprint
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        call = self._tables.calls.of(self._layer_type)
-        if call is None or handler_of(module) is not None:  # the probe sets tables of its own
+        # Without keywords where another thread takes the hook off just now.
+        if kwargs is None or handler_of(module) is not None:  # the probe sets tables of its own
             return None
         arguments = keyword_arguments(module, args, kwargs)
+        call = self._tables.of(self._layer_type, arguments["position_embeddings"])
+        if call is None:
+            return None
         tables = call.rotated(self.installed.scale, self.installed.base_factor)
         arguments["position_embeddings"] = on_device(tables, arguments["hidden_states"].device)
         return (), arguments

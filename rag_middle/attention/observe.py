@@ -74,7 +74,7 @@ class _Observer:
 
     def __init__(self, traits: LayerTraits) -> None:
         self._traits = traits
-        self.seen = torch.empty(0)
+        self.seen = torch.empty(0, device="cpu")
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         sinks: Tensor | None = call.options.get("s_aux")
@@ -144,7 +144,7 @@ class _Probe:
     ) -> None:
         self._attend = attend
         self._segments = segments
-        self.masses = torch.empty(0)
+        self.masses = torch.empty(0, device="cpu")
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         rows, _, tokens, width = call.value.shape

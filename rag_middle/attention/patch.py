@@ -40,7 +40,12 @@ from rag_middle.attention.seam import (
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.attention.turns import ModelLock, OfModel, modules_of
 from rag_middle.attention.undoing import Undoing, take_off
-from rag_middle.errors import KernelsUnavailableError, MethodConfigError, PatchIneffectiveError
+from rag_middle.errors import (
+    KernelsUnavailableError,
+    MethodConfigError,
+    PatchIneffectiveError,
+    UnsupportedGenerationError,
+)
 from rag_middle.options import KERNELS, Kernels
 from rag_middle.tokens import TokenizedPrompt
 
@@ -147,6 +152,8 @@ def applied(
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
         MethodConfigError: parameters that do not fit the model, a block inside another, or a pass
             in another thread or task that goes on from what this block cached.
+        UnsupportedGenerationError: what a method cannot serve: prompts in pieces, padding on the
+            right, gradient checkpointing on a GPU, whose backward pass runs in other threads.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
     """
     if isinstance(prompts, TokenizedPrompt):
@@ -175,7 +182,16 @@ def applied(
         else:
             _handle(_handlers_of_others(model), stack)
         yield request
-        if not plan.layers or request.attention_calls:
+        if not plan.layers:
+            return
+        if request.passes_elsewhere and not _acts_on(model):
+            warnings.warn(
+                "This applied() block ends in another thread or task than it began in, and the "
+                "model ran outside of the one where the method has an effect. Read a generator "
+                "that opens a block in a single thread and task.",
+                stacklevel=3,
+            )
+        if request.attention_calls:
             return
         if not request.forward_passes:
             warnings.warn(
@@ -247,6 +263,12 @@ def _install(
                 tokens = arguments.get("inputs_embeds")
             cached = 0 if arguments.get("past_key_values") is None else request.prefilled
             request.check_prompt(tokens, arguments.get("attention_mask"), cached)
+        if torch.is_grad_enabled() and _layers_run_again_elsewhere(model):
+            raise UnsupportedGenerationError(
+                "Gradient checkpointing runs layers again in the backward pass, which on this "
+                "device is in a thread of PyTorch's own, where the method has no effect. Leave it "
+                "off, or put the block into torch.autograd.set_multithreading_enabled(False)."
+            )
         request.forward_passes += 1
 
     # Wrappers may call its `forward`, past its hooks: then the model inside it tells of the pass.
@@ -274,10 +296,26 @@ def _install(
     _handle({**handlers_in_force(), **cores}, stack)
 
 
+def _layers_run_again_elsewhere(model: nn.Module) -> bool:
+    """Whether a backward pass runs layers of the model again, in another thread than this."""
+    return (
+        torch.autograd.is_multithreading_enabled()
+        and any(
+            part.training and getattr(part, "gradient_checkpointing", False)
+            for part in model.modules()
+        )
+        and any(parameter.device.type != "cpu" for parameter in model.parameters())
+    )
+
+
 def _handle(handlers: Mapping[nn.Module, AttentionHandler], stack: Undoing) -> None:
     handling = Handling(handlers)
     stack.callback(handling.end)
     handling.begin()
+
+
+def _acts_on(model: nn.Module) -> bool:
+    return any(handler_of(module) is not None for module in modules_of(model))
 
 
 def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
@@ -340,11 +378,15 @@ class _Elsewhere(MethodHook):
         self._owner = owner
         self._thread = threading.get_ident()
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._owner is None or handler_of(self._owner) is not None:
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        # Without keywords in a pass of another thread, while this hook is put on or taken off.
+        if kwargs is None or self._owner is None or handler_of(self._owner) is not None:
             return
         if self._thread == threading.get_ident() and began_here():
             return  # another block, as of method='none'
+        self.request.passes_elsewhere += 1
         cache = keyword_arguments(module, args, kwargs).get("past_key_values")
         if cache is not None and cache is self.request.cache():
             raise MethodConfigError(

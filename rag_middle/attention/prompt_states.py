@@ -169,8 +169,8 @@ class LayerStates:
         self.traits = traits
         self.tables = tables
         self.arguments: dict[str, Any] = {}
-        self.key = torch.empty(0)
-        self.value = torch.empty(0)
+        self.key = torch.empty(0, device="cpu")
+        self.value = torch.empty(0, device="cpu")
 
     @property
     def rotary(self) -> RotaryCall | None:

@@ -43,8 +43,8 @@ class _WholeLayer:
 
     rows: int
     columns: int
-    keys: Tensor = field(default_factory=lambda: torch.empty(0))
-    values: Tensor = field(default_factory=lambda: torch.empty(0))
+    keys: Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
+    values: Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
 
     def put(self, rows: slice, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store a prompt `[1, g, m, d]` at the end of some rows; returns it as it lies there."""

@@ -8,6 +8,7 @@ all of its modules, and whoever wants one of them waits.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from torch import nn
+
+from rag_middle.errors import MethodConfigError
 
 __all__ = ["ModelLock", "OfModel", "modules_of", "turn"]
 
@@ -40,10 +43,10 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 class _Block:
     """What a thread took at once: while the block is open, these modules are in use."""
 
-    __slots__ = ("ended", "modules", "thread")
+    __slots__ = ("ended", "modules", "process", "thread")
 
     def __init__(self, modules: list[nn.Module]) -> None:
-        self.thread = threading.get_ident()
+        self.process, self.thread = os.getpid(), threading.get_ident()
         self.modules = {id(module): module for module in modules}  # alive, so ids stay theirs
         self.ended = threading.Lock()  # for others to wait on
         self.ended.acquire()
@@ -66,6 +69,15 @@ _looking = threading.Lock()
 _LONGEST = 1.0  # seconds; who was to be woken looks again after this time
 
 
+def _look_anew() -> None:
+    global _looking
+    _looking = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # the thread that was looking is not there in the new process
+    os.register_at_fork(after_in_child=_look_anew)
+
+
 class ModelLock:
     """A lock on all modules of a model; one thread may have them any number of times.
 
@@ -80,6 +92,10 @@ class ModelLock:
 
     Args:
         model: as it is made when the lock is taken.
+
+    Raises:
+        MethodConfigError: this process was forked while another thread had the model, and no thread
+            of this one will ever give it back.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -107,6 +123,12 @@ class ModelLock:
         with _looking:
             for other in _open.copy():
                 if other.thread != block.thread and other.meets(block):
+                    if other.process != block.process:
+                        raise MethodConfigError(
+                            "This process was forked while another thread had this model, which "
+                            "is here as that thread left it. Fork while no request runs, or start "
+                            "processes with multiprocessing's 'spawn' and load the model there."
+                        )
                     return other
             self._blocks.append(block)  # first: from here on it can be given back
             _open.add(block)

@@ -52,6 +52,6 @@ def take_off(modules: Sequence[nn.Module], is_wanted: Callable[[Any], bool]) -> 
     for module in modules:
         for kinds in _HOOKS:
             hooks = getattr(module, kinds[-1])
-            for number in [number for number, hook in hooks.items() if is_wanted(hook)]:
+            for number in [number for number, hook in list(hooks.items()) if is_wanted(hook)]:
                 for kind in kinds:
                     getattr(module, kind).pop(number, None)

@@ -50,7 +50,7 @@ def random_texts(
         while len(row) < tokens:
             row.extend(rng.choice(pieces))
         rows.append(row[:tokens])
-    return torch.tensor(rows)
+    return torch.tensor(rows, device="cpu")
 
 
 @torch.no_grad()

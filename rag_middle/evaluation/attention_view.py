@@ -162,7 +162,7 @@ def _masses(
 def _segments(layout: PromptLayout) -> torch.Tensor:
     """Which tokens belong to the first token, the prefix, each document, the suffix: `[l, S]`."""
     spans = ((0, 1), (1, layout.prefix_tokens), *layout.documents)
-    segments = torch.zeros(layout.length, len(spans) + 1)
+    segments = torch.zeros(layout.length, len(spans) + 1, device="cpu")
     for column, (start, end) in enumerate((*spans, (layout.suffix_start, layout.length))):
         segments[start:end, column] = 1
     return segments

@@ -143,7 +143,7 @@ class Constrained(LogitsProcessor):
         except EngineError as error:
             raise _failed(error) from error
         width = scores.shape[1]
-        everything = torch.ones(width, dtype=torch.bool)
+        everything = torch.ones(width, dtype=torch.bool, device="cpu")
         rows = [
             everything
             if row is None

@@ -226,7 +226,7 @@ def _random_tokens(
     rows = min(vocabulary_size(model), tokenizer.vocab_size)
     ordinary = [token for token in range(rows) if token not in special] or list(range(rows))
     generator = torch.Generator().manual_seed(0)
-    chosen = torch.randint(len(ordinary), (length,), generator=generator)
+    chosen = torch.randint(len(ordinary), (length,), generator=generator, device="cpu")
     return [ordinary[index] for index in chosen.tolist()]
 
 

@@ -94,7 +94,7 @@ class NoRepeatedNGrams(LogitsProcessor):
 
     def __init__(self, size: int, paddings: Sequence[int]) -> None:
         self._inner = NoRepeatNGramLogitsProcessor(size)
-        self._paddings = torch.tensor(paddings)
+        self._paddings = torch.tensor(paddings, device="cpu")
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[rows, v]` to `[rows, v]` with -inf for what is ruled out."""

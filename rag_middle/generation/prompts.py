@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,15 @@ Prompt = Text | TokenizedPrompt
 
 _locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
 _registry_lock = threading.Lock()
+
+
+def _free_locks() -> None:
+    for lock in (_registry_lock, *_locks.values()):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does
+
+
+if hasattr(os, "register_at_fork"):  # threads that held them are not there in the new process
+    os.register_at_fork(after_in_child=_free_locks)
 
 _START_TOKENS = 12  # of a document, in which a number would stand
 

@@ -117,7 +117,7 @@ class PromptColumns:
             starts = [padding + start for start, _ in layout.documents]
             ends = [padding + layout.suffix_start] * (count + 1 - len(starts))
             rows.append([padding, *starts, *ends])
-        self.rows = torch.tensor(rows, dtype=torch.int32).to(device)
+        self.rows = torch.tensor(rows, dtype=torch.int32, device="cpu").to(device)
         self.first = min(row[1] for row in rows)
         self.last = min(row[-1] for row in rows)
         self.longest = max(layout.document_tokens for layout in layouts)
@@ -138,7 +138,7 @@ class PromptColumns:
                 for part, begin in enumerate(bounds)
                 for first in range(begin, [*bounds, stop or bounds[-1]][part + 1], height)
             ]
-            flat = torch.tensor(listed, dtype=torch.int32).view(-1, 3)
+            flat = torch.tensor(listed, dtype=torch.int32, device="cpu").view(-1, 3)
             self._tiles[height, stop] = flat.to(self.rows.device)
         return self._tiles[height, stop]
 

@@ -60,8 +60,8 @@ class SpanTables(NamedTuple):
         spans = [[(s.begin, s.end, s.least, s.far) for s in row] for row in rows]
         rules = [[(s.scale, s.exponent, s.log_weight) for s in row] for row in rows]
         return cls(
-            torch.tensor(spans, dtype=torch.int32).to(device),
-            torch.tensor(rules, dtype=torch.float32).to(device),
+            torch.tensor(spans, dtype=torch.int32, device="cpu").to(device),
+            torch.tensor(rules, dtype=torch.float32, device="cpu").to(device),
         )
 
 

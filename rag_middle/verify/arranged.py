@@ -88,7 +88,9 @@ class _GoldenRunner:
         return model_traits(self._model)
 
     def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
-        return last_token_attention(self._model, torch.tensor([prompt.input_ids]), self._method)
+        return last_token_attention(
+            self._model, torch.tensor([prompt.input_ids], device="cpu"), self._method
+        )
 
     def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
         return next_token_logits(self._model, prompt, method or NoMethod())

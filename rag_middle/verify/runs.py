@@ -176,11 +176,11 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
         document_ids=(None,) * len(run.layout.documents),
     )
     with applied(model, method, [prompt]):
-        output = model(input_ids=torch.tensor([run.input_ids]), use_cache=True)
+        output = model(input_ids=torch.tensor([run.input_ids], device="cpu"), use_cache=True)
         rows = [output.logits[0, torch.from_numpy(run.positions)]]
         for token in run.generated_tokens:
             output = model(
-                input_ids=torch.tensor([[token]]),
+                input_ids=torch.tensor([[token]], device="cpu"),
                 past_key_values=output.past_key_values,
                 use_cache=True,
             )

@@ -77,7 +77,7 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
         }
         pooled = fields["min_smoothness"]
         differences += [
-            torch.tensor(candidate.smoothness - pooled[str(candidate.channel)]).abs()
+            torch.tensor(candidate.smoothness - pooled[str(candidate.channel)], device="cpu").abs()
             for candidate in ranked
         ]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
@@ -138,3 +139,50 @@ def test_nobody_goes_on_without_the_method_unnoticed(
         assert torch.equal(logits(), PLAIN)
 
     contextvars.Context().run(test)
+
+
+def passes() -> Iterator[Tensor]:
+    with applied(MODEL, PINE(), [PROMPT]):
+        yield logits()
+        yield logits()
+
+
+def test_a_block_that_went_on_in_another_thread_says_so_at_its_end() -> None:
+    blocks = passes()
+    contextvars.Context().run(next, blocks)
+    assert torch.equal(in_thread(lambda: next(blocks)), PLAIN)
+    with pytest.warns(UserWarning, match="ends in another thread or task"):
+        assert in_thread(lambda: next(blocks, None)) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_block_bears_other_threads_and_ends_in_another_without_a_word() -> None:
+    with applied(MODEL, PINE(), [PROMPT]):
+        logits()
+        in_thread(logits)
+    blocks = block()
+    contextvars.Context().run(next, blocks)
+    assert in_thread(lambda: next(blocks, None)) is None
+
+
+def test_a_pass_under_way_elsewhere_bears_that_the_block_ends() -> None:
+    """Its hooks were listed before, and are then called without keyword arguments."""
+    reached, ended, here = threading.Event(), threading.Event(), threading.get_ident()
+
+    def wait(*_: object) -> None:
+        if threading.get_ident() != here:
+            reached.set()
+            ended.wait(30)
+
+    for module in (MODEL, MODEL.model, MODEL.model.layers[0].self_attn):
+        waiting = module.register_forward_pre_hook(wait)
+        reached.clear()
+        ended.clear()
+        with ThreadPoolExecutor() as pool:
+            with applied(MODEL, PINE(), [PROMPT]):
+                logits()
+                running = pool.submit(logits)
+                assert reached.wait(30)
+            ended.set()
+            assert torch.equal(running.result(), PLAIN)
+        waiting.remove()

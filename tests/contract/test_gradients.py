@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, assume_traits, model_traits
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods import LPES, AttentionBuckets, Method, MoICE, MsPoE, PositionInterpolation
 from tests.contract.cases import ACTIVE, LONG, SHORT
 from tests.contract.running import left_padded
 from tests.families import FAMILIES
+from tests.tiny_models import HIDDEN
 
 WITH_GRADIENTS = (AttentionBuckets, LPES, MoICE, MsPoE, PositionInterpolation)
 STEP = 3e-4  # norms are computed in float32
@@ -62,3 +63,22 @@ def test_gradients_are_refused_under_checkpoints_too(name: str) -> None:
         pytest.raises(UnsupportedGenerationError, match="No gradients"),
     ):
         learn()
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable")
+@pytest.mark.parametrize("name", ["lpes", "moice"])
+def test_checkpoints_are_refused_where_backward_passes_have_threads_of_their_own(name: str) -> None:
+    model: Any = FAMILIES["llama"].build("sdpa")
+    traits = model_traits(model)
+    assume_traits(model.to("meta"), traits)  # any device but the CPU
+    model.requires_grad_(True).train().gradient_checkpointing_enable()
+
+    def run() -> None:
+        with applied(model, ACTIVE[name], [LONG.tokens]):
+            model(inputs_embeds=torch.zeros(1, len(LONG.tokens), HIDDEN, device="meta"))
+
+    with pytest.raises(UnsupportedGenerationError, match="Gradient checkpointing"):
+        run()
+    for fine in (torch.autograd.set_multithreading_enabled(False), torch.no_grad()):
+        with fine, pytest.raises(RuntimeError, match="meta tensor"):  # transformers looks at some
+            run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from typing import Any
 
@@ -32,6 +33,7 @@ from rag_middle.methods import (
     PositionInterpolation,
 )
 from rag_middle.reader import reader_path
+from tests.contract.running import in_thread
 from tests.families import FAMILIES
 from tests.prompts import laid_out
 
@@ -269,3 +271,52 @@ def test_measuring_what_a_method_is_installed_on_is_refused() -> None:
             with pytest.raises(MethodConfigError, match="has a method installed"):
                 measured()
     assert run(model, task, measurement=how).records
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable")  # its newer name is too new
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "cohere2", "glm4"])
+def test_layers_that_a_backward_pass_runs_again_are_as_in_the_first_run(family: str) -> None:
+    """Of several passes, and in another thread, as on a GPU."""
+    model: Any = FAMILIES[family].build("sdpa").requires_grad_(True).train()
+
+    def gradients(backward: Any) -> list[torch.Tensor]:
+        model.zero_grad()
+        losses = [
+            model(input_ids=ids, labels=ids, use_cache=False).loss for ids in (IDS, IDS[:, :9])
+        ]
+        backward(sum(losses))
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    with rag_middle.install(model, PositionInterpolation(scale=1.5)):
+        expected = gradients(lambda loss: loss.backward())
+        model.gradient_checkpointing_enable()
+        for backward in (lambda loss: loss.backward(), lambda loss: in_thread(loss.backward)):
+            for found, wanted in zip(gradients(backward), expected, strict=True):
+                torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_pass_under_way_in_another_thread_bears_that_it_is_undone() -> None:
+    """Its hooks were listed before, and are then called without keyword arguments."""
+    model = FAMILIES["llama"].build("sdpa")
+    reached, undone = threading.Event(), threading.Event()
+
+    def wait(module: Any, _: Any) -> None:
+        if reached.is_set():
+            return
+        reached.set()
+        undone.wait(30)
+
+    for module in (model.model.layers[1].self_attn, model.model.rotary_emb):
+        reached.clear()
+        undone.clear()
+        waiting = module.register_forward_pre_hook(wait)
+        reached.set()
+        installed = rag_middle.install(model, LPES_3)
+        reached.clear()
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(logits, model)
+            assert reached.wait(30)
+            installed.undo()
+            undone.set()
+            running.result()
+        waiting.remove()

@@ -98,12 +98,14 @@ class InitialTokenSearch(Search):
         """For every layer with softmax attention, which areas are dense."""
         layers = sorted(model_traits(model.model).layers)
         runner = ModelRunner(model.model, LockedTokenizer(model.tokenizer), self.method)
-        excess = torch.zeros(len(layers), self.areas, dtype=torch.float64)
+        excess = torch.zeros(len(layers), self.areas, dtype=torch.float64, device="cpu")
         for example in examples:
             prompt = model.encode(example.prompt)
             count = len(prompt.layout.documents)
             attention = runner.last_token_attention(prompt).mean(dim=1)  # [layers, l]
-            area = torch.tensor([int((i + 0.5) / count * self.areas) for i in range(count)])
+            area = torch.tensor(
+                [int((i + 0.5) / count * self.areas) for i in range(count)], device="cpu"
+            )
             for row, layer_attention in enumerate(attention):
                 density = document_density(layer_attention, prompt.layout, self.top_share)
                 excess[row].index_add_(0, area, density.double().cpu())

@@ -114,7 +114,7 @@ class _Blend:
     in_order: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.columns = torch.tensor([self.layout.prefix_tokens])
+        self.columns = torch.tensor([self.layout.prefix_tokens], device="cpu")
 
     def states(self, layer: Layer) -> tuple[Tensor, Tensor]:
         """Keys and values `[1, g, n, d]` of a layer in a forward pass, which may be written to."""

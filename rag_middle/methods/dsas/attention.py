@@ -113,7 +113,7 @@ class _Handler(LayerHandler):
         around = (layout.prefix_tokens, layout.length - layout.suffix_start)
         factors = torch.nn.functional.pad(factors, around, value=1.0).to(key.dtype)
         rule = context.layer.score_rule(layout.length)
-        positions = torch.arange(layout.length)
+        positions = torch.arange(layout.length, device="cpu")
         for index, (start, stop) in enumerate(spans):
             read = attend_later(
                 query[:, :, start:stop],
@@ -131,7 +131,9 @@ class _Handler(LayerHandler):
 
 def _documents(group: RowGroup, device: torch.device) -> tuple[Tensor, Tensor]:
     """Exponents `[D]` of the documents with tokens, and whose each of their tokens is, `[T]`."""
-    lengths = torch.tensor([length for length in group.layout.document_lengths if length])
-    document_of = torch.arange(len(lengths)).repeat_interleave(lengths)
-    gamma = torch.tensor(exponents(group.layout), dtype=torch.float32)
+    lengths = torch.tensor(
+        [length for length in group.layout.document_lengths if length], device="cpu"
+    )
+    document_of = torch.arange(len(lengths), device="cpu").repeat_interleave(lengths)
+    gamma = torch.tensor(exponents(group.layout), dtype=torch.float32, device="cpu")
     return gamma.to(device), document_of.to(device)

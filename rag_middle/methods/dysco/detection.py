@@ -105,9 +105,11 @@ def retrieval_scores(
     device = input_device(model)
     hits: Tensor | None = None
     for index in range(needles):
-        shuffled = torch.randperm(vocabulary, generator=generator)
+        shuffled = torch.randperm(vocabulary, generator=generator, device="cpu")
         needle, others = shuffled[:needle_tokens], shuffled[needle_tokens:]
-        draws = torch.randint(len(others), (prompt_tokens - needle_tokens,), generator=generator)
+        draws = torch.randint(
+            len(others), (prompt_tokens - needle_tokens,), generator=generator, device="cpu"
+        )
         haystack = others[draws]
         start = round(len(haystack) * (index + 0.5) / needles)
         prompt = torch.cat((haystack[:start], needle, haystack[start:]))

@@ -65,10 +65,17 @@ class ExpertRouters:
         experts = len(base_factors)
         gates = {
             index: ExpertGate(
-                gate=torch.randn(experts, layer.head_size, generator=generator, dtype=torch.float32)
+                gate=torch.randn(
+                    experts, layer.head_size, generator=generator, dtype=torch.float32, device="cpu"
+                )
                 * 0.02,
-                down=torch.randn(experts, experts, generator=generator, dtype=torch.float32) * 0.02,
-                up=torch.randn(experts, layer.head_size, generator=generator, dtype=torch.float32)
+                down=torch.randn(
+                    experts, experts, generator=generator, dtype=torch.float32, device="cpu"
+                )
+                * 0.02,
+                up=torch.randn(
+                    experts, layer.head_size, generator=generator, dtype=torch.float32, device="cpu"
+                )
                 * 0.02,
             )
             for index, layer in traits.layers.items()

@@ -85,7 +85,9 @@ def train_routers(
     losses: list[float] = []
     with model_lock(model), keep_frequencies(model), _frozen(model), torch.enable_grad():
         for step in range(steps):
-            order = order or torch.randperm(len(examples), generator=generator).tolist()
+            order = (
+                order or torch.randperm(len(examples), generator=generator, device="cpu").tolist()
+            )
             loss = _loss(model, method, *examples[order.pop()])
             optimizer.zero_grad()
             torch.autograd.backward(loss, inputs=parameters)

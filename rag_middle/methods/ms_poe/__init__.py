@@ -141,7 +141,10 @@ class MsPoE(Method):
         steps = heads if self.reference_code else max(1, heads - 1)
         # float32, as the authors compute them: at position 400 a last-digit difference shows.
         ratios = tuple(
-            (self.min_ratio + span * (torch.arange(heads, dtype=torch.float32) / steps)).tolist()
+            (
+                self.min_ratio
+                + span * (torch.arange(heads, dtype=torch.float32, device="cpu") / steps)
+            ).tolist()
         )
         assign: Literal["rank", "order", "sequential"]
         if self.head_order == "sequential":

@@ -89,7 +89,7 @@ def placed_columns(
     placement: Placement, groups: Sequence[RowGroup], start: int, columns: int
 ) -> Tensor:
     """Where a placement puts columns `start` to `start + columns` of every row, `[b, columns]`."""
-    tokens = torch.arange(start, start + columns)
+    tokens = torch.arange(start, start + columns, device="cpu")
     of_row: dict[int, Tensor] = {}
     for group in groups:
         placed = token_positions(group.layout, placement, (tokens - group.padding).clamp(min=0))
@@ -222,7 +222,9 @@ class _BlockAttention(LayerHandler):
         request, reach = self._layer.request, self._layer.table_reach(stop)
 
         def of_prompt() -> Tensor:
-            bias = torch.zeros(query.shape[0], 1, 1, request.width, dtype=torch.float32)
+            bias = torch.zeros(
+                query.shape[0], 1, 1, request.width, dtype=torch.float32, device="cpu"
+            )
             for row, (padding, layout) in enumerate(request.row_layouts()):
                 documents = slice(padding + layout.prefix_tokens, padding + layout.suffix_start)
                 bias[row, ..., :padding] = -torch.inf
@@ -248,7 +250,11 @@ class _BlockAttention(LayerHandler):
         outputs = []
         for group in request.groups:
             # Without a window nobody asks where tokens stand.
-            positions = self._positions(group, stop) if rule.window is not None else torch.empty(0)
+            positions = (
+                self._positions(group, stop)
+                if rule.window is not None
+                else torch.empty(0, device="cpu")
+            )
             if rule.window is not None and self._plan.placement in _MOVED:
                 positions = self._moved_positions(positions, group.layout)
             query = group.take(call.query)
@@ -290,7 +296,7 @@ class _BlockAttention(LayerHandler):
 
     def _positions(self, group: RowGroup, stop: int) -> Tensor:
         """Positions of a prompt's tokens up to column `stop`, on the CPU."""
-        tokens = torch.arange(stop - group.padding)
+        tokens = torch.arange(stop - group.padding, device="cpu")
         return token_positions(group.layout, self._plan.placement, tokens)
 
     def _bounds(self, layout: PromptLayout, device: torch.device) -> Tensor:

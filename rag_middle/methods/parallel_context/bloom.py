@@ -47,7 +47,7 @@ class _BloomBlocks(LayerHandler):
         heads: int = module.num_heads  # type: ignore[assignment]
         # The model's own function, asked for the bias at position 1.
         tensor = sys.modules[type(module).__module__].build_alibi_tensor
-        self._slopes: Tensor = tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+        self._slopes: Tensor = tensor(torch.ones(1, 2, device="cpu"), heads, torch.float32)[:, 0, 1]
 
     def before(self, arguments: dict[str, Any]) -> None:
         """Another bias, and no mask beside it."""
@@ -72,7 +72,7 @@ class _BloomBlocks(LayerHandler):
             hide = torch.finfo(hidden.dtype).min / 2
             by_group: dict[int, Tensor] = {}
             for group in self._request.groups:
-                tokens = torch.arange(keys) - group.padding
+                tokens = torch.arange(keys, device="cpu") - group.padding
                 added, hidden_keys = _summands(self._plan, group.layout, tokens, start, columns)
                 bias = (slopes * added[0] + added[1]).masked_fill(hidden_keys, hide)
                 by_group |= dict.fromkeys(group.rows, bias.to(hidden))
@@ -99,7 +99,7 @@ def _summands(
     positions = token_positions(layout, plan.placement, tokens.clamp(min=0))
     to_later = positions.clone()
     document_keys = (tokens >= first) & (tokens < last)
-    weights = torch.zeros(tokens.shape[0], dtype=torch.float32)
+    weights = torch.zeros(tokens.shape[0], dtype=torch.float32, device="cpu")
     if layout.document_tokens:
         if plan.placement == "to_end":
             to_later[document_keys] += document_shifts(layout, plan.placement)

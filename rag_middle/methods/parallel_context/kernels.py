@@ -73,7 +73,7 @@ def token_positions(layout: PromptLayout, placement: Placement, tokens: Tensor) 
     if placement == "kept" or not layout.documents:
         return tokens
     first, last = layout.prefix_tokens, layout.suffix_start
-    table = torch.arange(last + 1)
+    table = torch.arange(last + 1, device="cpu")
     for start, end in layout.documents:
         table[start:end] += (last - end) if placement == "last" else (first - start)
     if placement in ("from_start", "to_end"):
@@ -97,8 +97,8 @@ def document_shifts(layout: PromptLayout, placement: Placement) -> Tensor:
         moves = [longest - length for length in lengths]
     else:
         moves = [start - layout.prefix_tokens for start, _ in layout.documents]
-    return torch.tensor(moves, dtype=torch.long).repeat_interleave(
-        torch.tensor(lengths, dtype=torch.long)
+    return torch.tensor(moves, dtype=torch.long, device="cpu").repeat_interleave(
+        torch.tensor(lengths, dtype=torch.long, device="cpu")
     )
 
 
@@ -239,7 +239,7 @@ def _fused_sharpened(
 
 def document_bounds(layout: PromptLayout) -> Tensor:
     """Where each document begins and the last one ends, `[D + 1]` int32, from the first one on."""
-    return torch.tensor([0, *layout.document_lengths], dtype=torch.int32).cumsum(
+    return torch.tensor([0, *layout.document_lengths], dtype=torch.int32, device="cpu").cumsum(
         0, dtype=torch.int32
     )
 

@@ -244,8 +244,12 @@ class _CircleAttention(LayerHandler):
             return None
 
         def make() -> CircleTurns:
-            lengths = torch.tensor(layout.document_lengths, dtype=torch.long)
-            document = torch.arange(len(lengths)).repeat_interleave(lengths).to(turns.cos.device)
+            lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu")
+            document = (
+                torch.arange(len(lengths), device="cpu")
+                .repeat_interleave(lengths)
+                .to(turns.cos.device)
+            )
             cos, sin = wide_tables(turns.cos, -turns.sin, style)
             by_row = (
                 WideTables(cos[:1], sin[:1]),

@@ -27,8 +27,8 @@ class DocumentTokens(NamedTuple):
     def of(cls, layout: PromptLayout, device: torch.device) -> DocumentTokens:
         """Those of a prompt."""
         # The type is said because a prompt may have no documents, and no numbers have no type.
-        lengths = torch.tensor(layout.document_lengths, dtype=torch.long)
-        document_of = torch.arange(len(lengths)).repeat_interleave(lengths)
+        lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu")
+        document_of = torch.arange(len(lengths), device="cpu").repeat_interleave(lengths)
         return cls(lengths.to(device), document_of.to(device))
 
 

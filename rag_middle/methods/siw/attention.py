@@ -67,7 +67,7 @@ class InitialTokenScaling(_Scaling):
         def make() -> Tensor:
             repeats = query.shape[0] // len(self.factors)
             of_rows = [
-                torch.tensor(self.factors[row // repeats], dtype=torch.float32)
+                torch.tensor(self.factors[row // repeats], dtype=torch.float32, device="cpu")
                 for row in range(query.shape[0])
             ]
             return _of_tokens(of_rows, request, n, torch.device("cpu")).to(device)
@@ -99,7 +99,7 @@ class OnlineAreas(_Scaling):
         request, query = context.layer.request, context.call.query
         # As float32 has them: what is beyond it is infinite.
         dense, sparse = torch.tensor(
-            [self.alpha_dense, self.alpha_sparse], dtype=torch.float32
+            [self.alpha_dense, self.alpha_sparse], dtype=torch.float32, device="cpu"
         ).tolist()
         of_rows = []
         for row, (padding, layout) in enumerate(request.row_layouts()):

@@ -49,7 +49,7 @@ class _Handler(LayerHandler):
         first = request.paddings(device)  # [b], column of each row's initial token
         factors = request.shared(
             ("zero tuning factors", self._factors, device),
-            lambda: torch.tensor(self._factors, dtype=torch.float32).to(device),
+            lambda: torch.tensor(self._factors, dtype=torch.float32, device="cpu").to(device),
         )
         if not context.in_prompt:
             bias = self._bias(context, first, factors)

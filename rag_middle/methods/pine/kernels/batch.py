@@ -76,14 +76,19 @@ class BatchColumns:
         ]
         count = max(len(layout.documents) for layout in layouts)
         tokens = max(layout.document_tokens for layout in layouts)
-        lengths = torch.zeros(rows, count, dtype=torch.long)
-        means = torch.zeros(rows, tokens, count, dtype=torch.float32)
-        absent = torch.ones(rows, 1, tokens, dtype=torch.bool)
-        document_of = torch.full((rows, width), count)
-        positions = torch.arange(width).repeat(rows, 1) - torch.tensor(paddings)[:, None]
+        lengths = torch.zeros(rows, count, dtype=torch.long, device="cpu")
+        means = torch.zeros(rows, tokens, count, dtype=torch.float32, device="cpu")
+        absent = torch.ones(rows, 1, tokens, dtype=torch.bool, device="cpu")
+        document_of = torch.full((rows, width), count, device="cpu")
+        positions = (
+            torch.arange(width, device="cpu").repeat(rows, 1)
+            - torch.tensor(paddings, device="cpu")[:, None]
+        )
         for row, (layout, padding) in enumerate(zip(layouts, paddings, strict=True)):
             documents, total = len(layout.documents), layout.document_tokens
-            lengths[row, :documents] = torch.tensor(layout.document_lengths, dtype=torch.long)
+            lengths[row, :documents] = torch.tensor(
+                layout.document_lengths, dtype=torch.long, device="cpu"
+            )
             means[row, :total, :documents] = document_means(layout.document_lengths)
             absent[row, :, :total] = False
             for index, (start, end) in enumerate(layout.documents):

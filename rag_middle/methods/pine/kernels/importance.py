@@ -39,7 +39,7 @@ def document_means(lengths: Sequence[int], device: torch.device | None = None) -
     Returns:
         `[T, D]` float32, `1 / length` where the token belongs to the document.
     """
-    means = torch.zeros(sum(lengths), len(lengths), dtype=torch.float32)
+    means = torch.zeros(sum(lengths), len(lengths), dtype=torch.float32, device="cpu")
     for index, (start, end) in enumerate(spans_of(lengths)):
         means[start:end, index] = 1.0 / max(1, end - start)
     return means.to(device)

@@ -68,16 +68,21 @@ class PineTables:
             device = cos.device
         self.layout = layout
         self.spans = spans_of(layout.document_lengths)
-        self.lengths = torch.tensor(layout.document_lengths, dtype=torch.long).to(device)
-        starts = torch.tensor([0, *layout.document_lengths], dtype=torch.int32)
+        self.lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu").to(
+            device
+        )
+        starts = torch.tensor([0, *layout.document_lengths], dtype=torch.int32, device="cpu")
         self.bounds = starts.cumsum(0, dtype=torch.int32).to(device)
         self.means = document_means(layout.document_lengths, device)
         self.document_of = torch.cat(
-            [torch.full((end - start,), index) for index, (start, end) in enumerate(self.spans)]
-            or [torch.empty(0, dtype=torch.long)]
+            [
+                torch.full((end - start,), index, device="cpu")
+                for index, (start, end) in enumerate(self.spans)
+            ]
+            or [torch.empty(0, dtype=torch.long, device="cpu")]
         ).to(device)
         self.own = self.means > 0
-        base_positions = torch.arange(layout.length)
+        base_positions = torch.arange(layout.length, device="cpu")
         for start, end in layout.documents:
             base_positions[start:end] += layout.suffix_start - end
         self.base_positions = base_positions.to(device)
