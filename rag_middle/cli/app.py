@@ -98,7 +98,7 @@ class _Group(TyperGroup):
 def _fail() -> NoReturn:
     """Show the exception that is being handled; Python's own way shows names as they are."""
     if not sys.stderr.isatty():
-        raise  # noqa: PLE0704 - called where one is being handled
+        raise
     print_traceback()
     sys.exit(1)
 

@@ -899,7 +899,7 @@ def test_a_prompt_that_the_server_cuts_is_warned_of(streamed: bool) -> None:
         said = Said({**answer("Tours"), "usage": usage})
         if streamed:
             said = _stream({"choices": [{"delta": {"content": "Tours"}, "finish_reason": "stop"}]})
-            said.content.insert(0, f'data: {json.dumps({"usage": usage})}\n\n'.encode())
+            said.content.insert(0, f"data: {json.dumps({'usage': usage})}\n\n".encode())
         with serving(_scripted(said)) as server:
             model = EndpointModel(server.url)
             generation = model.stream(prompt).result if streamed else model.generate(prompt)
