@@ -17,6 +17,7 @@ __all__ = [
     "BackendFallbackWarning",
     "Caller",
     "ChatTemplateWarning",
+    "EndpointWarning",
     "MissingDocumentsWarning",
     "NumberedDocumentsWarning",
     "ProfileWarning",
@@ -46,6 +47,10 @@ class BackendFallbackWarning(WordedException, UserWarning):
 
 class ChatTemplateWarning(WordedException, UserWarning):
     """A prompt is not exactly what its chat template writes, so that messages stay inert."""
+
+
+class EndpointWarning(WordedException, UserWarning):
+    """A server reads another prompt than the one that was sent, or may do so."""
 
 
 class ProfileWarning(WordedException, UserWarning):

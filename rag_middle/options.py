@@ -23,7 +23,7 @@ from rag_middle.tools.definitions import (
     check_tool_choice,
     check_tools,
 )
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, quoted
 
 __all__ = [
     "ANSWERS",
@@ -397,7 +397,7 @@ class GenerationOptions:
             raise UnsupportedGenerationError(
                 Argument("seed"),
                 f" must be a whole number, or one for each of {prompts} prompts, got "
-                f"{self.seed!r}.",
+                f"{quoted(self.seed)}.",
             )
         return seeds if self.samples else (None,) * prompts
 
@@ -456,7 +456,7 @@ class Declaration:
         if expected is not None:
             raise UnsupportedGenerationError(
                 Argument(self.name),
-                f" must be {expected}, got {value!r}. {self.option.hint}".rstrip(),
+                f" must be {expected}, got {quoted(value)}. {self.option.hint}".rstrip(),
             )
 
 
@@ -632,8 +632,8 @@ def _stop_strings(stop: Any) -> tuple[str, ...]:
         if not isinstance(string, str) or not string:
             raise UnsupportedGenerationError(
                 Argument("stop"),
-                f" must be a string or a list of strings of at least one character, got {stop!r}. "
-                "Leave ",
+                f" must be a string or a list of strings of at least one character, got "
+                f"{quoted(stop)}. Leave ",
                 Argument("stop"),
                 " out to generate to the end.",
             )

@@ -13,7 +13,7 @@ from math import inf, isfinite
 from typing import Any, TypeGuard
 
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import Argument, quoted, shortened
 
 __all__ = [
     "are_identical",
@@ -93,7 +93,7 @@ def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None
     if not is_whole(value, least):
         raise UnsupportedGenerationError(
             Argument(name),
-            f" must be a whole number, at least {least}, got {value!r}. {hint}".rstrip(),
+            f" must be a whole number, at least {least}, got {quoted(value)}. {hint}".rstrip(),
         )
 
 
@@ -104,7 +104,8 @@ def check_keywords(
     if value is None or (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
         return
     raise error(
-        Argument(name), f" must be a mapping from names to values ({{'name': ...}}), got {value!r}."
+        Argument(name),
+        f" must be a mapping from names to values ({{'name': ...}}), got {quoted(value)}.",
     )
 
 

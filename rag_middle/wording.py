@@ -11,9 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Argument", "WordedException", "counted", "listed", "percent", "points", "shortened"]
+__all__ = [
+    "Argument",
+    "WordedException",
+    "counted",
+    "listed",
+    "percent",
+    "points",
+    "quoted",
+    "shortened",
+]
 
 _NO_VALUE: Final = object
+_MOST_QUOTED = 100  # characters of a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Argument:
     def __str__(self) -> str:
         if self.python is not None:
             return self.python
-        return f"{self.name}={self.value!r}" if self.has_value else self.name
+        return f"{self.name}={quoted(self.value)}" if self.has_value else self.name
 
 
 class WordedException(Exception):  # noqa: N818 - of warnings too
@@ -93,3 +103,8 @@ def shortened(text: str, most: int = 300) -> str:
     By default as many as a message quotes of what another program says.
     """
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def quoted(value: object) -> str:
+    """The beginning of a value's `repr`: what was passed by mistake may be a prompt."""
+    return shortened(repr(value), _MOST_QUOTED)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from io import TextIOWrapper
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -17,7 +17,14 @@ import rag_middle
 from rag_middle.cli.ask import ask
 from rag_middle.cli.calibrate import calibrate
 from rag_middle.cli.chat import chat
-from rag_middle.cli.console import USAGE_ERROR, print_json, print_text, tell
+from rag_middle.cli.console import (
+    USAGE_ERROR,
+    print_json,
+    print_text,
+    print_traceback,
+    printable_logs,
+    tell,
+)
 from rag_middle.cli.demo import demo
 from rag_middle.cli.diagnose import diagnose
 from rag_middle.cli.generate import generate
@@ -57,7 +64,8 @@ class _Group(TyperGroup):
             return run(standalone_mode=standalone_mode, **extra)
         try:
             try:
-                status = run(standalone_mode=False, **extra)
+                with printable_logs():
+                    status = run(standalone_mode=False, **extra)
             except Exception as error:
                 # The exceptions for wrong usage have this method and no public base class.
                 format_message = getattr(error, "format_message", None)
@@ -73,7 +81,7 @@ class _Group(TyperGroup):
             if not _lost(sys.stdout):
                 if _lost(sys.stderr):  # nothing can be said
                     sys.exit(USAGE_ERROR)
-                raise
+                _fail()
             if error.errno == errno.EPIPE:  # whoever read it has read enough
                 sys.exit(1)
             tell(
@@ -83,6 +91,16 @@ class _Group(TyperGroup):
                 "somewhere else.",
             )
             sys.exit(USAGE_ERROR)
+        except Exception:
+            _fail()
+
+
+def _fail() -> NoReturn:
+    """Show the exception that is being handled; Python's own way shows names as they are."""
+    if not sys.stderr.isatty():
+        raise
+    print_traceback()
+    sys.exit(1)
 
 
 def _tell_of_usage(message: str, *, as_json: bool) -> None:

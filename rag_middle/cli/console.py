@@ -7,9 +7,11 @@ holds exactly one JSON document, also when the command fails.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +35,9 @@ __all__ = [
     "in_flags",
     "print_json",
     "print_text",
+    "print_traceback",
     "printable",
+    "printable_logs",
     "quiet_progress_bars",
     "reporting",
     "tell",
@@ -43,6 +47,7 @@ USAGE_ERROR = 2  # what was asked for cannot be done; 1 is for a verification th
 _PLAIN_WIDTH = 100  # characters, where output goes to no terminal
 #: Also the marks that turn the direction of what follows.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write one JSON document to standard output.")
@@ -98,6 +103,41 @@ def print_text(text: str, *, stderr: bool = False) -> None:
     """
     stream = sys.stderr if stderr else sys.stdout
     print(printable(text) if stream.isatty() else text, end="", file=stream, flush=True)
+
+
+def print_traceback() -> None:
+    """Write the exception that is being handled to standard error, printable on a terminal."""
+    print_text(traceback.format_exc(), stderr=True)
+
+
+class _PrintableRecord(logging.LogRecord):
+    """A message of a library: transformers names models and quotes their files as they are."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.exc_info and self.exc_info[0]:
+            lines = traceback.format_exception(*self.exc_info)
+            self.exc_text = printable("".join(lines).rstrip("\n"))  # formatters take it as it is
+
+    def getMessage(self) -> str:  # noqa: N802 - the name is logging's
+        message = super().getMessage()
+        # Uvicorn escapes what clients send. Other libraries' own colours are not told from others.
+        is_escaped = self.name.partition(".")[0] == "uvicorn"
+        return message if is_escaped else printable(_COLOUR.sub("", message))
+
+
+@contextmanager
+def printable_logs() -> Iterator[None]:
+    """Have what libraries log in the block come printable, where it goes to a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(_PrintableRecord)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(before)
 
 
 def quiet_progress_bars() -> None:

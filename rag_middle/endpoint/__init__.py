@@ -12,6 +12,7 @@ methods without weights.
 
 from rag_middle.endpoint.address import KEY_VARIABLE
 from rag_middle.endpoint.model import EndpointModel, Workload
+from rag_middle.notices import EndpointWarning
 from rag_middle.options import SendDocuments
 
-__all__ = ["KEY_VARIABLE", "EndpointModel", "SendDocuments", "Workload"]
+__all__ = ["KEY_VARIABLE", "EndpointModel", "EndpointWarning", "SendDocuments", "Workload"]

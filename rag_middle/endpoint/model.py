@@ -19,6 +19,7 @@ from rag_middle.endpoint.around import arrangements, check_acts_around, stand_in
 from rag_middle.endpoint.client import Client
 from rag_middle.endpoint.server import MAX_FACT_LENGTH, Server
 from rag_middle.endpoint.wire import (
+    Reply,
     check_sending,
     check_served,
     request_body,
@@ -43,6 +44,7 @@ from rag_middle.generation import (
 )
 from rag_middle.generation.effect import acts_on, check_documents
 from rag_middle.methods import Method, NoMethod, method_name, resolve_method
+from rag_middle.notices import EndpointWarning, called_from, caller, warn_caller
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
 from rag_middle.plain_data import check_whole, is_finite_number, is_whole
 from rag_middle.thinking import answer_after_thinking
@@ -51,6 +53,11 @@ from rag_middle.wording import Argument
 __all__ = ["EndpointModel", "Workload"]
 
 _SERVED_NAME = re.compile(r"[\w .:/=+-]{1,100}")
+#: Spellings that chat templates of today have as control tokens.
+_CONTROL = re.compile(
+    r"<\|[\w ]{1,40}\|>|<｜[^<>｜]{1,40}｜>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS)\]"
+    r"|<(?:start|end)_of_turn>|</s>|<eos>"
+)
 _CHARACTERS_PER_TOKEN = 4  # of English text, roughly, under the vocabularies of today
 
 
@@ -96,7 +103,9 @@ class EndpointModel:
 
     Prompts are strings with document markers, or `ContextPrompt`. They go out as the text that the
     unmodified model reads, in one user message, or with ``template="raw"`` as a prompt for plain
-    completion. Any number of threads may call.
+    completion. The server turns that text into tokens: most read control tokens in it, so that
+    nothing keeps documents from writing them. Behind `rag-middle serve` they stay text.
+    Any number of threads may call.
 
     Args:
         endpoint: address of the interface, such as ``"http://localhost:8000/v1"``.
@@ -282,14 +291,18 @@ class EndpointModel:
             method: for this call, instead of the model's.
             method_options: its parameters.
             options: fields of `GenerationOptions` that the OpenAI interface has. Without a
-                tokenizer here, prompts cannot be measured: whatever `on_overflow` says, the server
-                refuses what does not fit.
+                tokenizer here, prompts cannot be measured: whatever `on_overflow` says, most
+                servers refuse what does not fit. Others cut it (Ollama).
 
         Raises:
             EndpointError: the server cannot be reached, refuses, or replies with something else.
             UnsupportedGenerationError: options that the interface does not have.
             PromptError: neither a string nor a `ContextPrompt`.
             WeightsNeededError: the method needs the weights.
+
+        Warns:
+            EndpointWarning: the server counts fewer tokens than the prompt has words, so it has
+                cut it; or the prompt holds what the server may read as control tokens.
         """
         return self.batch([prompt], method=method, method_options=method_options, **options)[0]
 
@@ -337,6 +350,7 @@ class EndpointModel:
         the error is raised.
         """
         check_whole("max_batch_size", max_batch_size, least=1)
+        place = caller()
         questions = self._questions(prompts, method, method_options, options)
         waiting = iter(enumerate(questions))
         taking, stopped = threading.Lock(), threading.Event()
@@ -349,7 +363,8 @@ class EndpointModel:
                 if question is None:
                     break
                 try:
-                    done.put((index, self._answer(question, stopped)))
+                    with called_from(place):
+                        done.put((index, self._answer(question, stopped)))
                 except BaseException as error:
                     stopped.set()
                     done.put((index, error))
@@ -434,6 +449,7 @@ class EndpointModel:
         contexts = (around.rewrite(_as_prompt(prompt)) for prompt in prompts)
         for example, (prompt, seed) in enumerate(zip(contexts, seeds, strict=True)):
             layout = stand_in(prompt).layout
+            self._warn_of_control_tokens(prompt)
             check_documents(chosen, layout, settings, example, prompt=prompt)
             orders = arrangements(prompt, around)
             questions.append(
@@ -453,6 +469,32 @@ class EndpointModel:
                 )
             )
         return questions
+
+    def _warn_of_control_tokens(self, prompt: ContextPrompt) -> None:
+        """Name what the server may take for a control token: it tokenises the text as a whole."""
+        if self._offered is None and (found := _CONTROL.search(prompt.text)):
+            warn_caller(
+                EndpointWarning(
+                    f"The prompt holds {found[0]!r}. Most servers read that as a control token, in "
+                    "documents too, and who wrote it may end the user's turn. Remove it from what "
+                    "others wrote, or ask a model whose text stays text: one that is loaded here, "
+                    "or behind `rag-middle serve`."
+                )
+            )
+
+    def _warn_of_cut(self, prompt: ContextPrompt, reply: Reply) -> None:
+        """Say that the server counts fewer tokens than the prompt has words."""
+        words, counted = len(prompt.text.split()), reply.usage.prompt_tokens
+        if self._send_documents == "text" and 0 < counted < words:
+            warn_caller(
+                EndpointWarning(
+                    f"{self.address.url} read {counted:,} tokens of a prompt of {words:,} words: "
+                    "it has cut it without an error, as Ollama does beyond its context length. "
+                    "Raise that (num_ctx, OLLAMA_CONTEXT_LENGTH), or send fewer documents. Answers "
+                    "to cut prompts say nothing of positions. (A server that leaves out what it "
+                    "had kept of earlier prompts looks the same.)"
+                )
+            )
 
     def _answer(
         self,
@@ -503,6 +545,7 @@ class EndpointModel:
                     sent=self._send_documents,
                     method=question.served_method,
                 )
+            self._warn_of_cut(prompt, reply)
             replies.append(reply)
         seconds = perf_counter() - start
         prefill = first[0] if first else seconds

@@ -255,7 +255,7 @@ def _check_end(said: object, url: str, *, calls: bool) -> None:
     """
     word = said.lower() if isinstance(said, str) else ""
     if word in _BROKEN_OFF:
-        raise _broken_off(said, url)
+        raise _broken_off(f"finish_reason {said!r}", url)
     if calls or word in _CALLS:
         raise EndpointReplyError(
             f"The model at {url} calls a tool instead of answering, and only local models call "
@@ -266,16 +266,21 @@ def _check_end(said: object, url: str, *, calls: bool) -> None:
 
 
 def broken_off(reply: Mapping[str, Any], url: str) -> EndpointReplyError | None:
-    """The error of an answer that the server broke off by a failure of its own, if it is one."""
-    said = (_choice(reply) or {}).get("finish_reason")
-    is_failure = isinstance(said, str) and said.lower() in _BROKEN_OFF
-    return _broken_off(said, url) if is_failure else None
+    """The error of an answer that the server broke off by a failure of its own, if it is one.
+
+    Some say so by the reason why it ended; others, such as OpenRouter, by an error beside it.
+    """
+    choice = _choice(reply) or {}
+    said = choice.get("finish_reason")
+    if isinstance(said, str) and said.lower() in _BROKEN_OFF:
+        return _broken_off(f"finish_reason {said!r}", url)
+    error = choice.get("error") or reply.get("error")
+    return _broken_off(f"error {shortened(repr(error))}", url) if error else None
 
 
-def _broken_off(said: object, url: str) -> EndpointReplyError:
+def _broken_off(why: str, url: str) -> EndpointReplyError:
     return EndpointReplyError(
-        f"{url} broke an answer off (finish_reason {said!r}). Ask again; if it stays, look at the "
-        "server's log."
+        f"{url} broke an answer off ({why}). Ask again; if it stays, look at the server's log."
     )
 
 
@@ -327,8 +332,10 @@ class StreamedText:
         """The text that can be handed on with an event.
 
         Raises:
-            EndpointReplyError: it is something else than text.
+            EndpointReplyError: it is something else than text, or an error of the server.
         """
+        if error := broken_off(event, self._url):
+            raise error
         choice = _choice(event) or {}
         delta = choice.get("delta", choice)
         delta = delta if isinstance(delta, Mapping) else {}

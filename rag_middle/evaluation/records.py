@@ -77,7 +77,7 @@ class Record:
             and type(self.unfinished) is bool
         )
         if not well_typed:
-            raise TypeError(f"a field has another type: {asdict(self)!r}")
+            raise TypeError(f"a field has another type: {shortened(repr(asdict(self)))}")
 
     @property
     def key(self) -> Key:

@@ -18,7 +18,7 @@ from rag_middle.errors import (
     RagMiddleError,
     UnsupportedGenerationError,
 )
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, quoted
 
 __all__ = ["HANDLERS", "ApiError", "AsciiJson", "api_error", "dumped"]
 
@@ -106,7 +106,7 @@ def _spelling(argument: Argument) -> str:
     if name in _OF_THE_SERVER:
         value = f" {argument.value}" if argument.has_value else ""
         return f"--{name.replace('_', '-')}{value} when the server starts"
-    return f"{name}={argument.value!r}" if argument.has_value else name
+    return f"{name}={quoted(argument.value)}" if argument.has_value else name
 
 
 async def _refused(_: Request, error: Exception) -> AsciiJson:

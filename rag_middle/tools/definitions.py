@@ -12,7 +12,7 @@ from typing import Any
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
 from rag_middle.tools.limits import MOST_NESTED
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, quoted
 
 __all__ = [
     "InvalidToolCall",
@@ -92,13 +92,13 @@ def check_tools(tools: Any) -> None:
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(name, str) or not name or tool.get("type", "function") != "function":
             raise UnsupportedGenerationError(
-                Argument("tools"), f" must hold {_EXAMPLE}, got {tool!r}."
+                Argument("tools"), f" must hold {_EXAMPLE}, got {quoted(tool)}."
             )
         assert isinstance(function, Mapping)
         if name != name.strip() or not name.isprintable() or _MARKER_CHARACTERS & {*name}:
             raise UnsupportedGenerationError(
                 Argument("tools"),
-                f": {name!r} is no name that can be read in a call. Leave out "
+                f": {quoted(name)} is no name that can be read in a call. Leave out "
                 f"{' '.join(sorted(_MARKER_CHARACTERS))}, line ends, and spaces around it.",
             )
         parameters = function.get("parameters") or {}
@@ -218,7 +218,7 @@ def check_response_format(response_format: Any) -> None:
         raise UnsupportedGenerationError(
             Argument("response_format"),
             f" must be a mapping whose type is one of {', '.join(_FORMAT_FIELDS)}, got "
-            f"{response_format!r}.",
+            f"{quoted(response_format)}.",
         )
     needed = _FORMAT_FIELDS[kind]
     value = response_format.get(needed) if needed else None

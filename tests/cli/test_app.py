@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 from rich.text import Text
 
 import rag_middle
-from rag_middle.cli.console import console
+from rag_middle.cli.app import app
+from rag_middle.cli.console import console, printable_logs
 from tests.cli.conftest import Run
 
 COMMANDS = ("ask", "chat", "generate", "index", "methods", "plan", "serve", "verify")
@@ -172,3 +174,43 @@ def test_the_console_shows_no_control_characters(
     assert "\ufffd" in written
     assert "\x1b[1m" in written  # our own
     assert not [part for part in ("\x07", "\x1b]", "\x1b[2J", "\u202e") if part in written]
+
+
+@pytest.mark.parametrize("file", ["docs", "data"])
+def test_control_characters_in_a_traceback_do_not_reach_a_terminal(
+    file: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = tmp_path / "q\x1b]0;title\x07.jsonl"
+    data.write_text('{"question": "no answers"}\n')
+    arguments = {
+        "data": ["diagnose", "--data", str(data)],  # the message names the file
+        "docs": ["ask", "What?", "--docs", __file__, "--model", f"{tmp_path}/\x1b]0;title\x07"],
+    }
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(SystemExit) as ended:
+        app([*arguments[file], "--debug"])
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert "]0;title" in shown
+    assert not {"\x1b", "\x07"} & {*shown}
+
+
+def test_control_characters_in_what_a_library_logs_do_not_reach_a_terminal(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("transformers.models")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with printable_logs():
+        log.warning("\x1b[1mmodel\x1b[0m %s", "a\x1b]0;title\x07")
+        try:
+            raise ValueError("b\x1b]0;title\x07")
+        except ValueError:
+            log.exception("It failed")
+    log.warning("%s", "c\x1b[31m")
+    assert "\nmodel a�]0;title�\n" in f"\n{caplog.messages[0]}\n"
+    assert "ValueError: b�]0;title�" in caplog.text
+    assert caplog.messages[-1] == "c\x1b[31m"

@@ -131,7 +131,7 @@ def answer(text: str, **more: Any) -> dict[str, Any]:
     """A reply to chat and to plain prompts alike."""
     return {
         "choices": [{"text": text, "message": {"content": text}, "finish_reason": "stop", **more}],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 2},
+        "usage": {"prompt_tokens": 7_000, "completion_tokens": 2},
     }
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.endpoint import EndpointModel
+from rag_middle.endpoint import EndpointModel, EndpointWarning
 from rag_middle.endpoint.address import Address, api_key
 from rag_middle.errors import (
     EndpointConfigError,
@@ -32,6 +32,7 @@ from rag_middle.evaluation import InventedDocuments, Measurement, run, write_eva
 from tests.endpoint.server import Reply, Request, Said, Server, answer, events, saying, serving
 
 KEY = "sk-secret-0123456789abcdef"
+_FAILED = {"code": 502, "message": "the provider lost it"}
 PROMPT = ContextPrompt(prefix="Read.\n", documents=["one", "two"], suffix="Which?")
 
 
@@ -694,6 +695,7 @@ _UNSEEN = {"completion_tokens_details": {"reasoning_tokens": 9}}
         (answer("Let me see.", finish_reason="tool_calls"), "calls a tool"),
         (answer("The Loi", finish_reason="error"), "broke an answer off"),
         (answer("The Loi", finish_reason="abort"), "broke an answer off"),
+        (answer("The Loi", finish_reason=None, error=_FAILED), "broke an answer off.*lost it"),
         ({**answer("", finish_reason="length"), "usage": _UNSEEN}, "spent all of its tokens"),
     ],
 )
@@ -703,7 +705,7 @@ def test_ends_that_leave_no_answer_are_errors(reply: Any, told: str, streamed: b
     if streamed:
         [choice] = reply["choices"]
         delta = {**choice["message"], "content": choice["message"]["content"] or ""}
-        chunk = {"choices": [{"delta": delta, "finish_reason": choice["finish_reason"]}]}
+        chunk = {"choices": [{**choice, "delta": delta}]}
         said = _stream({**chunk, "usage": reply["usage"]})
     with serving(_scripted(said)) as server:
         model = EndpointModel(server.url)
@@ -711,9 +713,17 @@ def test_ends_that_leave_no_answer_are_errors(reply: Any, told: str, streamed: b
             _ = model.stream(PROMPT).result if streamed else model.generate(PROMPT)
 
 
-@pytest.mark.parametrize("reason", ["error", "abort"])
-def test_an_answer_that_the_server_broke_off_is_asked_for_again(reason: str) -> None:
-    failed = Said(answer("The Loi", finish_reason=reason))
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer("The Loi", finish_reason="error"),
+        answer("The Loi", finish_reason="abort"),
+        answer("The Loi", error=_FAILED),  # OpenRouter
+        {"error": _FAILED},
+    ],
+)
+def test_an_answer_that_the_server_broke_off_is_asked_for_again(reply: dict[str, Any]) -> None:
+    failed = Said(reply)
     with serving(_scripted(failed, Said(answer("there")))) as server:
         assert EndpointModel(server.url).generate(PROMPT).text == "there"
     with serving(_scripted(failed)) as server:
@@ -877,3 +887,42 @@ def test_an_answer_without_a_part_of_text(
         else:
             with pytest.raises(EndpointReplyError, match=error):
                 model.generate(PROMPT)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_prompt_that_the_server_cuts_is_warned_of(streamed: bool) -> None:
+    """Ollama cuts prompts to its context length without a word, and counts what is left."""
+    prompt = ContextPrompt("Read.\n", ["Tours lies on the Loire. " * 4], "Which?")
+
+    def ask(tokens: int) -> str:
+        usage = {"prompt_tokens": tokens, "completion_tokens": 1}
+        said = Said({**answer("Tours"), "usage": usage})
+        if streamed:
+            said = _stream({"choices": [{"delta": {"content": "Tours"}, "finish_reason": "stop"}]})
+            said.content.insert(0, f"data: {json.dumps({'usage': usage})}\n\n".encode())
+        with serving(_scripted(said)) as server:
+            model = EndpointModel(server.url)
+            generation = model.stream(prompt).result if streamed else model.generate(prompt)
+        return generation.text
+
+    words = len(prompt.text.split())
+    assert ask(words) == ask(0) == "Tours"  # a server that counts nothing
+    with pytest.warns(EndpointWarning, match=rf"read {words - 1} tokens of a prompt of {words}"):
+        assert ask(words - 1) == "Tours"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<|im_end|>", "a<|eot_id|>", "<｜User｜>", "[/INST]", "<end_of_turn>\n<start_of_turn>system"],
+)
+def test_control_tokens_that_the_server_would_read_are_warned_of(text: str) -> None:
+    with serving(saying("ok")) as server:
+        model = EndpointModel(server.url)
+        with pytest.warns(EndpointWarning, match="read that as a control token, in documents"):
+            model.generate(ContextPrompt("", ["Tours", text], "?"))
+        model.generate(ContextPrompt("", ["a < b | c > d, <|>, [INSTALL], <s>"], "?"))
+        server.models = Said(
+            {"data": [{"id": "m", "owned_by": "rag-middle", "rag_middle": {"methods": ["none"]}}]}
+        )
+        ours = EndpointModel(server.url, send_documents="text")
+        ours.generate(ContextPrompt("", [text], "?"))

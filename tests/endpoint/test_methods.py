@@ -52,7 +52,7 @@ def test_orders_vote_on_whole_answers() -> None:
         texts = {request.text for request in server.asked}
         assert len(texts) == len(server.asked) == 6
         assert generation.text == "first"
-        assert generation.usage.prompt_tokens == 6 * 7
+        assert generation.usage.prompt_tokens == 6 * 7_000
         server.reply = lambda request: Said(answer("Third." if "d\nt" in request.text else "x"))
         assert model.generate(PROMPT).text == "x"
         # A vote has no pieces.

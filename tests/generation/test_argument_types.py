@@ -103,3 +103,20 @@ def test_continuations_are_text_or_ids(model: RagMiddleModel, value: Any) -> Non
         model.score("Why?", value)
     with pytest.raises(UnsupportedGenerationError, match=r"^continuations must be a list"):
         model.score_batch(["Why?"], 3)  # type: ignore[arg-type]
+
+
+def test_a_message_quotes_the_beginning_of_a_value_only(model: RagMiddleModel) -> None:
+    """Where a prompt was passed in the place of something else, it must not fill the logs."""
+    prompt = " ".join(f"word{index}" for index in range(400))
+    blocks = [{"type": "text", "text": prompt}]
+    names = ("system", "template", "template_options", "stop", "seed", "on_overflow", "cancel")
+    calls: list[dict[str, Any]] = [
+        *({name: blocks} for name in (*names, "tools", "tool_choice", "response_format")),
+        {"max_new_tokens": prompt},
+        {"tool_choice": prompt},
+        {"response_format": {"type": prompt}},
+    ]
+    for options in calls:
+        with pytest.raises(UnsupportedGenerationError) as raised:
+            model.generate("Why?", **options)
+        assert "word30 " not in str(raised.value), options.keys()

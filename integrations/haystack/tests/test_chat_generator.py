@@ -213,6 +213,8 @@ def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, quest
         generator.run([ChatMessage.from_user(content_parts=["What is it?", image])])
     with pytest.raises(PromptError, match="Document 0 has no text"):
         generator.run(prompt(question), documents=[Document(meta={"file": "a.png"})])
+    with pytest.raises(PromptError, match=r"Document 0 has no text: got .{,100}\. Convert"):
+        generator.run(prompt(question), documents=[{"text": "Loire " * 400}])  # type: ignore[list-item]
     with pytest.raises(PromptError, match="message of the user"):
         generator.run([ChatMessage.from_system("Read.")], documents=[Document(content="Text.")])
     numbered = "\n".join(f"Document {index}: {mark(text)}" for index, text in enumerate("ab"))

@@ -14,6 +14,7 @@ from llama_index.llms.rag_middle.errors import RequestError
 from rag_middle import Generation
 from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 from rag_middle.tools import with_top_resolved
+from rag_middle.wording import quoted
 
 __all__ = ["ToolCalling", "call_blocks", "call_fields", "history_fields"]
 
@@ -83,7 +84,7 @@ class ToolCalling(FunctionCallingLLM):
                 " It was cut: raise max_new_tokens." if raw.get("finish_reason") == "length" else ""
             )
             raise RequestError(
-                f"The model called no tool, it answered {response.message.content!r}.{cut} "
+                f"The model called no tool, it answered {quoted(response.message.content)}.{cut} "
                 "tool_required=True makes it call one."
             )
         return calls

@@ -10,6 +10,7 @@ from haystack import Document, component
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
 from rag_middle.documents import unmark
+from rag_middle.wording import quoted
 
 __all__ = ["DocumentMarker", "prompt_documents"]
 
@@ -67,8 +68,8 @@ def prompt_documents(
         content = getattr(document, "content", None)
         if not isinstance(document, Document) or content is None:
             raise PromptError(
-                f"Document {index} has no text: got {document!r}. Convert files to documents with "
-                "content before they are indexed."
+                f"Document {index} has no text: got {quoted(document)}. Convert files to "
+                "documents with content before they are indexed."
             )
         values = [document.meta.get(name) for name in meta_fields]
         lines = [str(value) for value in values if value is not None]
