@@ -31,7 +31,11 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
-from llama_index.llms.rag_middle.documents import documents_of_call, with_documents
+from llama_index.llms.rag_middle.documents import (
+    documents_of_call,
+    with_documents,
+    without_documents,
+)
 from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
@@ -51,6 +55,7 @@ from llama_index.llms.rag_middle.prompting import (
 )
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 from llama_index.llms.rag_middle.synthesis import (
+    called_by_memory,
     current_synthesis,
     note_call,
     noted_call,
@@ -454,6 +459,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     def _chat_request(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
         has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
         documents, rest = documents_of_call(given)
+        if called_by_memory():  # a history in one message, documents of several turns included
+            messages = without_documents(messages)
         request = chat_request(self, messages, self._options(rest), has_chat_template=has_template)
         return Request(with_documents(request.prompt, documents), request.options)
 
