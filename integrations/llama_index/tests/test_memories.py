@@ -10,10 +10,8 @@ from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlo
 from llama_index.core.memory import (
     ChatSummaryMemoryBuffer,
     FactExtractionMemoryBlock,
-    InsertMethod,
-    Memory,
-    StaticMemoryBlock,
 )
+from llama_index.core.memory.memory import DEFAULT_MEMORY_BLOCKS_TEMPLATE
 from llama_index.llms.rag_middle import RequestError
 
 from rag_middle import mark
@@ -28,6 +26,10 @@ TOLD = [
         ("Bordeaux lies on the Garonne.", "Paris lies on the Seine."),
     )
 ]
+
+
+def _user(blocks: list[TextBlock]) -> list[ChatMessage]:
+    return [ChatMessage(role="user", blocks=blocks)]
 
 
 def turns() -> list[ChatMessage]:
@@ -61,18 +63,21 @@ def test_histories_are_summarised(make_llm: MakeLLM, calls: list[Call]) -> None:
     assert history[2].content == TOLD[0]
 
 
-@pytest.mark.parametrize("method", InsertMethod)
+@pytest.mark.parametrize("role", ["system", "user"])
 def test_what_a_memory_recalls_is_text_where_documents_do_not_stand_together(
-    make_llm: MakeLLM, calls: list[Call], method: InsertMethod
+    make_llm: MakeLLM, calls: list[Call], role: str
 ) -> None:
     """As a `VectorMemoryBlock` writes messages that it found."""
     llm = make_llm(on_missing_documents="ignore")
 
     def ask(recalled: str, question: str) -> Call:
-        block = StaticMemoryBlock(static_content=[TextBlock(text=recalled)])
-        memory = Memory.from_defaults(memory_blocks=[block], insert_method=method)
-        memory.put(ChatMessage(role="user", content=question))
-        llm.chat(memory.get())
+        block = ("recalled", [TextBlock(text=recalled)])
+        [written] = DEFAULT_MEMORY_BLOCKS_TEMPLATE.format_messages(memory_blocks=[block])
+        asked = [TextBlock(text=question)]
+        if role == "system":
+            llm.chat([ChatMessage(role=role, blocks=written.blocks), *_user(asked)])
+        else:
+            llm.chat(_user([*written.blocks, *asked]))
         return calls[-1]
 
     apart = "\n".join(f"<message role='tool'>{told}</message>" for told in TOLD)
