@@ -273,7 +273,13 @@ class LlamaDocumentBlock(_Part):
     @field_validator("data")
     @classmethod
     def _text(cls, data: str) -> str:
-        return _decoded(data)
+        try:
+            return _decoded(data)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. LlamaIndex takes data for base64 where it can be ('Caen'): pass "
+                "base64.b64encode(text.encode()), or a CitableBlock"
+            ) from error
 
     def read(self) -> CallerDocument:
         """The document."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from llama_index.core.output_parsers import PydanticOutputParser
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.rag_middle import (
@@ -23,6 +24,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
 from rag_middle.methods import MsPoE
+from rag_middle.reader import reader_path
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
@@ -223,3 +225,24 @@ def test_descriptions_say_that_no_name_chooses_a_method(
         RagMiddleLLM.from_dict(data)
     again = RagMiddleLLM.from_dict(data, method=method)
     assert again.complete(marked).text == llm.complete(marked).text
+
+
+def test_a_description_without_the_loaded_model_says_so(
+    make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast, network: LlamaForCausalLM
+) -> None:
+    """Weights may have changed since they were loaded: adapters, a dtype, quantisation."""
+    llm = make_llm()
+    with pytest.warns(UnsavedArgumentWarning, match=r"model, tokenizer .*from_dict\(data, model="):
+        data = llm.to_dict()
+    again = RagMiddleLLM.from_dict(data, model=network, tokenizer=tokenizer)
+    assert again.rag_middle_model.model is network
+    own = RagMiddleLLM(model_name=reader_path(), tokenizer=tokenizer)
+    with pytest.warns(UnsavedArgumentWarning, match="^tokenizer cannot"):
+        own.model_copy().to_dict()
+
+
+def test_a_dtype_is_described_by_its_name() -> None:
+    llm = RagMiddleLLM(model_name=reader_path(), model_kwargs={"dtype": torch.bfloat16})
+    again = RagMiddleLLM.from_json(llm.to_json())
+    assert again.rag_middle_model.model.dtype == torch.bfloat16
+    assert again.to_dict() == llm.to_dict()

@@ -174,6 +174,7 @@ def test_truncating_leaves_out_whole_documents_and_says_so(make_llm: MakeLLM) ->
     [kept] = DocumentPromptHelper.from_llm(roomy).truncate(PROMPT, ["\n".join(CHUNKS)], llm=roomy)
     assert documents([kept]) == DOCUMENTS
     assert helper.truncate(PROMPT, [], llm=llm) == []
+    assert helper.truncate(PROMPT, [" \n"], llm=llm) == [""]
 
 
 def test_truncating_a_single_long_document_keeps_its_beginning(make_llm: MakeLLM) -> None:

@@ -31,7 +31,11 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
-from llama_index.llms.rag_middle.documents import documents_of_call, with_documents
+from llama_index.llms.rag_middle.documents import (
+    documents_of_call,
+    with_documents,
+    without_documents,
+)
 from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
@@ -51,6 +55,7 @@ from llama_index.llms.rag_middle.prompting import (
 )
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 from llama_index.llms.rag_middle.synthesis import (
+    called_by_memory,
     current_synthesis,
     note_call,
     noted_call,
@@ -157,7 +162,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     _stops: tuple[str, ...] = PrivateAttr()
     _calls_tools: bool = PrivateAttr()
     _last_report: dict[str, Any] | None = PrivateAttr(default=None)
-    _is_named: bool = PrivateAttr()
+    _loaded: list[str] = PrivateAttr()  # arguments that were given loaded, and have no name
     _said: set[Hashable] = PrivateAttr(default_factory=set)
 
     def __init__(  # positions are those of HuggingFaceLLM
@@ -195,7 +200,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             ("tokenizer_kwargs", tokenizer_kwargs),
         ):
             check_keywords(argument, keywords)
-        is_named = model is None and tokenizer is None
+        given = {"model": model, "tokenizer": tokenizer}
         model, tokenizer, of_pipeline = model_parts(
             model, tokenizer, tokenizer_name, tokenizer_kwargs or {}
         )
@@ -247,7 +252,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             output_parser=output_parser,
         )
         self._model = loaded
-        self._is_named = is_named
+        self._loaded = [name for name, value in given.items() if value is not None]
         self._stops = stops
         options = self._options({})  # a misspelt option is refused here, not at the first question
         if options.get("method") is not None:
@@ -264,7 +269,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         Raises:
             UnsupportedGenerationError: it was made with a loaded model or tokenizer.
         """
-        if not self._is_named:
+        if self._loaded:
             raise UnsupportedGenerationError(
                 "Weights are not pickled, and this LLM was given a loaded model or tokenizer: make "
                 "it from names (model_name='...'), from which they are loaded again."
@@ -335,7 +340,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         """Names and options, from which `from_dict` makes the LLM again.
 
         Warns:
-            UnsavedArgumentWarning: it has functions, which no text says. They are left out.
+            UnsavedArgumentWarning: it has functions, or was given a loaded model or tokenizer,
+                which no text says. They are left out.
         """
         data = super().to_dict(**kwargs)
         prompt = self.query_wrapper_prompt
@@ -350,12 +356,14 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         unsaved = [name for name, value in defaults.items() if getattr(self, name) is not value]
         if self.method is not None and method_in_words(resolve_method(self._model.method)) is None:
             unsaved.append("method")
+        unsaved += self._loaded
         if unsaved:
+            other = ", or use a pickle" if not self._loaded else ""
             warn_caller(
                 UnsavedArgumentWarning(
                     f"{', '.join(unsaved)} cannot be written as text, and what is made from this "
-                    f"description lacks it: pass it to from_dict(data, {unsaved[0]}=...) again, or "
-                    "use a pickle."
+                    f"description lacks it: pass it to from_dict(data, {unsaved[0]}=...) "
+                    f"again{other}."
                 )
             )
         return data
@@ -367,6 +375,15 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     @field_serializer("method_options")
     def _options_of_method(self, options: dict[str, Any]) -> dict[str, Any]:
         return options or ({} if self.method is None else _in_words(self.method)[1])
+
+    @field_serializer("model_kwargs")
+    def _dtype_as_text(self, options: dict[str, Any]) -> dict[str, Any]:
+        named = {
+            name: str(options[name]).removeprefix("torch.")
+            for name in ("dtype", "torch_dtype")
+            if options.get(name) is not None
+        }
+        return {**options, **named}
 
     @field_serializer("generate_kwargs")
     def _method_of_calls_as_text(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -454,6 +471,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     def _chat_request(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
         has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
         documents, rest = documents_of_call(given)
+        if called_by_memory():  # a history in one message, documents of several turns included
+            messages = without_documents(messages)
         request = chat_request(self, messages, self._options(rest), has_chat_template=has_template)
         return Request(with_documents(request.prompt, documents), request.options)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import IOBase
 from typing import Any
 
 from llama_index.core.base.llms.types import (
     CachePoint,
+    ChatMessage,
     CitableBlock,
     CitationBlock,
     DocumentBlock,
@@ -18,12 +19,12 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
-from rag_middle import ContextPrompt, Document, PromptError
+from rag_middle import ContextPrompt, Document, MarkerError, PromptError
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import with_extra_body
-from rag_middle.documents import MarkedText, prompt_of_parts, with_documents
+from rag_middle.documents import MarkedText, prompt_of_parts, unmark, with_documents
 
-__all__ = ["block_content", "documents_of_call", "with_documents"]
+__all__ = ["block_content", "documents_of_call", "with_documents", "without_documents"]
 
 #: Blocks that are not for the model to read.
 _NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock, ToolCallBlock)
@@ -40,12 +41,52 @@ def block_content(blocks: Iterable[Any], index: int, *, earlier: bool) -> str | 
     Raises:
         PromptError: a block holds something else than text.
     """
-    parts = _parts(blocks, index)
+    parts = _recalled_as_text(_parts(blocks, index))
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n".join(texts)
     read = [MarkedText(part) if isinstance(part, str) else part for part in parts]
     return prompt_of_parts(read, "last" if earlier else "single")
+
+
+def without_documents(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Messages whose marked documents are plain text, where they stand."""
+    return [
+        message.model_copy(
+            update={
+                "blocks": [
+                    TextBlock(text=unmark(block.text)) if isinstance(block, TextBlock) else block
+                    for block in message.blocks
+                ]
+            }
+        )
+        for message in messages
+    ]
+
+
+def _recalled_as_text(parts: list[str | Document]) -> list[str | Document]:
+    """The parts of a message, which documents of earlier turns must not make fail.
+
+    LlamaIndex's ``Memory`` writes what its blocks recall of earlier messages into a text of its
+    own. Where documents do not stand together for that, those in there are plain text.
+    """
+    recalled = [isinstance(part, str) and _is_of_memory(part) for part in parts]
+    if not any(recalled):
+        return parts
+    try:
+        MarkedText("\n".join(part for part in parts if isinstance(part, str))).prompt()
+    except MarkerError:
+        return [
+            unmark(part) if of_memory and isinstance(part, str) else part
+            for part, of_memory in zip(parts, recalled, strict=True)
+        ]
+    return parts
+
+
+def _is_of_memory(text: str) -> bool:
+    """Whether it reads as LlamaIndex's ``DEFAULT_MEMORY_BLOCKS_TEMPLATE`` writes it."""
+    text = text.strip()
+    return text.startswith("<memory>") and text.endswith("</memory>")
 
 
 def _parts(blocks: Iterable[Any], index: int) -> list[str | Document]:

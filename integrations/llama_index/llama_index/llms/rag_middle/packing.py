@@ -111,7 +111,7 @@ class DocumentPromptHelper(PromptHelper):
     def _shortened(self, text: str, size: int) -> str:
         pieces = _pieces(text)
         if not any(piece.is_document for piece in pieces):
-            kept = self._splitter(size).split_text(text)[0]
+            kept = next(iter(self._splitter(size).split_text(text)), "")  # blank text has none
             if len(kept) < len(text.strip()):
                 _warn("the end of a text")
             return kept

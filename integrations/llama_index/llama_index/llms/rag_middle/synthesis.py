@@ -36,6 +36,7 @@ __all__ = [
     "METADATA_KEY",
     "Synthesis",
     "SynthesisHandler",
+    "called_by_memory",
     "current_synthesis",
     "note_call",
     "noted_call",
@@ -166,7 +167,7 @@ def note_call(said: set[Hashable]) -> None:
     """
     synthesis = current_synthesis()
     if synthesis is None:
-        _call.set(caller(said=said if _called_by_engine() else None))
+        _call.set(caller(said=said if _calling_module().startswith("llama_index.") else None))
     else:
         _call.set(caller(said=said if synthesis.report.get("documents") else synthesis.said))
 
@@ -177,14 +178,19 @@ def noted_call() -> AbstractContextManager[None]:
     return nullcontext() if call is None else called_from(call)
 
 
-def _called_by_engine() -> bool:
+def called_by_memory() -> bool:
+    """Whether one of LlamaIndex's memories calls the LLM now, to summarise a history."""
+    return _calling_module().startswith("llama_index.core.memory")
+
+
+def _calling_module() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if not module.startswith(_PLUMBING) and module not in ("contextlib", "wrapt.decorators"):
-            return module.startswith("llama_index.")
+            return module
         frame = frame.f_back
-    return False
+    return ""
 
 
 def watch_syntheses() -> None:
