@@ -131,8 +131,8 @@ FAULTS: tuple[Fault, ...] = (
         f"{A}/patch.py",
         (
             "hook left on the module",
-            "stack.callback(take_off, modules_of(model)",
-            "stack.callback(take_off, ()",
+            "stack.callback(remove_hooks, modules_of(model)",
+            "stack.callback(remove_hooks, ()",
         ),
         (
             "other threads see the method",

@@ -183,7 +183,8 @@ class Layer:
         traits_or_none: what is known of it; ``None`` where the model does not call the attention
             interface.
         request: the request.
-        stack: takes what is to be undone when the request ends; hooks of `guard` are taken off.
+        stack: takes what is to be undone when the request ends; hooks of `guard` are removed by
+            themselves.
         guard: makes a hook that acts in the request's thread only.
         model: that the request runs, for changes that let it read a token more than once: `hook`
             its forward pass.

@@ -15,8 +15,8 @@ from rag_middle.attention.seam import uncompiled
 __all__ = ["keep_frequencies"]
 
 
-#: By rotary module: what blocks that are open found, the oldest first.
-_found: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
+#: By rotary module: the frequencies that each open block began with, the oldest block first.
+_of_open_blocks: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
     rotary = [m for m in modules if "dynamic" in str(getattr(m, "rope_type", ""))]
     before = [_frequencies(module) for module in rotary]
     for module, state in zip(rotary, before, strict=True):
-        _found.setdefault(module, []).append(state)
+        _of_open_blocks.setdefault(module, []).append(state)
     try:
         yield
     finally:
@@ -43,16 +43,16 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
 
 def _give_back(rotary: list[nn.Module], before: list[dict[str, Any]]) -> None:
     for module, state in zip(rotary, before, strict=True):
-        open_blocks = _found[module]
-        place = next((i for i, found in enumerate(open_blocks) if found is state), None)
-        if place is None:
+        states = _of_open_blocks[module]
+        index = next((i for i, other in enumerate(states) if other is state), None)
+        if index is None:  # given back before Ctrl-C came
             continue
-        if place == len(open_blocks) - 1:
+        if index == len(states) - 1:
             _restore(module, state)
-        else:  # what the next one found is of this one's making
-            open_blocks[place + 1].clear()
-            open_blocks[place + 1].update(state)
-        del open_blocks[place]
+        else:  # the next block began with what the model wrote in this one
+            states[index + 1].clear()
+            states[index + 1].update(state)
+        del states[index]
 
 
 def _restore(module: nn.Module, state: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ class InstalledRotations(MethodHook):
         kwargs: dict[str, Any],
         output: Any = None,
     ) -> None:
-        if output is None:  # no keywords: another thread takes the hook off just now
+        if output is None:  # no keywords: another thread is removing the hook
             return
         calls = self._tables.calls
         calls.record(number, module, args, kwargs, output)
@@ -99,13 +99,12 @@ class _TablesOfThread(threading.local):
 
     Attributes:
         calls: of this thread's pass.
-        made: by the model's own tables, of whatever pass. Backward passes run layers again
-            (gradient checkpointing), of any earlier pass, on a GPU in a thread of autograd's.
+        made: calls of all passes, by the model's own tables. Backward passes run layers of earlier
+            passes again (gradient checkpointing), on a GPU in a thread of autograd's.
     """
 
-    def __init__(
-        self, made: WeakTensorKeyDictionary
-    ) -> None:  # as each thread calls it, the same one
+    # Called once by each thread, with the same `made`.
+    def __init__(self, made: WeakTensorKeyDictionary) -> None:
         self.calls = RotaryTables()
         self.made = made
 
@@ -138,7 +137,7 @@ class _Before(MethodHook):
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        # Without keywords where another thread takes the hook off just now.
+        # Without keywords where another thread is removing the hook.
         if kwargs is None or handler_of(module) is not None:  # the probe sets tables of its own
             return None
         arguments = keyword_arguments(module, args, kwargs)

@@ -32,14 +32,14 @@ from rag_middle.attention.seam import (
     ConfigView,
     Handling,
     MethodHook,
-    began_here,
     handler_of,
     handlers_in_force,
+    is_block_open,
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.attention.turns import ModelLock, OfModel, modules_of
-from rag_middle.attention.undoing import Undoing, take_off
+from rag_middle.attention.undoing import Undoing, remove_hooks
 from rag_middle.errors import (
     KernelsUnavailableError,
     MethodConfigError,
@@ -233,7 +233,7 @@ def _install(
         )
     stack.callback(_under_methods.difference_update, list(modules.values()))
     _under_methods.update(modules.values())
-    stack.callback(take_off, modules_of(model), partial(_is_hook_of, request))
+    stack.callback(remove_hooks, modules_of(model), partial(_is_hook_of, request))
     # A wrapper of adapters generates with the model inside, and its own forward pass never runs.
     runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     cores: dict[nn.Module, LayerCore] = {}
@@ -367,10 +367,10 @@ def _is_hook_of(request: Request, hook: Any) -> bool:
 
 
 class _Elsewhere(MethodHook):
-    """Refuses to go on with a request's cache where its method has no effect.
+    """Refuses passes that go on with a request's cache where its method has no effect.
 
-    So it would be in a generator that opens a block and is read in several threads or tasks: the
-    prompt under the method, what follows without, and no word of it.
+    A generator that opens a block, and is read in several threads or tasks, would otherwise have
+    its prompt read under the method and the rest without, silently.
     """
 
     def __init__(self, request: Request, owner: nn.Module | None) -> None:
@@ -381,10 +381,10 @@ class _Elsewhere(MethodHook):
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        # Without keywords in a pass of another thread, while this hook is put on or taken off.
+        # Without keywords in a pass of another thread, while this hook is registered or removed.
         if kwargs is None or self._owner is None or handler_of(self._owner) is not None:
             return
-        if self._thread == threading.get_ident() and began_here():
+        if self._thread == threading.get_ident() and is_block_open():
             return  # another block, as of method='none'
         self.request.passes_elsewhere += 1
         cache = keyword_arguments(module, args, kwargs).get("past_key_values")

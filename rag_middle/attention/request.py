@@ -102,7 +102,8 @@ class Request:
         fed: columns that the model was given in the first of them; 0 where that is not known.
         kernels: what may compute the method's attention.
         kernels_used: what did.
-        cache: the model's cache that it fills, ``None`` before and when it is gone.
+        cache: weak reference to the model's cache that it fills; gives ``None`` before, and when
+            that is gone.
     """
 
     layouts: tuple[PromptLayout, ...]

@@ -39,13 +39,13 @@ __all__ = [
     "MethodHook",
     "backend_name",
     "base_attention",
-    "began_here",
     "cache_argument",
     "config_views",
     "handle_attention",
     "handler_of",
     "handlers_in_force",
     "in_eval_mode",
+    "is_block_open",
     "keyword_arguments",
     "parameters",
     "uncompiled",
@@ -133,7 +133,7 @@ _threads: dict[AttentionHandler, int] = {}
 
 
 class Handling:
-    """Routes attention calls in this thread from `begin` to `end`, see `handle_attention`.
+    """Routes attention calls in this thread from `begin` to `end`, as `handle_attention` does.
 
     Args:
         handlers: by module; those of other modules act no longer, unless they are among them.
@@ -142,15 +142,15 @@ class Handling:
     def __init__(self, handlers: Mapping[nn.Module, AttentionHandler]) -> None:
         self._before = handlers_in_force()
         self._own = dict(handlers)
-        self._begun = set(handlers.values()).difference(self._before.values())
+        self._new = set(handlers.values()).difference(self._before.values())
 
     def begin(self) -> None:
-        """From here on."""
-        _threads.update(dict.fromkeys(self._begun, threading.get_ident()))
+        """Route calls from here on."""
+        _threads.update(dict.fromkeys(self._new, threading.get_ident()))
         _handlers.set(self._own)
 
     def end(self) -> None:
-        """Until here; again, where that was interrupted."""
+        """Route them as before; may be called again where Ctrl-C interrupted it."""
         before, own, after = self._before, self._own, dict(handlers_in_force())
         for module in {**before, **own}:
             if after.get(module) is own.get(module) is not before.get(module):
@@ -159,7 +159,7 @@ class Handling:
                 else:
                     del after[module]
         _handlers.set(after or None)
-        for handler in self._begun:
+        for handler in self._new:
             _threads.pop(handler, None)
         own.clear()  # contexts that hold it keep nothing alive
 
@@ -192,7 +192,7 @@ def handler_of(module: nn.Module) -> AttentionHandler | None:
     return handler if here else None
 
 
-def began_here() -> bool:
+def is_block_open() -> bool:
     """Whether a block is open in this context, of whatever model, perhaps without any handler."""
     return _handlers.get() is not None
 

@@ -69,13 +69,8 @@ _looking = threading.Lock()
 _LONGEST = 1.0  # seconds; who was to be woken looks again after this time
 
 
-def _look_anew() -> None:
-    global _looking
-    _looking = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):  # the thread that was looking is not there in the new process
-    os.register_at_fork(after_in_child=_look_anew)
+    os.register_at_fork(after_in_child=_looking._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class ModelLock:

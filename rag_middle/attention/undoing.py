@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Undoing", "take_off"]
+__all__ = ["Undoing", "remove_hooks"]
 
-#: Of a module; what says more about a hook first, as long as the hook itself is there to go by.
+#: Attributes of a module. Those that say how a hook is called go first: after Ctrl-C between two,
+#: the hook itself is still there to be looked for.
 _HOOKS = (
     ("_forward_pre_hooks_with_kwargs", "_forward_pre_hooks"),
     ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_hooks"),
@@ -18,17 +19,18 @@ _HOOKS = (
 
 
 class Undoing:
-    """Takes steps to be done as its block ends, the last one first.
+    """Steps that are done as its block ends, the last one first.
 
-    A step is noted before what it undoes is done, and one that Ctrl-C interrupts is done again: it
-    has to bear both. `contextlib.ExitStack` would lose that step, or all that are left.
+    A step is noted before the change that it undoes, and done again where Ctrl-C interrupts it, so
+    it has to work without the change, and twice. `contextlib.ExitStack` would lose that step, or
+    all that are left.
     """
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
 
     def callback(self, step: Callable[..., object], *arguments: Any) -> None:
-        """Note a step."""
+        """Note a step: a function and its arguments."""
         self._steps.append(partial(step, *arguments))
 
     def __enter__(self) -> Undoing:
@@ -47,11 +49,16 @@ class Undoing:
             self._steps.pop()
 
 
-def take_off(modules: Sequence[nn.Module], is_wanted: Callable[[Any], bool]) -> None:
-    """Take hooks of forward passes off modules, whoever has their handles."""
+def remove_hooks(modules: Sequence[nn.Module], is_removed: Callable[[Any], bool]) -> None:
+    """Remove hooks of forward passes from modules, without their handles.
+
+    Args:
+        modules: any.
+        is_removed: says of a hook whether it goes.
+    """
     for module in modules:
         for kinds in _HOOKS:
             hooks = getattr(module, kinds[-1])
-            for number in [number for number, hook in list(hooks.items()) if is_wanted(hook)]:
+            for number in [number for number, hook in list(hooks.items()) if is_removed(hook)]:
                 for kind in kinds:
                     getattr(module, kind).pop(number, None)
