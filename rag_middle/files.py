@@ -53,13 +53,13 @@ def expanded(path: str | Path) -> Path:
 def opened_folder(root: str | Path, below: Sequence[str] = ()) -> Iterator[int | Path]:
     """A folder below another, to be listed and opened from; no link on the way to it is followed.
 
-    Folders of other people: one may become a link while its files are read.
+    Who owns a folder may put a link in its place while its files are read.
 
     Args:
         root: may be a link itself.
         below: names of folders, each in the one before it.
 
-    Returns:
+    Yields:
         A descriptor of the folder; its path where the system opens nothing relative to folders.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Processes that may be ended by what they are given, and blocks of bytes to and from them.
+"""Processes for untrusted input, within limits of time and memory, and blocks of bytes to them.
 
-What strangers write is read by libraries that recurse, count and allocate as it asks them to. In a
-process of its own, within limits that the system holds, that ends one process and nothing else.
+Libraries that read what strangers write recurse, count and allocate as it asks them to. In another
+process, whose limits the operating system enforces, they end that one and nothing else.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = [
     "limit_this_process",
     "receive",
     "send",
-    "started",
+    "start_process",
 ]
 
-#: With the modules of the process that starts it, wherever that one has found them.
+#: What the new process runs: it finds modules where the process that starts it does.
 _RUN = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "importlib.import_module(sys.argv[2]).serve()"
@@ -33,17 +33,20 @@ _PACKAGES = str(Path(__file__).resolve().parents[1])
 
 
 class TooLargeError(Exception):
-    """The other end wants to send more than was allowed."""
+    """The other end wants to send a larger block than is allowed."""
 
 
-def started(module: str, *, quiet: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A new process that runs `serve` of a module, and the other end of its standard input.
+def start_process(module: str, *, quiet: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process that runs `serve` of a module, with a socket as its standard input.
 
-    No Ctrl-C of the terminal reaches it: it has to end when nobody holds that end.
+    No Ctrl-C of the terminal reaches it: it has to end when the other end of that socket is closed.
 
     Args:
         module: its full name.
         quiet: nothing that it writes is shown.
+
+    Returns:
+        The process, and the other end of its standard input.
 
     Raises:
         OSError: it cannot be started.
@@ -79,20 +82,19 @@ def address_space() -> int | None:
         return None
 
 
-def limit_this_process(seconds: float, most_memory: int | None) -> None:
-    """Have the system end this process after more time, and refuse it more memory.
+def limit_this_process(seconds: float, max_memory: int | None) -> None:
+    """Have the system end this process after some time, and refuse it memory beyond a limit.
 
     Args:
-        seconds: of a processor, from now on.
-        most_memory: bytes, as `address_space` counts them.
+        seconds: of processor time, from now on.
+        max_memory: bytes in all, as `address_space` counts them; None: no limit.
     """
     import resource
 
     def limit(kind: int, most: int) -> None:
         hard = resource.getrlimit(kind)[1]  # stays: the next limit may be higher
-        resource.setrlimit(
-            kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
-        )
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (soft, hard))
 
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     limit(resource.RLIMIT_CORE, 0)
@@ -100,29 +102,34 @@ def limit_this_process(seconds: float, most_memory: int | None) -> None:
     # Whoever started this one may ignore or block the signal of that limit.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGXCPU])
-    if most_memory is not None:
-        limit(resource.RLIMIT_AS, most_memory)
+    if max_memory is not None:
+        limit(resource.RLIMIT_AS, max_memory)
 
 
 def send(connection: socket.socket, block: bytes) -> None:
-    """Send a block."""
+    """Send a block, its length first.
+
+    Raises:
+        OSError: the other end is closed, or takes nothing for too long.
+    """
     connection.sendall(struct.pack(">Q", len(block)))
     connection.sendall(block)
 
 
-def receive(connection: socket.socket, most: int | None = None) -> bytes:
+def receive(connection: socket.socket, max_bytes: int | None = None) -> bytes:
     """The next block.
 
     Args:
         connection: to the one that sends it.
-        most: bytes that it may have.
+        max_bytes: that it may have; None: any number.
 
     Raises:
         EOFError: the other end is closed.
         TooLargeError: it has more.
+        OSError: nothing comes for too long, or the connection is lost.
     """
     (size,) = struct.unpack(">Q", _exactly(connection, 8))
-    if most is not None and size > most:
+    if max_bytes is not None and size > max_bytes:
         raise TooLargeError
     return _exactly(connection, size)
 

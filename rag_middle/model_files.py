@@ -138,7 +138,11 @@ def check_stated(
 
 
 def check_stated_sizes(source: str, stated: Mapping[str, Any]) -> None:
-    """Refuse numbers of which transformers would make too much while it reads a config.
+    """Refuse numbers that would fill the memory while transformers reads a config.
+
+    Args:
+        source: for messages.
+        stated: the content of a config.json.
 
     Raises:
         ModelFormatError: with the field.
@@ -176,9 +180,9 @@ def check_config(source: str, config: PretrainedConfig, *, is_embedder: bool = F
 
     Args:
         source: for messages.
-        config: of a model. One with code of its own, or that is no causal language model, is not
-            built, and `None` returned.
-        is_embedder: it is a model without a head, instead of a causal language model.
+        config: of a model. One with code of its own, or of another kind, is not built, and `None`
+            returned.
+        is_embedder: the kind is a model without a head; else a causal language model.
 
     Raises:
         ModelFormatError: with the field where one is to blame.

@@ -36,8 +36,8 @@ __all__ = [
 _CHARACTERS_PER_TOKEN = 8  # at most; words take about five
 _BATCHES_PER_REPORT = 4  # texts of like length share a batch, so not every one
 
-#: Stands before what files of a model say of loading it: they could ask for pickles that run code,
-#: and for kernels, which are code from the hub.
+#: Overrides what files of a model say of loading it: they could ask for pickles that run code, and
+#: for kernels, which are code from the hub.
 _NO_CODE = {
     "weights_only": True,
     "attn_implementation": None,
@@ -47,7 +47,7 @@ _NO_CODE = {
 
 #: Classes of the library that files of a model may name. Its others take the names of classes from
 #: files in turn (Router, WordEmbeddings), or load a model without `_NO_CODE`.
-_MODULES = frozenset(
+_CLASSES = frozenset(
     "Transformer CLIPModel Pooling WeightedLayerPooling Normalize Dense LayerNorm Dropout CNN LSTM "
     "StaticEmbedding".split()
 )
@@ -312,7 +312,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     if os.path.isdir(name):
-        _check_sizes(_modules(Path(name)))
+        _check_sizes(_network_folders(Path(name)))
         return _named_model(model, name, local=True)
     if is_cached(name, revision):
         try:
@@ -329,8 +329,12 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
     return _named_model(model, name, local=False)
 
 
-def _modules(folder: Path) -> list[Path]:
-    """Folders of its networks. Classes of its own are refused: importing one runs its code."""
+def _network_folders(folder: Path) -> list[Path]:
+    """Where a model's folder keeps transformers' models.
+
+    Raises:
+        EmbedderError: its modules.json is damaged, or names a class that may not be imported.
+    """
     try:
         modules = json.loads((folder / "modules.json").read_bytes())
         types = [(str(module["type"]), folder / str(module["path"])) for module in modules]
@@ -352,17 +356,17 @@ def _check_sizes(networks: Sequence[Path]) -> None:
 
     from rag_middle.model_files import check_config, check_stated_sizes, check_weights
 
-    own = {"trust_remote_code": False, "local_files_only": True, "subfolder": "", "revision": None}
+    safe = {"trust_remote_code": False, "local_files_only": True, "subfolder": "", "revision": None}
     for path in networks:
         try:
-            stated: dict[str, Any] = {}  # of its config, by the library's own file
+            stated: dict[str, Any] = {}  # changes of its config, in the library's own file
             for file in sorted(path.glob("sentence_*_config.json")):
                 settings = json.loads(file.read_bytes())
                 stated |= settings.get("config_args") or settings.get("config_kwargs") or {}
             config = json.loads((path / "config.json").read_bytes())
             check_stated_sizes(str(path), {**config, **stated})
             numbers = check_config(
-                str(path), AutoConfig.from_pretrained(path, **stated | own), is_embedder=True
+                str(path), AutoConfig.from_pretrained(path, **stated | safe), is_embedder=True
             )
             if numbers is not None:
                 check_weights(str(path), numbers)
@@ -373,11 +377,11 @@ def _check_sizes(networks: Sequence[Path]) -> None:
 
 
 def _check_module(name: str, source: str) -> None:
-    if not name.startswith("sentence_transformers.") or name.rpartition(".")[2] not in _MODULES:
+    if not name.startswith("sentence_transformers.") or name.rpartition(".")[2] not in _CLASSES:
         raise EmbedderError(
             f"The embedder {source!r} needs the class {name!r}, and code that comes with a model "
             "is not run, nor classes that could load some. Use one whose modules.json names only "
-            f"these of sentence_transformers: {', '.join(sorted(_MODULES))}. Or load it yourself, "
+            f"these of sentence_transformers: {', '.join(sorted(_CLASSES))}. Or load it yourself, "
             "and pass an object with name, dimension and embed()."
         )
 

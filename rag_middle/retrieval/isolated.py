@@ -1,9 +1,9 @@
-"""Files of strangers, read by a process that they may take too far.
+"""Files of strangers, parsed by another process within limits of time and memory.
 
 Whatever a file asks for (days, all memory, more calls than a stack holds) ends that process, and
-leaves one file out. It reads one after the other: to start it takes a hundred times as long as to
-read a page of Markdown. The next file then goes to a new one, as does a file that may have met what
-files before it left behind.
+leaves out one file; the next one goes to a new process. A process reads file after file, since to
+start it takes a hundred times as long as to read a page of Markdown. One that ends after it read
+other files may have ended by what these left behind, so its last file is read again by a new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rag_middle.isolation import (
     limit_this_process,
     receive,
     send,
-    started,
+    start_process,
 )
 from rag_middle.notices import ReadingWarning, warn_caller
 from rag_middle.retrieval.formats import READERS, parsed, read_text
@@ -37,34 +37,35 @@ from rag_middle.retrieval.records import Record, Skipped
 __all__ = ["MOST_SKIPPED", "Reading", "serve"]
 
 MOST_SKIPPED = 1000
-"""Of one file: a file of 16 million wrong lines needs no report of each."""
+"""Wrong lines or pages of one file that are reported one by one; the others are counted."""
 
-#: Of a processor; books need a tenth of it. A text that is a MiB takes a second as PDF.
+#: Of processor time; books need a tenth of it. A PDF with a MiB of text takes a second.
 _SECONDS, _SECONDS_PER_MIB = 30.0, 10.0
-_WAITING = 10  # times as long, where others have the processors
-#: Bytes, and for each byte of the file. JSON lines of one word take 26, Word documents 24.
+_WAITING = 10  # times as many seconds by the clock, as other programs use the processors too
+#: Bytes, and bytes for each byte of the file. JSON lines of one word take 26, Word documents 24.
 _MEMORY, _MEMORY_PER_BYTE = 2**30, 32
-_LEFT_MEMORY = 2**28  # that files may leave behind
-#: Bytes of what comes back. Of a file of control characters, as JSON writes them, it is 6.
+_LEFT_MEMORY = 2**28  # bytes that earlier files may still take
+#: Bytes of what comes back. Control characters take 6 for each byte of the file, as JSON has them.
 _ANSWER, _ANSWER_PER_BYTE = 2**24, 8
 _START_SECONDS = 60.0
-_END_SECONDS = 10.0  # of a process that has closed its end
+_END_SECONDS = 10.0  # until a process that has closed its end is gone
 _POSSIBLE = os.name == "posix"  # Windows sets no such limits
-_OUT_OF_MEMORY = 3  # as the exit status
-_SERVES = __name__
+_OUT_OF_MEMORY = 3  # exit status
+_SERVES = __name__  # the module that the process runs
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _FIELDS = [field.name for field in fields(Record) if field.name != "source"]
 _TOO_MUCH_MEMORY = "it takes too much memory to read. Split it, or save it as text."
 
 
 class _EndedError(Exception):
-    """The process has ended before its answer; says why."""
+    """The process has ended without an answer; the message says how."""
 
 
 class Reading:
-    """Reads files, in a process of its own from the first one on that is no plain text.
+    """Reads files: plain text here, others in another process, which ends with the block.
 
-    That ends with the block. Where none can be started, files are read in this one.
+    The process is started for the first such file. Where none can be started, files are read here,
+    with a `ReadingWarning`; on Windows without one.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,12 @@ class Reading:
         self._end()
 
     def read(self, content: bytes, suffix: str, source: str) -> Iterable[Record | Skipped | int]:
-        """What a file holds; of more than `MOST_SKIPPED` wrong lines, at last how many more.
+        """What a file holds; a number counts wrong lines beyond `MOST_SKIPPED`.
+
+        Args:
+            content: of the file.
+            suffix: of its name, in lower case.
+            source: its name, for records.
 
         Raises:
             MissingExtraError: its format needs a package that is not installed.
@@ -113,7 +119,7 @@ class Reading:
         return [Skipped(source=source, reason=reason)]
 
     def _start(self) -> socket.socket:
-        self._process, self._connection = started(_SERVES, quiet=True)
+        self._process, self._connection = start_process(_SERVES, quiet=True)
         self._connection.settimeout(_START_SECONDS)
         try:
             receive(self._connection, 0)
@@ -128,18 +134,18 @@ class Reading:
     ) -> Iterable[Record | Skipped | int]:
         seconds = _SECONDS + _SECONDS_PER_MIB * len(content) / 2**20
         memory = _MEMORY + _MEMORY_PER_BYTE * len(content)
-        most = _ANSWER + _ANSWER_PER_BYTE * len(content)
+        max_bytes = _ANSWER + _ANSWER_PER_BYTE * len(content)
         connection.settimeout(_WAITING * seconds)
         question = {"suffix": suffix, "source": source, "seconds": seconds, "memory": memory}
         reason = f"reading it takes more than {seconds:.0f} seconds. Split it, or save it as text."
         try:
             send(connection, json.dumps(question).encode())
             send(connection, content)
-            answer = json.loads(receive(connection, most))
+            answer = json.loads(receive(connection, max_bytes))
         except TooLargeError:
             reason = (
-                f"its text has more than {most / 2**20:.0f} MiB, much more than the file. Save it "
-                "as text, or remove it."
+                f"its text has more than {max_bytes / 2**20:.0f} MiB, much more than the file. "
+                "Save it as text, or remove it."
             )
         except TimeoutError:
             pass
@@ -155,7 +161,7 @@ class Reading:
         return [Skipped(source=source, reason=reason)]
 
     def _status(self) -> int | None:
-        """How the process has ended."""
+        """The exit status of the process, None where it still runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(_END_SECONDS) if self._process else None
         return None
@@ -213,19 +219,19 @@ def serve() -> None:
     """Read the files that come through standard input, until its other end is closed."""
     with suppress(AttributeError, OSError):  # only Linux has it: others end at their limits
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    connection, has = socket.socket(fileno=0), address_space()
+    connection, used = socket.socket(fileno=0), address_space()
     send(connection, b"")
     with suppress(OSError, EOFError):
         while True:
             question = json.loads(receive(connection))
-            most = None if has is None else has + question.pop("memory")
-            limit_this_process(question.pop("seconds"), most)
+            memory = question.pop("memory")
+            limit_this_process(question.pop("seconds"), None if used is None else used + memory)
             try:
                 answer = _answer(receive(connection), **question)
             except MemoryError:
                 os._exit(_OUT_OF_MEMORY)
             send(connection, answer)
-            if has is not None and (address_space() or 0) > has + _LEFT_MEMORY:
+            if used is not None and (address_space() or 0) > used + _LEFT_MEMORY:
                 break  # the next file gets all of its memory, from a new process
     os._exit(0)
 

@@ -55,8 +55,8 @@ class Record:
         """
         where: dict[str, Any] = {}
         if self.first_line is not None:
-            begun = start // _BLOCK  # not from the beginning: a text has many thousand parts
-            before = self._lines_before[begun] + self.text.count("\n", begun * _BLOCK, start)
+            block = start // _BLOCK  # not from the beginning: a text has many thousand parts
+            before = self._lines_before[block] + self.text.count("\n", block * _BLOCK, start)
             first = self.first_line + before
             last = first + self.text.count("\n", start, end)
             where = {"first_line": first, "last_line": last}
@@ -146,10 +146,10 @@ def content_id(*parts: str | int | None) -> str:
 
 def span_ids(*parts: str | None) -> Callable[[int, int], str]:
     """Hashes of the parts and two offsets, like `content_id`; the parts are hashed once."""
-    begun = hashlib.sha256(json.dumps(parts).removesuffix("]").encode())
+    of_parts = hashlib.sha256(json.dumps(parts).removesuffix("]").encode())
 
     def span_id(start: int, end: int) -> str:
-        digest = begun.copy()
+        digest = of_parts.copy()
         digest.update(f", {start}, {end}]".encode())
         return digest.hexdigest()[:32]
 

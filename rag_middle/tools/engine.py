@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
-from rag_middle.isolation import address_space, limit_this_process, receive, send, started
+from rag_middle.isolation import address_space, limit_this_process, receive, send, start_process
 
 __all__ = ["Engine", "EngineError", "Form", "Here", "Isolated", "Texts", "Vocabulary"]
 
@@ -249,7 +249,7 @@ class Isolated:
     def _started(self) -> socket.socket:
         """The connection to a process that forks."""
         try:
-            process, ours = started(__name__, quiet=False)
+            process, ours = start_process(__name__, quiet=False)
         except OSError as error:
             raise EngineError("its process cannot be started") from error
         threading.Thread(target=process.wait, daemon=True).start()
@@ -346,8 +346,8 @@ def serve() -> None:
             continue
         try:
             control.close()
-            has = address_space()
-            limit_this_process(_PROCESSOR_SECONDS, None if has is None else has + _MEMORY)
+            used = address_space()
+            limit_this_process(_PROCESSOR_SECONDS, None if used is None else used + _MEMORY)
             _answer(engine, connection)
         finally:
             os._exit(0)

@@ -165,7 +165,7 @@ def test_a_file_is_not_read_here_because_no_second_process_starts(
 
 
 def test_plain_text_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "started", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(isolated, "start_process", lambda *_, **__: pytest.fail("started"))
     (tmp_path / "a.txt").write_text("Text.")
     (tmp_path / "README").write_text("More.")
     assert len(load(tmp_path).records) == 2
