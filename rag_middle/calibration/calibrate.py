@@ -88,7 +88,7 @@ def calibrate(
             the search never sees them.
         objective: any function of a method, instead of the mean over `examples`; it runs in this
             process. Its scores have no intervals, so nothing is recommended. A search that goes on
-            computes its first three scores again, and is refused where they are others.
+            computes its first three scores again, and is refused where they differ.
         criterion: what candidates are compared by; by default what suits search and model.
         workers: creates the workers that score examples; by default this process does.
         seed: of whatever is drawn.

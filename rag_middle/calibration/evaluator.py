@@ -144,7 +144,11 @@ class Evaluator:
         return [self._of_journal(job) for job in jobs]
 
     def _compare(self, jobs: Sequence[Job]) -> None:
-        """Compute the first scores of a search that goes on again: its objective is the same."""
+        """Check that a search goes on with its own objective: its first scores come out again.
+
+        Raises:
+            CalibrationStateError: they differ.
+        """
         known = [job for job in jobs if job.key in self._journal][: self._to_compare]
         self._to_compare -= len(known)
         for job, outcome in scored(self._workers, known):

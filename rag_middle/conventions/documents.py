@@ -49,8 +49,8 @@ __all__ = [
 
 _Item = TypeVar("_Item")
 
-#: A list of which the first wrong item is told. An error for each of millions takes minutes, in
-#: which a server answers nobody.
+#: A list of which only the first wrong item is reported. Errors of millions take minutes, in which
+#: a server answers nobody.
 ListOf = Annotated[list[_Item], Field(fail_fast=True)]
 
 Convention = Literal[
@@ -530,8 +530,8 @@ def sources_of(prompt: object, generation: Generation) -> list[CallerDocument]:
     """What the documents of a prompt came from; of marked text nothing is known.
 
     Args:
-        prompt: for `RagMiddleModel.generate`.
-        generation: for it; documents that the model did not read are no sources.
+        prompt: that was given to `RagMiddleModel.generate`.
+        generation: the answer; documents that the model did not read are no sources.
     """
     messages = prompt if isinstance(prompt, list | tuple) else [{"content": prompt}]
     contents = [message["content"] for message in messages]
@@ -548,7 +548,7 @@ def sources_of(prompt: object, generation: Generation) -> list[CallerDocument]:
 
 
 def _unread(prompt: Any, generation: Generation) -> set[tuple[str | None, ...]]:
-    """The documents that were left out, not by their ids: several may have one, or none any."""
+    """Keys of the documents that were left out. Ids are none: several may be the same or None."""
     if not isinstance(prompt, ContextPrompt):
         prompt = Conversation.of_messages(prompt).prompt
     keys = [_key(document) for document in prompt.documents]

@@ -53,8 +53,8 @@ from rag_middle.wording import Argument
 __all__ = ["EndpointModel", "Workload"]
 
 _SERVED_NAME = re.compile(r"[\w .:/=+-]{1,100}")
-#: Spellings that chat templates of today have as control tokens.
-_CONTROL = re.compile(
+#: How chat templates of today spell control tokens.
+_CONTROL_TOKEN = re.compile(
     r"<\|[\w ]{1,40}\|>|<｜[^<>｜]{1,40}｜>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS)\]"
     r"|<(?:start|end)_of_turn>|</s>|<eos>"
 )
@@ -472,10 +472,10 @@ class EndpointModel:
 
     def _warn_of_control_tokens(self, prompt: ContextPrompt) -> None:
         """Name what the server may take for a control token: it tokenises the text as a whole."""
-        if self._offered is None and (found := _CONTROL.search(prompt.text)):
+        if self._offered is None and (token := _CONTROL_TOKEN.search(prompt.text)):
             warn_caller(
                 EndpointWarning(
-                    f"The prompt holds {found[0]!r}. Most servers read that as a control token, in "
+                    f"The prompt holds {token[0]!r}. Most servers read that as a control token, in "
                     "documents too, and who wrote it may end the user's turn. Remove it from what "
                     "others wrote, or ask a model whose text stays text: one that is loaded here, "
                     "or behind `rag-middle serve`."

@@ -42,7 +42,7 @@ from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import Argument, quoted
 
 __all__ = [
     "LockedTokenizer",
@@ -286,7 +286,7 @@ class Preparer:
         ):
             raise UnsupportedGenerationError(
                 Argument("continuation"),
-                f" must be text or a list of token ids, got {shortened(repr(text), 80)}.",
+                f" must be text or a list of token ids, got {quoted(text)}.",
             )
         ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
         if not ids:

@@ -137,9 +137,9 @@ class AttentionBuckets(Method):
     def combine(self, logits: Tensor) -> Tensor:
         """Log-probabilities."""
         # In logarithms throughout: probabilities of unlikely tokens may be 0 in float32.
-        each = logits.log_softmax(-1)
-        confidence = each.amax(-1, keepdim=True)
-        return (each + confidence.log_softmax(-2)).logsumexp(-2)
+        log_probabilities = logits.log_softmax(-1)
+        confidence = log_probabilities.amax(-1, keepdim=True)
+        return (log_probabilities + confidence.log_softmax(-2)).logsumexp(-2)
 
     @property
     def combines(self) -> bool:

@@ -88,11 +88,11 @@ class Job:
 
     @property
     def can_begin_again(self) -> bool:
-        """Whether nothing of it was sent."""
+        """Whether nothing of its answer was sent to the client yet."""
         return not self.has_ended and not (self.streams and self.has_text)
 
     def begin_again(self) -> None:
-        """Forget what came so far."""
+        """Forget what was generated so far."""
         self.has_text = False
         self.tokens.clear()
 

@@ -1,4 +1,4 @@
-"""Connections whose request does not come, or comes in crumbs.
+"""Connections whose request does not come, or comes in very small chunks.
 
 Uvicorn limits how long a connection stays open between requests, but not how long it may take to
 send the head of one, and nobody has been asked for a key by then: a few hundred clients that send
@@ -22,7 +22,7 @@ _SMALL_CHUNKS, _CHUNK_BYTES = 256, 256
 
 
 class _Chunks(h11.Connection):
-    """Refuses a body of many tiny chunks."""
+    """Refuses a body of many tiny chunks, with a `RemoteProtocolError`."""
 
     _left = 0
 

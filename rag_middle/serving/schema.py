@@ -80,7 +80,7 @@ def _check_count(body: dict[str, Any]) -> None:
             )
         value = left.pop()
         values = value.values() if isinstance(value, dict) else value
-        left += (each for each in values if isinstance(each, dict | list))
+        left += (item for item in values if isinstance(item, dict | list))
 
 
 class StreamOptions(BaseModel):

@@ -176,7 +176,10 @@ class _Rendering:
         """
         # As many control tokens as around harmless messages: neither a template that drops the
         # sentinels, nor a role, nor a field that is a single word makes more of them.
-        for change_word, harmless_word in ((str, self._masked), (change, self._fence_harmless)):
+        for change_word, harmless_word in (
+            (str, self._mask_word),
+            (change, self._fence_harmless),
+        ):
             rendered = self._fenced_segments(change, change_word)
             harmless = self._fenced_segments(
                 self._fence_harmless, harmless_word, self._harmless_role
@@ -399,7 +402,7 @@ class _Rendering:
             harmless = _masked(text)
         return self._distinct(harmless, text)
 
-    def _masked(self, text: str) -> str:
+    def _mask_word(self, text: str) -> str:
         return self._distinct(_masked(text), text)
 
     def _distinct(self, harmless: str, text: str) -> str:
@@ -408,9 +411,9 @@ class _Rendering:
         Short texts soon have the same letters, and the keys of a mapping have to stay as many.
         """
         if self._stands_for.setdefault(harmless, text) != text:
-            drawn = Random(f"{text}\0".encode("utf-8", "surrogatepass"))
+            random = Random(f"{text}\0".encode("utf-8", "surrogatepass"))
             while self._stands_for.setdefault(harmless, text) != text:
-                harmless += drawn.choice("qxyz")
+                harmless += random.choice("qxyz")
         return harmless
 
     def _harmless_role(self, role: str) -> str:

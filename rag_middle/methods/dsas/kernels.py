@@ -35,7 +35,7 @@ def document_relevance(
     h, (r, g, _, d) = query.shape[1], key.shape
     question = max(1, last - start)
     # Scores are summed over rows and heads: so are queries, before they meet any key. As means,
-    # because sums may be larger than float16 can be.
+    # because sums may exceed what float16 holds.
     mean = query[:, :, start:last].float().sum(2) / question + query[:, :, last].float()
     mean = mean.view(r * g, -1, d).mean(1, keepdim=True)
     keys = as_factor(key[:, :, :start].reshape(r * g, start, d))

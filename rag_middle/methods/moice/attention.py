@@ -24,9 +24,9 @@ from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["RotaryExperts"]
 
-#: Generated tokens' queries are multiplied by it, as products of two outliers may be larger than
-#: float16 can be. A power of two rounds nothing.
-_SHRUNK = 2.0**-7
+#: Queries of generated tokens are multiplied by it, as the product of two outliers may exceed what
+#: float16 holds. A power of two rounds nothing.
+_QUERY_SCALE = 2.0**-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,8 +126,8 @@ class _ExpertAttention(LayerHandler):
             for table in rotary.rebased_distances(factors, columns, traits.table_format)
         )
         rule = ScoreRule(scale=traits.score_scale, softcap=traits.softcap)
-        scores = expert_scores(query[:, :, 0] * _SHRUNK, keys, cos, sin, traits.rotary)
-        scores = _masked(rule.cap_(scores * (rule.scale / _SHRUNK)), call.mask)
+        scores = expert_scores(query[:, :, 0] * _QUERY_SCALE, keys, cos, sin, traits.rotary)
+        scores = _masked(rule.cap_(scores * (rule.scale / _QUERY_SCALE)), call.mask)
         if self._plan.routers is not None:
             own = self._tables(factors[0], token, 1, query.device)
             query = rotate_wide(query, own, traits.rotary)
