@@ -123,9 +123,15 @@ def check_stated(
         ModelFormatError: with the field.
     """
     check_stated_sizes(source, stated)
+    _check_stated_kernels(source, stated, attn_implementation)
+
+
+def _check_stated_kernels(
+    source: str, stated: Mapping[str, Any], attn_implementation: str | None
+) -> None:
     for name, value in stated.items():
         if isinstance(value, dict):  # the config of a part
-            check_stated(source, value, attn_implementation=attn_implementation)
+            _check_stated_kernels(source, value, attn_implementation)
         if name not in _KERNEL_FIELDS:
             continue
         for kernel in value.values() if isinstance(value, dict) else [value]:

@@ -121,7 +121,8 @@ class _PrintableRecord(logging.LogRecord):
 
     def getMessage(self) -> str:  # noqa: N802 - the name is logging's
         message = super().getMessage()
-        # Uvicorn escapes what clients send. Other libraries' own colours are not told from others.
+        # Uvicorn escapes what clients send, so its colours stay. Those of other libraries go: a
+        # file that a message quotes may have written them.
         is_escaped = self.name.partition(".")[0] == "uvicorn"
         return message if is_escaped else printable(_COLOUR.sub("", message))
 
