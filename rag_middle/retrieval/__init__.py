@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rag_middle.lazy import names_on_first_use
+from rag_middle.notices import ReadingWarning
 from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, check_exists, content_hash, load
 from rag_middle.retrieval.records import Chunk, Record, Skipped
 from rag_middle.retrieval.splitting import Splitter
@@ -45,6 +46,7 @@ __all__ = [
     "FaissIndex",
     "Hit",
     "Loaded",
+    "ReadingWarning",
     "Record",
     "Retriever",
     "SentenceTransformerEmbedder",

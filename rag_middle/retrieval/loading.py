@@ -48,6 +48,14 @@ def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
     where a file is text. In a folder, what cannot be read
     is skipped and reported: other suffixes, binary or damaged files, files above `max_file_bytes`,
     hidden files and folders, links, saved indexes, and records met before under another name.
+    Formats other than plain text are parsed by another process, within limits of time and memory.
+
+    Args:
+        path: of a file or a folder.
+        max_file_bytes: larger files are skipped.
+
+    Warns:
+        ReadingWarning: that process cannot be started, and files are read without its limits.
 
     Raises:
         DocumentLoadError: there is nothing at `path`, a single file cannot be read, or a folder
