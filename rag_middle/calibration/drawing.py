@@ -77,7 +77,8 @@ def draw_examples(
     if cut < 3 or len(items) - cut < 2:
         raise CalibrationConfigError(
             f"{len(items)} question{' is' if len(items) == 1 else 's are'} too few to search with "
-            "some and check on others. Give more, at least some dozens."
+            "some (3 at least) and check on others (2 at least). Give more data, or more of "
+            "`questions` and `held_out` (--questions, --held-out): some dozens of each."
         )
     metric = task.metrics[0] if task.metrics[0] in ANSWER_METRICS else "best_subspan_em"
 

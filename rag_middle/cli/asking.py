@@ -205,7 +205,7 @@ def tell_of_reader() -> None:
         "Warning",
         "yellow",
         f"answers come from the bundled reader, {_READS}: about others it writes nonsense. "
-        "Sources are real. Name a model with --model.",
+        "Documents are found as they are for any model. Name one with --model.",
     )
 
 

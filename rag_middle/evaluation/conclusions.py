@@ -241,7 +241,8 @@ def recommend(
     if questions < MIN_QUESTIONS:
         return _none(
             "too_few_questions",
-            f"{questions} questions are too few to compare positions: ask at least "
+            f"{questions} question{' is' if questions == 1 else 's are'} too few to compare "
+            f"positions: ask at least "
             f"{MIN_QUESTIONS}, better a hundred or more.",
         )
     tried = [label for label in scores if label != BASELINE]
