@@ -40,6 +40,7 @@ __all__ = [
     "printable_logs",
     "quiet_progress_bars",
     "reporting",
+    "show_printably",
     "tell",
 ]
 
@@ -139,6 +140,22 @@ def printable_logs() -> Iterator[None]:
         yield
     finally:
         logging.setLogRecordFactory(before)
+
+
+def show_printably() -> None:
+    """Have this process log and warn as the command does that started it, until it ends.
+
+    For a worker, which loads the same model and writes to the same terminal.
+    """
+    if sys.stderr is None:
+        return
+    if sys.stderr.isatty():
+        logging.setLogRecordFactory(_PrintableRecord)
+
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        tell("Warning", "yellow", str(message))
+
+    warnings.showwarning = show_warning
 
 
 def quiet_progress_bars() -> None:

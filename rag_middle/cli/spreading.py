@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rag_middle.cli.console import show_printably
 from rag_middle.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -52,4 +54,10 @@ def start_workers(
 
     if backend == Backend.ray:
         return RayWorkers(make_work, count, threads, gpus_each=1 if devices else 0)
-    return Processes(make_work, count, threads, devices)
+    # They write to the terminal of the command. Ray shows nothing of what its workers write.
+    return Processes(partial(_printable_work, make_work), count, threads, devices)
+
+
+def _printable_work(make_work: MakeWork, *device: str) -> Any:
+    show_printably()
+    return make_work(*device)

@@ -214,3 +214,24 @@ def test_control_characters_in_what_a_library_logs_do_not_reach_a_terminal(
     assert "\nmodel a�]0;title�\n" in f"\n{caplog.messages[0]}\n"
     assert "ValueError: b�]0;title�" in caplog.text
     assert caplog.messages[-1] == "c\x1b[31m"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a terminal of POSIX")
+def test_control_characters_in_what_workers_write_do_not_reach_a_terminal() -> None:
+    ours, theirs = os.openpty()
+    with open(ours, "rb", buffering=0) as terminal:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.cli.loud_workers"],
+                cwd=Path(__file__).parents[2],
+                stdout=subprocess.PIPE,
+                stderr=theirs,
+                check=True,
+            )
+        finally:
+            os.close(theirs)
+        shown = terminal.read(10_000).decode()
+    assert done.stdout == b"[1]\n"
+    assert "a�]0;logged�" in shown
+    assert "b�]0;warned�" in shown
+    assert not [part for part in ("\x07", "\x1b]") if part in shown]
