@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PreTrainedModel
 
 from rag_middle.attention import model_traits, puts_virtual_tokens
-from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, serves
 from rag_middle.plain_data import check_whole
 
-__all__ = ["in_groups", "rows_of"]
+if TYPE_CHECKING:
+    from rag_middle.generation.prompts import PreparedPrompt
+
+__all__ = ["in_groups", "length_that_changes_frequencies", "rows_of"]
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ def in_groups(
     """
     check_whole("max_batch_size", max_batch_size, least=1)
     results: dict[int, T] = {}
-    limit = _length_that_changes_frequencies(model)
+    limit = length_that_changes_frequencies(model)
     for group in _groups(sizes, rows, max_batch_size, limit):
         results.update(zip(group, run(group), strict=True))
     return [results[index] for index in range(len(sizes))]
@@ -67,7 +69,10 @@ def _groups(
 ) -> Iterator[list[int]]:
     group: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
-        fits = sum(sizes[index]) <= limit or (bool(group) and sizes[group[0]] == sizes[index])
+        # What follows shorter prompts is filled up to the longest, behind the longest prompt too.
+        follows = max(sizes[member][1] for member in [*group, index])
+        alike = bool(group) and sizes[group[0]] == sizes[index]
+        fits = sizes[index][0] + follows <= limit or alike
         full = sum(rows[member] for member in group) + rows[index] > most
         if group and (full or not fits):
             yield group
@@ -77,7 +82,7 @@ def _groups(
         yield group
 
 
-def _length_that_changes_frequencies(model: PreTrainedModel) -> float:
+def length_that_changes_frequencies(model: PreTrainedModel) -> float:
     """Tokens beyond which all rows of a batch get rotary frequencies by its longest row.
 
     So it is with dynamic and LongRoPE scaling. A prompt must not read differently because of its

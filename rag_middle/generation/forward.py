@@ -26,6 +26,7 @@ from rag_middle.attention import (
     turn,
 )
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation.batching import length_that_changes_frequencies
 from rag_middle.generation.processors import combined
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
@@ -308,12 +309,41 @@ class _Forward:
             and "dynamic" not in (traits.rope_type or "")
             and bool(modules_by_layer(self._model, traits))
         )
+        # LongRoPE has frequencies for up to a length, and others beyond it.
+        ahead = length_that_changes_frequencies(self._model) - self._mask.shape[1]
+        if not takes_many:
+            pieces = tokens.split(1, dim=1)
+        elif 0 < ahead < tokens.shape[1]:
+            pieces = tokens.tensor_split([int(ahead)], dim=1)
+        else:
+            pieces = (tokens,)
         logits = []
-        for piece in (tokens,) if takes_many else tokens.split(1, dim=1):
+        for piece in pieces:
+            self._ids = torch.cat([self._ids, piece], dim=1)
             self._mask = torch.cat([self._mask, torch.ones_like(piece)], dim=1)
-            output = self._run(piece, self._mask, use_cache=True, past_key_values=cache)
-            logits.append(output.logits.float())
+            if takes_many and self._begins_anew(cache):
+                keep = piece.shape[1]
+                options = {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
+                output = self._run(self._ids, self._mask, use_cache=True, **options)
+                logits.append(output.logits[:, -keep:].float())
+            else:
+                output = self._run(piece, self._mask, use_cache=True, past_key_values=cache)
+                logits.append(output.logits.float())
         return logits
+
+    def _begins_anew(self, cache: Any) -> bool:
+        """Whether generation would drop the cache here, as Phi-3's does beyond a length."""
+        if self._mask.shape[1] <= length_that_changes_frequencies(self._model):
+            return False
+        untyped: Any = self._model
+        prepared = untyped.prepare_inputs_for_generation(
+            self._ids,
+            past_key_values=cache,
+            attention_mask=self._mask,
+            next_sequence_length=1,
+            use_cache=True,
+        )
+        return prepared.get("past_key_values") is None
 
     def _run(self, ids: Tensor, mask: Tensor, **options: Any) -> Any:
         if "position_ids" in self._accepted:

@@ -20,6 +20,7 @@ from rag_middle.methods import (
     PINE,
     Method,
     NoMethod,
+    Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
     RoToR,
@@ -27,7 +28,9 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.adapters import Activated, PromptTuned, Wrapper
 from tests.conftest import FamilyModel
+from tests.families import FAMILIES
 from tests.generation.test_generate import METHODS
+from tests.prompts import laid_out
 
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 ATOL = 2e-5  # float32: several tokens at once round differently from one at a time
@@ -101,6 +104,46 @@ def test_frequencies_that_grow_with_the_length_are_those_of_generation(
     assert score.is_greedy
     longer = model.score(prompt, [*written.token_ids, *range(20)])
     assert longer.log_probabilities[:8] == pytest.approx(score.log_probabilities, abs=ATOL)
+
+
+def beyond_a_length(family: str) -> PreTrainedModel:
+    """A model whose frequencies are others beyond 32 tokens."""
+    if family != "phi3":
+        return FAMILIES[family].build()
+    scaling = FAMILIES["llama_longrope"].config().rope_parameters
+    return FAMILIES["phi3"].build(
+        rope_parameters={**scaling, "partial_rotary_factor": 1.0},
+        original_max_position_embeddings=32,
+    )
+
+
+@pytest.mark.parametrize("method", [NoMethod(), PINE(), Permutation(orders=2)])
+@pytest.mark.parametrize("family", ["llama_longrope", "phi3"])
+@pytest.mark.parametrize("length", [27, 32, 33])
+def test_answers_that_pass_the_length_of_other_frequencies_score_as_generated(
+    tokenizer: PreTrainedTokenizerFast, family: str, method: Method, length: int
+) -> None:
+    """Phi-3 reads prompt and answer anew there, the others go on from what is cached."""
+    model = RagMiddleModel(beyond_a_length(family), tokenizer, method=method)
+    layout = PromptLayout(length=length, documents=((4, 12), (12, 19)))
+    prompt = laid_out(layout, range(30, 30 + length))
+    written = model.generate(prompt, max_new_tokens=10, logprobs=True)
+    score = model.score(prompt, written.token_ids)
+    expected = [token.log_probability for token in written.log_probabilities]
+    assert list(score.log_probabilities) == pytest.approx(expected, abs=ATOL)
+
+
+@pytest.mark.parametrize("family", ["llama_dynamic", "llama_longrope", "phi3"])
+def test_a_long_answer_of_a_short_prompt_changes_no_frequencies_of_others(
+    tokenizer: PreTrainedTokenizerFast, family: str
+) -> None:
+    model = RagMiddleModel(beyond_a_length(family), tokenizer)
+    prompts = [laid_out(PromptLayout(length=length)) for length in (5, 28)]
+    continuations = [tuple(range(40, 60)), (5, 6, 7)]
+    together = model.score_batch(prompts, continuations)
+    for prompt, ids, score in zip(prompts, continuations, together, strict=True):
+        alone = model.score(prompt, ids)
+        assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=ATOL)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
