@@ -54,7 +54,9 @@ def start_process(module: str, *, quiet: bool) -> tuple[subprocess.Popen[bytes],
     if os.name != "posix" or not sys.executable or getattr(sys, "frozen", False):
         raise OSError("there is no Python here that could be started")
     ours, theirs = socket.socketpair()
-    path = [entry for entry in sys.path if isinstance(entry, str)]
+    # Not the folder where this process stands now, as interactive sessions have it: files of
+    # strangers there would be taken for modules that this process has long imported.
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry not in ("", os.curdir)]
     # As standard input: a descriptor that is passed on may be 0 where the caller closed its own.
     arguments = [sys.executable, "-P", "-c", _RUN, json.dumps([*path, _PACKAGES]), module]
     output = subprocess.DEVNULL if quiet else None

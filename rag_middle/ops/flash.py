@@ -272,12 +272,11 @@ def joined(parts: Sequence[Attended]) -> Attended:
 
 def merged(one: Attended, other: Attended) -> Attended:
     """Attention of the same rows over the keys of both."""
-    ahead = (other.lse - one.lse)[..., None]
     # Both shares are rounded, instead of one and the other taken as the rest: beside a share near 1
     # the rest is mostly rounding error, and beside an attention sink, whose value is near 0, the
     # small share is all that counts.
-    share, other_share = (torch.sigmoid(x).to(one.out.dtype) for x in (-ahead, ahead))
-    out = torch.addcmul(one.out * share, other.out, other_share)
+    shares = torch.stack((one.lse, other.lse)).softmax(0)[..., None].to(one.out.dtype)
+    out = torch.addcmul(one.out * shares[0], other.out, shares[1])
     return Attended(out, torch.logaddexp(one.lse, other.lse))
 
 

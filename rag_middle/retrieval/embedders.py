@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,6 +53,13 @@ _CLASSES = frozenset(
     "Transformer CLIPModel Pooling WeightedLayerPooling Normalize Dense LayerNorm Dropout CNN LSTM "
     "StaticEmbedding".split()
 )
+
+
+_NETWORKS = ("Transformer", "CLIPModel")
+#: With sizes of their own, which stand in a file beside their weights.
+_LAYERS = ("WeightedLayerPooling", "Dense", "LayerNorm", "CNN", "LSTM")
+_MOST_OF_A_SIZE, _MOST_LAYERS = 2**26, 1000
+_SPARE_NUMBERS = 10**8  # that a layer may have beyond one per byte of its weights
 
 
 class TruncatedTextWarning(UserWarning):
@@ -312,7 +321,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     if os.path.isdir(name):
-        _check_sizes(_network_folders(Path(name)))
+        _check_sizes(_modules(Path(name)))
         return _named_model(model, name, local=True)
     if is_cached(name, revision):
         try:
@@ -329,8 +338,8 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
     return _named_model(model, name, local=False)
 
 
-def _network_folders(folder: Path) -> list[Path]:
-    """Where a model's folder keeps transformers' models.
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """Its classes and their folders.
 
     Raises:
         EmbedderError: its modules.json is damaged, or names a class that may not be imported.
@@ -339,7 +348,7 @@ def _network_folders(folder: Path) -> list[Path]:
         modules = json.loads((folder / "modules.json").read_bytes())
         types = [(str(module["type"]), folder / str(module["path"])) for module in modules]
     except FileNotFoundError:
-        return [folder]  # transformers' weights alone, or no model, which loading says
+        return [("Transformer", folder)]  # weights alone, or no model, which loading says
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise EmbedderError(
             f"Cannot load the embedder {str(folder)!r}: its modules.json cannot be read "
@@ -347,11 +356,51 @@ def _network_folders(folder: Path) -> list[Path]:
         ) from error
     for name, _ in types:
         _check_module(name, str(folder))
-    return [path for name, path in types if name.endswith(("Transformer", "CLIPModel"))]
+    return types
 
 
-def _check_sizes(networks: Sequence[Path]) -> None:
-    """Refuse sizes that would fill the memory, or take hours, before a network is made of them."""
+def _check_sizes(modules: Sequence[tuple[str, Path]]) -> None:
+    """Refuse sizes that would fill the memory, or take hours, before anything is made of them."""
+    for name, path in modules:
+        if name.endswith(_LAYERS):
+            _check_layer(name, path)
+    _check_networks([path for name, path in modules if name.endswith(_NETWORKS)])
+
+
+def _check_layer(name: str, path: Path) -> None:
+    """`_check_sizes` of a layer on a network: the library makes it before it reads its weights."""
+    import torch
+
+    refusal = EmbedderError(
+        f"Cannot load the embedder's part {str(path)!r}: its configuration describes a layer that "
+        "is much larger than the weights beside it. Fetch its files again, or use another embedder."
+    )
+    module, _, kind_name = name.rpartition(".")
+    try:
+        with warnings.catch_warnings():  # of names that older files have
+            warnings.simplefilter("ignore")
+            kind: Any = getattr(import_module(module), kind_name)
+        known = set(signature(kind).parameters) - {"activation_function"}
+        config = kind.load_config(str(path), local_files_only=True)
+        config = {key: value for key, value in config.items() if key in known}
+        for value in config.values():
+            for size in value if isinstance(value, list) else [value]:
+                if isinstance(size, int) and abs(size) > _MOST_OF_A_SIZE:
+                    raise refusal
+        if config.get("num_layers", 1) > _MOST_LAYERS:
+            raise refusal
+        with torch.device("meta"):
+            numbers = sum(tensor.numel() for tensor in kind(**config).parameters())
+    except EmbedderError:
+        raise
+    except Exception:  # loading says what is wrong
+        return
+    files = [*path.glob("*.safetensors"), *path.glob("*.bin")]
+    if numbers > _SPARE_NUMBERS + sum(file.stat().st_size for file in files):
+        raise refusal
+
+
+def _check_networks(networks: Sequence[Path]) -> None:
     from transformers import AutoConfig
 
     from rag_middle.model_files import check_config, check_stated_sizes, check_weights

@@ -119,7 +119,8 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
             raise MemoryError from error
         raise DocumentLoadError(
             f"it cannot be read as a Word document ({type(error).__name__}: "
-            f"{str(error).rstrip('.')}). Open it in a word processor and save it again as .docx."
+            f"{shortened(str(error)).rstrip('.')}). Open it in a word processor and save it again "
+            "as .docx."
         ) from error
     headings, at = [], 0
     for block, is_heading in blocks:
@@ -179,8 +180,9 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
         if "decrypt" in str(error) or type(error).__name__ == "DependencyError":
             raise DocumentLoadError("it is encrypted: save it without a password.") from error
         raise DocumentLoadError(
-            f"it cannot be read as PDF ({type(error).__name__}: {str(error).rstrip('.')}). Open it "
-            "in a viewer and save it again, or remove it."
+            f"it cannot be read as PDF ({type(error).__name__}: "
+            f"{shortened(str(error)).rstrip('.')}). Open it in a viewer and save it again, or "
+            "remove it."
         ) from error
     if not any(page.strip() for page in pages):
         raise DocumentLoadError(

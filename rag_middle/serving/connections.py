@@ -3,7 +3,9 @@
 Uvicorn limits how long a connection stays open between requests, but not how long it may take to
 send the head of one, and nobody has been asked for a key by then: a few hundred clients that send
 half a line would keep all others out. So would one that sends a body in chunks of a byte: they are
-parsed before anybody looks at the key, thousands at a time, while everything else waits.
+parsed before anybody looks at the key, thousands at a time, while everything else waits; and one
+whose head, or trailer, has no end would fill the memory. Of uvicorn's two parsers only the slow one
+has a limit there, so it is used also where the other one (httptools) is installed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import asyncio
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["timed_protocol"]
@@ -38,7 +39,7 @@ class _Chunks(h11.Connection):
 
 
 class _CountingProtocol(H11Protocol):
-    """Uvicorn's protocol with the slow parser; the other one takes no notice of chunks."""
+    """Uvicorn's protocol, with a parser that counts."""
 
     conn: h11.Connection
 
@@ -58,19 +59,19 @@ class _CountingProtocol(H11Protocol):
 def timed_protocol(seconds: float) -> type[asyncio.Protocol]:
     """Uvicorn's HTTP protocol, for its `Config`; it closes what brings no head of a request.
 
-    A body of more than a few hundred tiny chunks is refused with status 400.
+    A body of more than a few hundred tiny chunks is refused with status 400, as is a head or a
+    trailer of more than 64 KiB.
 
     Args:
         seconds: that the head of a request may take, from the connection or its first bytes on.
     """
-    base: Any = _CountingProtocol if AutoHTTPProtocol is H11Protocol else AutoHTTPProtocol
 
-    class TimedProtocol(base):  # type: ignore[misc]
+    class TimedProtocol(_CountingProtocol):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._deadline: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._deadline = self.loop.call_later(seconds, transport.close)
 

@@ -6,7 +6,6 @@ many, and an ignored `logit_bias` would be a wrong answer that looks right.
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
@@ -24,7 +23,7 @@ from rag_middle.conventions.documents import Block, ListOf, TopDocument
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.registry import suggest
 from rag_middle.tools import check_response_format, check_tool_choice, check_tools
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, quoted
 
 __all__ = ["ChatMessage", "ChatRequest", "CompletionRequest", "SamplingRequest"]
 
@@ -56,31 +55,6 @@ _EMPTY: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "response_format": ({"type": "text"},),
     "tools": ([],),
 }
-
-#: Objects and lists in a body. A message is one of them, or three with a block of text.
-_MOST_CONTAINERS = 20_000
-
-
-def _check_count(body: dict[str, Any]) -> None:
-    """Refuse a body of very many objects and lists, before anything is made of them.
-
-    Reading hundreds of thousands of empty messages takes the loop of the server from everybody.
-
-    Raises:
-        ValueError: there are too many.
-    """
-    left: list[Any] = [body]
-    for count in itertools.count(1):
-        if not left:
-            return
-        if count > _MOST_CONTAINERS:
-            raise ValueError(
-                f"the body holds more than {_MOST_CONTAINERS:,} objects and lists: send fewer "
-                "messages, blocks and documents"
-            )
-        value = left.pop()
-        values = value.values() if isinstance(value, dict) else value
-        left += (item for item in values if isinstance(item, dict | list))
 
 
 class StreamOptions(BaseModel):
@@ -138,7 +112,6 @@ class SamplingRequest(BaseModel):
                 if value == neutral
             )
         }
-        _check_count(asked)
         for name in asked:
             if name in _NEUTRAL:
                 raise ValueError(
@@ -147,7 +120,7 @@ class SamplingRequest(BaseModel):
                 )
             if name not in cls.model_fields:
                 raise ValueError(
-                    f"there is no field {name!r} here.{suggest(name, cls.model_fields)}"
+                    f"there is no field {quoted(name)} here.{suggest(name, cls.model_fields)}"
                 )
         return asked
 

@@ -30,6 +30,7 @@ from rag_middle.serving.responses import ChatReply, Choice, Reply, TextReply
 from rag_middle.serving.schema import ChatRequest, CompletionRequest, SamplingRequest
 from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle.wording import quoted
 
 __all__ = ["Service"]
 
@@ -95,7 +96,7 @@ class Service:
         if body.model != settings.model_name:
             raise ApiError(
                 404,
-                f"There is no model {body.model!r} here, only {settings.model_name!r}.",
+                f"There is no model {quoted(body.model)} here, only {settings.model_name!r}.",
                 param="model",
                 code="model_not_found",
             )
@@ -103,8 +104,8 @@ class Service:
         if name not in settings.methods:
             raise ApiError(
                 400,
-                f"There is no method {name!r} here.{suggest(name, settings.methods)} Methods: "
-                f"{', '.join(settings.methods)}.",
+                f"There is no method {quoted(name)} here.{suggest(name, settings.methods)} "
+                f"Methods: {', '.join(settings.methods)}.",
                 param="method",
                 code="method_not_allowed",
             )
@@ -353,7 +354,7 @@ def _characters(prompt: Prompt) -> tuple[int, int]:
     """Characters of a prompt's own texts, and of its documents."""
     if isinstance(prompt, ContextPrompt):
         own = len(prompt.prefix) + len(prompt.suffix)
-        return own, sum(len(document.text) for document in prompt.documents)
+        return own, sum(len(document.render()) for document in prompt.documents)
     if isinstance(prompt, str):
         return len(prompt), 0
     assert not isinstance(prompt, TokenizedPrompt)

@@ -145,7 +145,7 @@ def events(*pieces: str, finish: str | None = "stop", done: bool = True) -> Said
     chunks = [{"choices": [{"delta": {"content": p}, "text": p}]} for p in pieces]
     if finish:
         chunks.append({"choices": [{"delta": {}, "finish_reason": finish}]})
-        chunks.append({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
+        chunks.append({"choices": [], "usage": {"prompt_tokens": 7_000, "completion_tokens": 3}})
     lines = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
     if done:
         lines.append(b"data: [DONE]\n\n")

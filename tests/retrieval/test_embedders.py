@@ -386,6 +386,57 @@ def test_a_folder_that_states_huge_sizes_is_refused_before_they_are_made(
         SentenceTransformerEmbedder(tmp_path / "model", device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("kind", "file", "stated"),
+    [
+        ("Dense", "config.json", {"in_features": 16, "out_features": 10**7}),
+        ("Dense", "config.json", {"in_features": 10**5, "out_features": 10**5}),
+        ("LayerNorm", "config.json", {"dimension": 10**9}),
+        ("LSTM", "lstm_config.json", {"embedding_dimension": 1, "hidden_dim": 10**5}),
+        ("LSTM", "lstm_config.json", {"hidden_dim": 1, "num_layers": 10**7}),
+        ("CNN", "cnn_config.json", {"in_embedding_dimension": 16, "kernel_sizes": [10**7]}),
+        ("WeightedLayerPooling", "config.json", {"layer_start": -(10**9)}),
+    ],
+)
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_a_layer_much_larger_than_its_weights_is_refused_before_it_is_made(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    file: str,
+    stated: dict[str, Any],
+    has_weights: bool,
+) -> None:
+    def load(*args: object, **options: object) -> None:
+        pytest.fail("the library was asked to load it")
+
+    _saved_model(tmp_path / "model")
+    path = tmp_path / "model" / "modules.json"
+    modules = json.loads(path.read_text())
+    layer = {"idx": 2, "name": "2", "path": "2", "type": f"sentence_transformers.models.{kind}"}
+    path.write_text(json.dumps([*modules, layer]))
+    (tmp_path / "model" / "2").mkdir()
+    known = {"embedding_dimension": 16} if kind in ("LSTM", "WeightedLayerPooling") else {}
+    (tmp_path / "model" / "2" / file).write_text(json.dumps({**known, **stated}))
+    if has_weights:
+        (tmp_path / "model" / "2" / "model.safetensors").write_bytes(b"0" * 100)
+    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", load)
+    with pytest.raises(EmbedderError, match="much larger than the weights"):
+        SentenceTransformerEmbedder(tmp_path / "model", device="cpu")
+
+
+def test_layers_with_weights_of_their_size_are_loaded(tmp_path: Path) -> None:
+    library = _saved_model(tmp_path / "model")
+    layers = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    words, _ = library
+    convolution = layers.CNN(16, 8, [1, 3, 5, 7, 9])
+    more = [convolution, layers.Pooling(40), layers.Dense(40, 4), layers.LayerNorm(4)]
+    whole = sentence_transformers.SentenceTransformer(modules=[words, *more], device="cpu")
+    whole.save(str(tmp_path / "whole"))
+    embedder = SentenceTransformerEmbedder(tmp_path / "whole", device="cpu")
+    assert embedder.embed(["A text."]).shape == (1, 4)
+
+
 @pytest.mark.parametrize("is_folder", [True, False])
 @pytest.mark.parametrize("outer", ["Router", "WordEmbeddings"])
 def test_a_model_inside_a_model_is_refused_before_it_is_loaded(

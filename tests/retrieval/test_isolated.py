@@ -23,6 +23,9 @@ from rag_middle.retrieval.isolated import Reading
 pytestmark = pytest.mark.skipif(not isolated._POSSIBLE, reason="no limits here")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no list of processes")
 
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+_MAIN = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+
 HOSTILE = "tests.retrieval.hostile_reader"
 REASONS = {
     "loop": "reading it takes more than 0 seconds. Split it, or save it as text.",
@@ -272,3 +275,30 @@ def test_files_are_read_wherever_the_caller_stands(before: str, tmp_path: Path) 
         "os._exit(not (texts == ['first', 'last'] and 'ends the process' in skipped.reason))"
     )
     _run(script, _folder(tmp_path / "a", "first", "exit", "last"))
+
+
+@pytest.mark.parametrize("entry", ["", "."])
+def test_files_beside_the_documents_are_no_modules_of_the_reader(
+    entry: str, tmp_path: Path
+) -> None:
+    folder = _folder(tmp_path / "a", "first")
+    for name in ("ctypes", "pypdf", "signal", "struct"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / name)!r}, 'w')")
+    before = f"import os; os.chdir(sys.argv[1]); sys.path.insert(0, {entry!r})"
+    process = _run(f"{before}; assert len(load('.').records) == 1", folder)
+    assert process.returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_reason_quotes_little_of_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("docx")
+    main = f'<Relationship Id="a" Type="{_MAIN}" Target="{"x" * 1_000_000}"/>'
+    with ZipFile(tmp_path / "a.docx", "w", 8) as file:
+        file.writestr("[Content_Types].xml", f'<Types xmlns="{_PACKAGE}/content-types"/>')
+        file.writestr(
+            "_rels/.rels", f'<Relationships xmlns="{_PACKAGE}/relationships">{main}</Relationships>'
+        )
+    with pytest.raises(DocumentLoadError) as raised:
+        load(tmp_path / "a.docx")
+    assert "xxx" in str(raised.value)
+    assert len(str(raised.value)) < 1000

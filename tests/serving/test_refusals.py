@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import socket
 import time
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
@@ -274,6 +276,41 @@ def test_a_body_in_crumbs_is_not_read_to_its_end(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n",
+        b"POST /v1/models HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+    ],
+    ids=["head", "trailer"],
+)
+def test_headers_without_end_are_not_kept(serve: Serve, server: Served, begun: bytes) -> None:
+    address = urlsplit(serve(server.model, api_key="secret").url)
+    sent = 0
+    with (
+        socket.create_connection((address.hostname, address.port), timeout=60) as connection,
+        suppress(OSError),  # the server has closed the connection
+    ):
+        connection.sendall(begun)
+        while sent < 1000:
+            connection.sendall(b"".join(b"x%d: %s\r\n" % (i, b"a" * 990) for i in range(100)))
+            sent += 1
+    assert sent < 1000
+
+
+def test_the_parser_with_limits_is_used_whatever_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Other(asyncio.Protocol):
+        """As uvicorn chooses it where httptools is installed, as ray[serve] does."""
+
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", Other)
+    import rag_middle.serving.connections as connections
+
+    again = importlib.reload(connections)
+    assert issubclass(again.timed_protocol(1.0), H11Protocol)
+
+
 def test_a_body_in_some_small_chunks_is_read(server: Served) -> None:
     body = json.dumps({"model": "tested", "messages": MESSAGES, "max_tokens": 1}).encode()
     response = httpx.post(
@@ -449,8 +486,10 @@ def test_what_cannot_fit_is_refused_before_it_is_read(server: Served) -> None:
     long = {"model": "tested", "messages": [{"role": "user", "content": "&amp;" * 200_000}]}
     refused = server.post(long).json()["error"]
     assert refused["code"] == "context_length_exceeded"
-    long = {"model": "tested", "documents": ["&amp;" * 200_000], "messages": MESSAGES}
-    assert refusal(server.post(long))["code"] == "context_length_exceeded"
+    title = {"title": "a" * 1_000_000, "text": "a"}
+    for document in ("&amp;" * 200_000, title):
+        long = {"model": "tested", "documents": [document], "messages": MESSAGES}
+        assert refusal(server.post(long))["code"] == "context_length_exceeded"
     tool = {"name": "look_up", "description": " " * 1_000_000, "parameters": {"type": "object"}}
     tools = [{"type": "function", "function": tool}]
     long = {"model": "tested", "messages": MESSAGES, "tools": tools}
@@ -493,6 +532,7 @@ def test_of_a_list_the_first_wrong_item_is_told(
         {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 200_000}]},
         {"messages": [{"role": "user", "tool_calls": [{"function": {"name": "a"}}] * 100_000}]},
         {"messages": MESSAGES, "documents": [[]] * 1_000_000},
+        {"messages": MESSAGES, "metadata": [[]] * 2_000_000},  # which is ignored
         {"messages": MESSAGES, "method": "pime" * 2_000_000},
         {"messages": MESSAGES, "pime" * 2_000_000: 1},
     ],
@@ -508,6 +548,29 @@ def test_a_body_of_tiny_parts_keeps_nobody_waiting(server: Served, body: dict[st
     )
     assert time.process_time() - started < 2
     refusal(response)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32-be"])
+def test_brackets_in_texts_are_no_parts_of_a_body(server: Served, encoding: str) -> None:
+    def post(body: dict[str, Any]) -> httpx.Response:
+        content = json.dumps({"model": "tested", **body}, ensure_ascii=False).encode(encoding)
+        headers = {"Content-Type": "application/json"}
+        url = f"{server.url}/v1/chat/completions"
+        return httpx.post(url, content=content, headers=headers, timeout=60)
+
+    for text in ("[" * 30_000, '\\"{\\' * 10_000, "\u2222[" * 30_000):
+        error = refusal(post({"messages": [{"role": "user", "content": text}], "max_tokens": 1}))
+        assert error["code"] == "context_length_exceeded"
+        parts = {"messages": MESSAGES, "user": text[:99], "metadata": [[]] * 30_000}
+        assert "objects and lists" in refusal(post(parts))["message"]
+
+
+def test_names_that_are_not_there_are_not_said_at_length(server: Served) -> None:
+    for field in ("model", "method"):
+        body = {"model": "tested", "messages": MESSAGES, field: "a" * 100_000}
+        response = server.post(body)
+        assert len(response.content) < 1000
+        assert f"There is no {field} 'aaa" in response.json()["error"]["message"]
 
 
 def test_a_form_of_any_length_is_refused_before_it_is_read(server: Served) -> None:

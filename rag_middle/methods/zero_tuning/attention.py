@@ -61,7 +61,8 @@ class _Handler(LayerHandler):
         value = value.repeat_interleave(output.shape[2] // value.shape[1], dim=1)[:, None]
         # Shares are float32, what they multiply keeps its format: a copy would be as long as it.
         # The initial token, which attends to nothing else, keeps its output to the last digit.
-        kept = (1 / (1 + step)).clamp(max=torch.finfo(output.dtype).max).to(output.dtype)
+        most = min(torch.finfo(x.dtype).max for x in (step, output))
+        kept = (1 / (1 + step)).clamp(max=most).to(output.dtype)
         return torch.lerp(value, output, kept), None
 
     def _bias(self, context: AttentionContext, first: Tensor, factors: Tensor) -> Tensor:
