@@ -245,7 +245,7 @@ def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
         (RoToR(), (40, 60), (0, 0)),
         (MsPoE(first_layer=0), (23, 27), (3, 4)),
         (APE(), (25, 30), (10, 13)),
-        (SelfExtend(group=2, window=1024), (16, 22), (11, 13)),
+        (SelfExtend(group=2, window=1024), (16, 22), (11, 14)),
     ],
 )
 @pytest.mark.one_in(2)
