@@ -117,6 +117,17 @@ def beyond_a_length(family: str) -> PreTrainedModel:
     )
 
 
+def reads_all_anew(model: Any) -> bool:
+    """Whether generation beyond the length begins anew with all tokens, as it has to."""
+    ids = torch.ones(1, 33, dtype=torch.long)
+    with torch.no_grad():
+        cache = model(ids[:, :32], use_cache=True).past_key_values
+    prepared = model.prepare_inputs_for_generation(
+        ids, past_key_values=cache, attention_mask=ids, next_sequence_length=1, use_cache=True
+    )
+    return int(prepared["input_ids"].shape[1]) == 33
+
+
 @pytest.mark.parametrize("method", [NoMethod(), PINE(), Permutation(orders=2)])
 @pytest.mark.parametrize("family", ["llama_longrope", "phi3"])
 @pytest.mark.parametrize("length", [27, 32, 33])
@@ -124,7 +135,10 @@ def test_answers_that_pass_the_length_of_other_frequencies_score_as_generated(
     tokenizer: PreTrainedTokenizerFast, family: str, method: Method, length: int
 ) -> None:
     """Phi-3 reads prompt and answer anew there, the others go on from what is cached."""
-    model = RagMiddleModel(beyond_a_length(family), tokenizer, method=method)
+    base = beyond_a_length(family)
+    if family == "phi3" and length <= 32 and not reads_all_anew(base):
+        pytest.skip("this version of transformers reads the last token alone there")
+    model = RagMiddleModel(base, tokenizer, method=method)
     layout = PromptLayout(length=length, documents=((4, 12), (12, 19)))
     prompt = laid_out(layout, range(30, 30 + length))
     written = model.generate(prompt, max_new_tokens=10, logprobs=True)
