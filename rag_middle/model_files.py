@@ -26,6 +26,8 @@ from rag_middle.errors import ModelFormatError, RagMiddleError
 from rag_middle.plain_data import is_panic, is_whole, parse_json
 
 __all__ = [
+    "MOST_LAYERS",
+    "MOST_OF_A_SIZE",
     "check_config",
     "check_json_files",
     "check_stated",
@@ -35,8 +37,8 @@ __all__ = [
 ]
 
 #: More than any model has; below, a model without numbers is built in seconds.
-_MOST_LAYERS = 1000
-_MOST_OF_A_SIZE = 2**26
+MOST_LAYERS = 1000
+MOST_OF_A_SIZE = 2**26
 _MOST_NUMBERS = 10**13
 #: By the names that most families use, or translate into their own.
 _REQUIRED_SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
@@ -48,9 +50,9 @@ _BUFFERS = 10**8  # tables that no file holds
 #: Out of these transformers makes lists, modules and tables while it reads a config or builds a
 #: model. By what names of fields hold, as families have names of their own.
 _MOST_STATED = (
-    (re.compile(r"layers?$|(^|_)(depth|blocks)$"), _MOST_LAYERS),
+    (re.compile(r"layers?$|(^|_)(depth|blocks)$"), MOST_LAYERS),
     (re.compile(r"experts|expert_num$"), 2**15),
-    (re.compile(r"position|(^|_)ctx$|context_length$|seq(uence)?_len"), _MOST_OF_A_SIZE),
+    (re.compile(r"position|(^|_)ctx$|context_length$|seq(uence)?_len"), MOST_OF_A_SIZE),
     (re.compile(r"^(num_labels|id2label|attention_types)$"), 10**5),
 )
 _KERNEL_FIELDS = (
@@ -200,7 +202,7 @@ def check_config(source: str, config: PretrainedConfig, *, is_embedder: bool = F
             continue
         if isinstance(value, list | tuple):  # some have a size for each layer
             continue
-        most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST_OF_A_SIZE
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_A_SIZE
         if not is_whole(value, 1) or value > most:
             reason = f"{name} must be a whole number from 1 to {most}, got {value!r}."
             own_name = (getattr(text, "attribute_map", None) or {}).get(name, name)

@@ -53,12 +53,9 @@ _CLASSES = frozenset(
     "Transformer CLIPModel Pooling WeightedLayerPooling Normalize Dense LayerNorm Dropout CNN LSTM "
     "StaticEmbedding".split()
 )
-
-
 _NETWORKS = ("Transformer", "CLIPModel")
 #: With sizes of their own, which stand in a file beside their weights.
 _LAYERS = ("WeightedLayerPooling", "Dense", "LayerNorm", "CNN", "LSTM")
-_MOST_OF_A_SIZE, _MOST_LAYERS = 2**26, 1000
 _SPARE_NUMBERS = 10**8  # that a layer may have beyond one per byte of its weights
 
 
@@ -371,6 +368,8 @@ def _check_layer(name: str, path: Path) -> None:
     """`_check_sizes` of a layer on a network: the library makes it before it reads its weights."""
     import torch
 
+    from rag_middle.model_files import MOST_LAYERS, MOST_OF_A_SIZE
+
     refusal = EmbedderError(
         f"Cannot load the embedder's part {str(path)!r}: its configuration describes a layer that "
         "is much larger than the weights beside it. Fetch its files again, or use another embedder."
@@ -385,9 +384,9 @@ def _check_layer(name: str, path: Path) -> None:
         config = {key: value for key, value in config.items() if key in known}
         for value in config.values():
             for size in value if isinstance(value, list) else [value]:
-                if isinstance(size, int) and abs(size) > _MOST_OF_A_SIZE:
+                if isinstance(size, int) and abs(size) > MOST_OF_A_SIZE:
                     raise refusal
-        if config.get("num_layers", 1) > _MOST_LAYERS:
+        if config.get("num_layers", 1) > MOST_LAYERS:
             raise refusal
         with torch.device("meta"):
             numbers = sum(tensor.numel() for tensor in kind(**config).parameters())

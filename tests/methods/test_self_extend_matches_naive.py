@@ -65,43 +65,32 @@ def test_the_authors_code_divides_the_window_without_rounding(family_model: Fami
         assert torch.equal(*logits)
 
 
+#: Token whose weight is scaled, and what documents are scaled by: None is found while reading.
+_WEIGHTS = [(0, (0.0, 3.0, 0.4)), (0, None), (1, (0.0, 3.0, 0.4)), (6, (0.0, 3.0, 0.4))]
+
+
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
-@pytest.mark.parametrize("online", [False, True], ids=["given", "online"])
+@pytest.mark.parametrize(("token", "alphas"), _WEIGHTS)  # token 6 is within a document
 @pytest.mark.one_in(3)
-def test_initial_weights_are_scaled_under_grouped_positions(
-    name: str, implementation: str, online: bool, family_model: FamilyModel
+def test_weights_of_a_token_are_scaled_under_grouped_positions(
+    name: str,
+    implementation: str,
+    token: int,
+    alphas: tuple[float, ...] | None,
+    family_model: FamilyModel,
 ) -> None:
     found = {"alpha_dense": 0.2, "alpha_sparse": 2.5}
-    alphas = None if online else (0.0, 3.0, 0.4)
-    siw = SIW(layers=(0, 2), **found) if online else SIW(layers=(0, 2), alpha_per_document=alphas)
+    given = {"alpha_per_document": alphas} if alphas else found
     assert_equal_to_naive(
         family_model(name, implementation),
-        Compose(methods=(SelfExtend(group=3, window=5), siw)),
-        NaiveSelfExtend,
-        group_size=3,
-        window=5,
-        documents=lambda prompt: prompt.layout.documents,
-        alphas={0: alphas, 2: alphas},
-        **found,
-    )
-
-
-@pytest.mark.parametrize("token", [1, 6])  # the second is within a document of each prompt
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_weights_of_another_token_than_the_first_are_scaled_under_grouped_positions(
-    name: str, implementation: str, token: int, family_model: FamilyModel
-) -> None:
-    alphas = (0.0, 3.0, 0.4)
-    siw = SIW(layers=(0, 2), alpha_per_document=alphas, token=token)
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        Compose(methods=(SelfExtend(group=3, window=5), siw)),
+        Compose(methods=(SelfExtend(group=3, window=5), SIW(layers=(0, 2), token=token, **given))),
         NaiveSelfExtend,
         group_size=3,
         window=5,
         documents=lambda prompt: prompt.layout.documents,
         alphas={0: alphas, 2: alphas},
         token=token,
+        **found,
     )
 
 
