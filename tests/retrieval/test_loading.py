@@ -133,6 +133,9 @@ def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
         ("a <title>never <b>closed", "a never closed"),
         ("<svg><title>never</svg> closed", "never closed"),
         ("a<script>x</scripty>y</script >b", "ab"),
+        ("a<script>for(;i<n;i++)f(i)</script><p>b", "a\n\nb"),
+        ("a<style>q{quotes:'<b'}</style>b", "ab"),
+        ("a <textarea>b<c</textarea> d", "a b<c d"),
         ("a<xmp><b> &amp;  </xmp>b", "a\n<b> &amp;  \nb"),
         ("a<iframe><p>no<script></iframe>b<noembed><!-- no</noembed>c", "abc"),
         ("a <iframe>never closed", "a never closed"),
@@ -159,6 +162,11 @@ def test_html_is_cut_into_tags_and_text_as_browsers_do(
 ) -> None:
     record = _only(_write(tmp_path / "a.html", f"<title>T</title>{page}"))
     assert (record.title, record.text) == ("T", text)
+
+
+def test_a_title_of_html_ends_behind_what_looks_like_a_tag(tmp_path: Path) -> None:
+    record = _only(_write(tmp_path / "a.html", "<title>a<b</title><p>Text"))
+    assert (record.title, record.text) == ("a<b", "Text")
 
 
 def test_html_without_a_title_takes_its_first_heading(tmp_path: Path) -> None:
