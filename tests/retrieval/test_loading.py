@@ -258,6 +258,14 @@ def test_a_wrong_line_of_jsonl_costs_no_other_line(tmp_path: Path, line: str, re
     assert reason in skipped.reason
 
 
+def test_fields_of_jsonl_do_not_say_where_a_document_stands(tmp_path: Path) -> None:
+    lines = '{"text": "A", "source": "b.md", "metadata": {"start": 5, "page": 1}}\n{"text": "B"}'
+    loaded = load(_write(tmp_path / "a.jsonl", lines))
+    assert [record.metadata for record in loaded.records] == [{"page": 1, "line": 1}, {"line": 2}]
+    [skipped] = loaded.skipped
+    assert str(skipped).startswith("a.jsonl: fields source, start of its lines are left out: ")
+
+
 def test_equal_documents_are_kept_once_and_the_others_reported(tmp_path: Path) -> None:
     for name in ("a.md", "b.md"):
         _write(tmp_path / name, "# Lyon\n\nOn the Rhône.")
