@@ -20,7 +20,7 @@ from rag_middle.errors import DocumentLoadError, RagMiddleError
 from rag_middle.extras import require
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.html import html_text
-from rag_middle.retrieval.records import Record, Skipped
+from rag_middle.retrieval.records import OWN_METADATA, Record, Skipped
 from rag_middle.retrieval.word import check_unpacked, word_blocks, word_left_out
 from rag_middle.wording import shortened
 
@@ -152,18 +152,25 @@ def read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """A record per line: ``{"text": "...", "title": "...", ...}``.
 
     The fields of ``"metadata"``, if there is one, and all other fields become metadata, beside
-    ``"line"``. A line that is no such object is skipped.
+    ``"line"``. A line that is no such object is skipped, and so are fields of `OWN_METADATA`.
     """
+    left_out: set[str] = set()
     for number, line in enumerate(_decoded(content).split("\n"), start=1):
         if not line.strip():
             continue
         try:
             parsed = parse_json(line, parse_constant=_no_number, parse_float=_finite)
-            yield _record(parsed, number, source)
+            yield _record(parsed, number, source, left_out)
         except ValueError as error:
             reason = str(error).rstrip(".")
             expected = 'Expected {"text": "...", "title": "..."}; correct the line or remove it.'
             yield Skipped(source=f"{source}:{number}", reason=f"{reason}. {expected}")
+    if left_out:
+        reason = (
+            f"fields {', '.join(sorted(left_out))} of its lines are left out: metadata of these "
+            "names says where a document stands and how well it fits. Name them otherwise."
+        )
+        yield Skipped(source=source, reason=reason)
 
 
 def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -348,7 +355,7 @@ def _first_heading(text: str) -> tuple[str | None, int]:
     return None, 0
 
 
-def _record(line: Any, number: int, source: str) -> Record:
+def _record(line: Any, number: int, source: str, left_out: set[str]) -> Record:
     if not isinstance(line, dict):
         raise ValueError(f"a line should be an object, got {type(line).__name__}")
     fields = dict(line)
@@ -361,6 +368,8 @@ def _record(line: Any, number: int, source: str) -> Record:
         raise ValueError(f'"title" should have at most {_LONGEST_TITLE} characters')
     if isinstance(fields.get("metadata"), dict):
         metadata = {**fields.pop("metadata"), **fields}
+    left_out.update(metadata.keys() & set(OWN_METADATA))
+    metadata = {name: value for name, value in metadata.items() if name not in OWN_METADATA}
     (title or "").encode(), text.encode()  # half of a surrogate pair is a ValueError
     _check_depth(metadata, _DEEPEST)
     size = len(json.dumps(metadata))

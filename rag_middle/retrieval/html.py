@@ -173,9 +173,8 @@ class _Reader:
         """Read a whole page."""
         page = _Page(text)
         start = 0
-        for opened in _MARKUP.finditer(text):
-            if opened.start() < start:
-                continue  # inside of what was read already
+        # Each from where the last one ended: a script's ``i<n</script>`` looks like one tag.
+        while opened := _MARKUP.search(text, start):
             in_foreign = self._math is not None or "svg" in self._hidden
             is_data = in_foreign and text.startswith(_DATA, opened.start())
             end = page.after(_DATA_END, opened.end()) if is_data else None

@@ -66,9 +66,14 @@ class Reading:
 
     The process is started for the first such file. Where none can be started, files are read here,
     with a `ReadingWarning`; on Windows without one.
+
+    Attributes:
+        may_differ: a file was left out for what happened outside of it: another time, it may be
+            read.
     """
 
     def __init__(self) -> None:
+        self.may_differ = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._has_started = False
@@ -110,6 +115,7 @@ class Reading:
                     self._is_here = True
                     warn_caller(ReadingWarning(_no_process(error)))
                     continue
+                self.may_differ = True
                 reason = f"no process can be started to read it ({error}). Try again."
             except _EndedError as error:
                 reason = str(error)
@@ -148,10 +154,11 @@ class Reading:
                 "Save it as text, or remove it."
             )
         except TimeoutError:
-            pass
+            self.may_differ = True  # by the clock: other programs may have taken the time
         except (OSError, EOFError) as error:
             status = self._status()
             if status != -signal.SIGXCPU:
+                self.may_differ |= status == -signal.SIGKILL  # by a system that is short of memory
                 raise _EndedError(_ended(status)) from error
         else:
             if "missing" in answer:

@@ -33,7 +33,9 @@ class Loaded:
     Attributes:
         records: in order of their sources, no two with the same title and text.
         skipped: what was left out, and why.
-        content_hash: of the names and bytes of all files; equal hashes give equal records.
+        content_hash: of the names and bytes of all files; equal hashes give equal records. Where
+            a file may be read another time (its process was ended from outside, say), no other
+            hash equals it.
     """
 
     records: tuple[Record, ...]
@@ -89,6 +91,8 @@ def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
                     f"{more} more lines or pages of it are left out. Correct those before first."
                 )
                 skipped.append(Skipped(source=entry.source, reason=reason))
+        if reading.may_differ:
+            digest.update(os.urandom(16))
     if not records:
         raise _no_documents(root, skipped)
     return Loaded(

@@ -13,7 +13,10 @@ from typing import Any
 
 from rag_middle.documents import Document
 
-__all__ = ["Chunk", "Record", "Skipped", "content_id", "span_ids"]
+__all__ = ["OWN_METADATA", "Chunk", "Record", "Skipped", "content_id", "span_ids"]
+
+OWN_METADATA = ("source", "start", "end", "line", "score")
+"""What documents say of themselves: no file may say it in their place."""
 
 _BLOCK = 2**16  # characters in which line ends are counted at once
 
@@ -115,8 +118,9 @@ class Chunk:
         return self.document().render()
 
     def document(self, score: float | None = None) -> Document:
-        """The chunk as a document of a prompt; source, offsets and score are its metadata."""
-        metadata = {**self.metadata, "source": self.source, "start": self.start, "end": self.end}
+        """The chunk as a document of a prompt; source, offsets and score join its metadata."""
+        # Metadata of a caller's own comes first; that of files has no such names.
+        metadata = {"source": self.source, "start": self.start, "end": self.end, **self.metadata}
         if score is not None:
             metadata["score"] = score
         return Document(self.text, title=self.title, id=self.id, metadata=metadata)

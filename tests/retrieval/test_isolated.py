@@ -17,7 +17,7 @@ import pytest
 
 from rag_middle.errors import DocumentLoadError, MissingExtraError
 from rag_middle.notices import ReadingWarning
-from rag_middle.retrieval import Loaded, Record, formats, isolated, load
+from rag_middle.retrieval import Loaded, Record, content_hash, formats, isolated, load
 from rag_middle.retrieval.isolated import Reading
 
 pytestmark = pytest.mark.skipif(not isolated._POSSIBLE, reason="no limits here")
@@ -79,6 +79,16 @@ def test_a_file_that_takes_its_reader_too_far_is_left_out_with_a_reason(
     finally:
         signal.signal(signal.SIGXCPU, ignored)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("hostile")
+def test_what_was_left_out_by_chance_is_read_another_time(tmp_path: Path) -> None:
+    chances = {"killed": True, "sleep": True, "crash": False, "loop": False}
+    for content, is_chance in chances.items():
+        folder = _folder(tmp_path / content, "first", content)
+        loaded = load(folder)
+        assert len(loaded.skipped) == 1
+        assert (loaded.content_hash != content_hash(folder)) == is_chance
 
 
 @pytest.mark.usefixtures("hostile")

@@ -133,6 +133,9 @@ def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
         ("a <title>never <b>closed", "a never closed"),
         ("<svg><title>never</svg> closed", "never closed"),
         ("a<script>x</scripty>y</script >b", "ab"),
+        ("a<script>for(;i<n;i++)f(i)</script><p>b", "a\n\nb"),
+        ("a<style>q{quotes:'<b'}</style>b", "ab"),
+        ("a <textarea>b<c</textarea> d", "a b<c d"),
         ("a<xmp><b> &amp;  </xmp>b", "a\n<b> &amp;  \nb"),
         ("a<iframe><p>no<script></iframe>b<noembed><!-- no</noembed>c", "abc"),
         ("a <iframe>never closed", "a never closed"),
@@ -159,6 +162,11 @@ def test_html_is_cut_into_tags_and_text_as_browsers_do(
 ) -> None:
     record = _only(_write(tmp_path / "a.html", f"<title>T</title>{page}"))
     assert (record.title, record.text) == ("T", text)
+
+
+def test_a_title_of_html_ends_behind_what_looks_like_a_tag(tmp_path: Path) -> None:
+    record = _only(_write(tmp_path / "a.html", "<title>a<b</title><p>Text"))
+    assert (record.title, record.text) == ("a<b", "Text")
 
 
 def test_html_without_a_title_takes_its_first_heading(tmp_path: Path) -> None:
@@ -248,6 +256,14 @@ def test_a_wrong_line_of_jsonl_costs_no_other_line(tmp_path: Path, line: str, re
     [skipped] = loaded.skipped
     assert skipped.source == "a.jsonl:2"
     assert reason in skipped.reason
+
+
+def test_fields_of_jsonl_do_not_say_where_a_document_stands(tmp_path: Path) -> None:
+    lines = '{"text": "A", "source": "b.md", "metadata": {"start": 5, "page": 1}}\n{"text": "B"}'
+    loaded = load(_write(tmp_path / "a.jsonl", lines))
+    assert [record.metadata for record in loaded.records] == [{"page": 1, "line": 1}, {"line": 2}]
+    [skipped] = loaded.skipped
+    assert str(skipped).startswith("a.jsonl: fields source, start of its lines are left out: ")
 
 
 def test_equal_documents_are_kept_once_and_the_others_reported(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_the_best_come_first_with_their_cosine() -> None:
     assert found[2].metadata["page"] == 3
 
 
+def test_documents_keep_their_metadata() -> None:
+    own = {"source": None, "start": 12.5, "end": "19 s", "line": 3}
+    [found] = FaissRetriever.from_documents([Document("a", metadata=own)], Letters()).invoke("a")
+    assert found.metadata == {**own, "title": "", "score": pytest.approx(1.0)}
+
+
 def test_questions_are_embedded_as_questions() -> None:
     retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=1)
     assert retriever.invoke("?")[0].page_content == "r"
