@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Any
 
 from rag_middle.answering.results import mentions
 from rag_middle.conventions.documents import CallerDocument, Convention
 
 __all__ = ["citation_fields", "langchain_citations", "llama_index_citations", "plain_citations"]
+
+#: Characters of documents that the citations of one answer repeat. Each has its document's text,
+#: name and address, of which a request holds megabytes, and an answer has a citation every few
+#: tokens.
+_MOST_REPEATED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,13 @@ class _Citation:
     def title(self) -> str | None:
         return self.source.title
 
+    @property
+    def repeated(self) -> int:
+        """Characters of its document that it repeats, about."""
+        source = self.source
+        names = (source.id, source.source, source.title)
+        return len(source.document.text) + 2 * sum(len(name or "") for name in names)
+
 
 def citation_fields(
     answer: str, documents: Sequence[CallerDocument | None], *, wanted: bool
@@ -40,11 +53,14 @@ def citation_fields(
 
     Returns:
         ``annotations`` (OpenAI's, for documents with an address) and ``citations`` (in the
-        conventions of the documents), each left out where it would be empty.
+        conventions of the documents), each left out where it would be empty. They end where they
+        would repeat more than 1,048,576 characters of the documents.
     """
     if not wanted:
         return {}
     citations = _in_answer(answer, documents)
+    repeated = accumulate(citation.repeated for citation in citations)
+    citations = citations[: sum(1 for _ in takewhile(_MOST_REPEATED.__ge__, repeated))]
     annotations = [
         {
             "type": "url_citation",

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
@@ -246,7 +247,7 @@ class TextReply(Reply):
         if not self._with_log_probabilities:
             return None
         texts = [self._token_text(token.token_id) for token in tokens]
-        offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
+        offsets = list(accumulate(map(len, texts[:-1]), initial=offset)) if texts else []
         return {
             "tokens": texts,
             "token_logprobs": [token.log_probability for token in tokens],

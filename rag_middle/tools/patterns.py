@@ -13,10 +13,12 @@ from rag_middle.wording import Argument
 
 __all__ = ["read_alike"]
 
-# An escape is one piece, and so is everything from a bracket on; the rest are characters.
+# An escape is one piece, and so is everything from a bracket on; the rest are characters. A piece
+# that does not end goes to the end of the text: looking again from each sign in it would take the
+# square of the length.
 _PIECE = re.compile(
-    r"(?P<named>\\[pP](?:\{[^}]*\}|\w))|\\(?:x\{|z)(?P<other>)|\\."
-    r"|\[\^?(?P<first>\]?)(?P<inner>(?:\\.|[^\]\\])*+)(?:\]|\Z)"
+    r"(?P<named>\\[pP](?:\{[^}]*+(?:\}|\Z)|\w))|\\(?:x\{|z)(?P<other>)|\\."
+    r"|\[\^?(?P<first>\]?)(?P<inner>(?:\\(?:.|\Z)|[^\]\\])*+)(?:\]|\Z)"
     r"|\(\?(?P<flags>[a-zA-Z-]+)[:)]|(?:[*+?}])(?P<possessive>\+)|.",
     re.DOTALL,
 )

@@ -13,7 +13,7 @@ from llama_index.core.base.llms.types import TextBlock as LlamaText
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.conventions.citations import citation_fields
-from rag_middle.conventions.documents import CallerDocument
+from rag_middle.conventions.documents import CallerDocument, parsed_document
 from rag_middle.generation import Generation
 from tests.serving.conftest import Served
 
@@ -290,6 +290,24 @@ def test_citations_are_in_the_callers_convention(
     if citations:
         assert len(citations) == 3  # Lyon, Lyon, Paris
     assert citation_fields(ANSWER, sources, wanted=False) == {}
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"title": "Lyon", "text": "", "url": "https://example.org/" + "u" * 400_000},
+        {"data": {"title": "Lyon", "text": ""}, "id": "i" * 400_000},
+        {"data": {"title": "Lyon", "text": "t" * 900_000}},
+        {"data": {"title": "Lyon" + " " * 400_000, "text": ""}},
+    ],
+    ids=["address", "id", "text", "title"],
+)
+def test_citations_repeat_documents_up_to_a_limit(large: Any) -> None:
+    sources = [parsed_document(large, "A document")]
+    [once] = citation_fields("(Lyon)", sources, wanted=True).values()
+    [often] = citation_fields("(Lyon) " * 100, sources, wanted=True).values()
+    assert often[:1] == once
+    assert len(str(often)) < 2_000_000
 
 
 def test_documents_with_an_address_are_annotations(documents: list[Document]) -> None:

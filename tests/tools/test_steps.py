@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -57,6 +58,15 @@ def test_schemas_are_checked_in_few_steps(schema: Any, monkeypatch: pytest.Monke
             answer_grammar({"type": "json_schema", "json_schema": {"schema": schema}})
 
     assert _calls(check) < MOST_CALLS
+
+
+@pytest.mark.parametrize("begun", ["[" * 199, "\\p{" * 66], ids=["class", "property"])
+def test_a_pattern_of_what_does_not_end_is_gone_through_once(begun: str) -> None:
+    pattern = f"{begun}|" * 500 + "\\"  # 100,000 characters: minutes by their square
+    started = time.process_time()
+    with suppress(UnsupportedGenerationError):
+        answer_grammar({"type": "json_schema", "json_schema": {"schema": {"pattern": pattern}}})
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize("index", ["\u00b2", "9" * 5000, "0" * 10])
