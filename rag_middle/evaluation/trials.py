@@ -54,6 +54,7 @@ InterimCallback = Callable[[Results, int], None]
 PlanCallback = Callable[[Sequence[tuple[ContextPrompt, Method]], int], None]
 
 _BATCHES_PER_WRITE = 4
+_DECIDING = ("rag-middle", "torch", "transformers")  # other versions may answer otherwise
 
 
 def run(
@@ -127,10 +128,13 @@ def run(
         )
         for item in items
     ]
+    software = model.software()
     identity = {
         "task": task.to_dict(),
         "measurement": measurement.identity(),
         "model": model.identity(),
+        # A report names the versions of one run, so all of its answers have to be of these.
+        "software": {name: software[name] for name in _DECIDING if name in software},
     }
     most_tokens = _most_tokens(model, task, measurement)
     if most_tokens is not None:  # prompts that are cut to another length are other prompts
@@ -152,7 +156,6 @@ def run(
             asking = [(trial.prompt, trial.method.method) for trial in missing]
             planned(asking, _room(measurement, task))
         asked = len(trials) - len(missing)
-        software = model.software()
 
         def results_of(measured: Measurement, complete: Sequence[_Trial]) -> Results:
             included = {trial.item.id for trial in complete}

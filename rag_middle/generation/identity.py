@@ -93,7 +93,10 @@ def model_facts(
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of the chat template and of a fast tokenizer; of the vocabulary of another."""
+    """A digest of the chat template, with the tokens it writes by name, and of a fast tokenizer.
+
+    Of another tokenizer, the vocabulary.
+    """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     made_of: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:
@@ -101,7 +104,13 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
         # Set by the last call that padded or cut, and no part of what it is.
         made_of.pop("padding", None)
         made_of.pop("truncation", None)
-    content = json.dumps([made_of, tokenizer.chat_template], sort_keys=True)
+    template = tokenizer.chat_template
+    named = {
+        name: str(token)
+        for name, token in tokenizer.special_tokens_map.items()
+        if name in str(template)  # {{ bos_token }}
+    }
+    content = json.dumps([made_of, template, named], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -33,7 +33,8 @@ class ModelFacts:
         weights_sha256: of all parameters, in the number format they were loaded in.
         weights_sample: digest of some values of every parameter, rounded to bfloat16, which is
             the same in every number format and quick to compare.
-        tokenizer_sha256: of vocabulary, merges, added tokens and chat template.
+        tokenizer_sha256: of vocabulary, merges, added tokens and chat template, with the tokens it
+            names.
         config_sha256: of the config, as far as it decides what is computed.
         adapters_sha256: of which adapters are active, merged and scaled; None without any.
     """

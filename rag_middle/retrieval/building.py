@@ -23,6 +23,7 @@ from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest, read_manif
 from rag_middle.retrieval.records import Skipped
 from rag_middle.retrieval.splitting import Splitter
 from rag_middle.retrieval.vectors import Kind, check_kind
+from rag_middle.wording import Argument, counted
 
 __all__ = [
     "Built",
@@ -80,7 +81,8 @@ def build_index(
 
     Raises:
         DocumentLoadError: there are no documents.
-        IndexFormatError: the saved index is damaged or was made otherwise, and not `rebuild`.
+        IndexFormatError: the saved index is damaged, was made otherwise, or has chunks that were
+            added to it, and not `rebuild`.
         IndexLockedError: another process is writing the index.
         IndexWriteError: it cannot be saved.
     """
@@ -90,7 +92,8 @@ def build_index(
     settings = {**splitter.settings, "max_file_bytes": max_file_bytes}
     target = None if folder is None else Path(folder)
 
-    if (saved := _saved(target, embedder, kind, rebuild)) and saved.corpus:
+    saved = _saved(target, embedder, rebuild)
+    if saved and saved.kind == kind and saved.corpus:
         current_hash = (
             documents.content_hash
             if isinstance(documents, Loaded)
@@ -107,7 +110,10 @@ def build_index(
     chunks = splitter.split(loaded.records)
     with nullcontext() if target is None else storage.locked(target):
         # Read again: it may have changed before the lock was ours.
-        index = _saved(target, embedder, kind, rebuild) or FaissIndex(embedder, kind=kind)
+        saved = _saved(target, embedder, rebuild)
+        if saved and not saved.corpus:
+            _refuse_added_chunks(saved, loaded, target)
+        index = saved if saved and saved.kind == kind else FaissIndex(embedder, kind=kind)
         changes = index.sync(chunks)
         index.corpus = Corpus(
             content_hash=loaded.content_hash,
@@ -270,8 +276,22 @@ def _readable_manifest(folder: str | Path) -> Manifest | None:
         return None  # build_index says what is wrong with it
 
 
-def _saved(folder: Path | None, embedder: Embedder, kind: Kind, rebuild: bool) -> FaissIndex | None:
+def _saved(folder: Path | None, embedder: Embedder, rebuild: bool) -> FaissIndex | None:
     if folder is None or rebuild or storage.manifest_hash(folder) is None:
         return None
-    index = FaissIndex.load(folder, embedder)
-    return index if index.kind == kind else None
+    return FaissIndex.load(folder, embedder)
+
+
+def _refuse_added_chunks(index: FaissIndex, loaded: Loaded, folder: Path | None) -> None:
+    """Refuse to remove what `FaissIndex.add` has put there: it may be nowhere else."""
+    sources = {record.source for record in loaded.records}
+    added = [chunk for chunk in index.chunks if chunk.source not in sources]
+    if added:
+        raise IndexFormatError(
+            f"The index {str(folder)!r} was changed after it was built, and holds "
+            f"{counted(len(added), 'chunk')} that the documents do not have (of "
+            f"{added[0].source!r}), which would be lost. Choose another folder for the index of "
+            "these documents, or replace it with ",
+            Argument("rebuild", True),
+            ".",
+        )

@@ -471,9 +471,49 @@ def _check_device(device: str | None) -> None:
         )
 
 
+def _check_complete(name: str, model: Any) -> None:
+    """Refuse a network that lacks weights: they are drawn at random, others at each loading."""
+    from transformers import PreTrainedModel
+
+    for part in model.children():
+        network = next((m for m in part.modules() if isinstance(m, PreTrainedModel)), None)
+        # transformers marks what it has read, for its own use; so where a mark is missing, it is
+        # asked. No vector is made of what a pooler says, and many models come without its weights.
+        is_marked = network is None or all(
+            getattr(weight, "_is_hf_initialized", False) or "pooler" in key
+            for key, weight in network.named_parameters()
+        )
+        missing = [] if is_marked else _missing_weights(network)
+        if missing:
+            raise EmbedderError(
+                f"Cannot load the embedder {name!r}: it asks for {len(missing)} tensors that its "
+                f"weights lack, such as {missing[0]}. Fetch its files again, or use another "
+                "embedder."
+            )
+
+
+def _missing_weights(network: Any) -> list[str]:
+    """Names of tensors that the files of a network lack."""
+    try:
+        _, loaded = type(network).from_pretrained(
+            network.config._name_or_path,
+            config=network.config,
+            revision=getattr(network.config, "_commit_hash", None),
+            local_files_only=True,
+            output_loading_info=True,
+            **_NO_CODE,
+        )
+    except Exception:  # sentence-transformers loads it in another way
+        return []
+    return sorted(key for key in loaded["missing_keys"] if "pooler" not in key)
+
+
 def _named_model(model: Any, name: str, *, local: bool) -> Any:
     try:
-        return model(name, local=local)
+        loaded = model(name, local=local)
+        _check_complete(name, loaded)
+        loaded.encode(["a"], show_progress_bar=False)  # some settings are first looked at here
+        return loaded
     except EmbedderError:
         raise
     except BaseException as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import rag_middle
 from rag_middle.errors import (
     EvaluationConfigError,
     EvaluationRecordsError,
@@ -229,6 +230,16 @@ def test_a_model_goes_by_its_folders_name_and_its_weights(
     path.write_text(content.replace(first.model["weights"], "0123456789abcdef"), encoding="utf-8")
     with pytest.raises(EvaluationRecordsError, match="another measurement"):
         run(fake, TASK, [], Measurement(limit=2), records=path)
+
+
+def test_a_run_is_not_continued_by_other_versions(
+    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, fake = tmp_path / "records.jsonl", fake_reader(model, TASK, u_shape)
+    run(fake, TASK, [], Measurement(limit=2), records=path)
+    monkeypatch.setattr(rag_middle, "__version__", "99.0")
+    with pytest.raises(EvaluationRecordsError, match=r"rag-middle is .* there and '99\.0'"):
+        run(fake, TASK, ["pine"], Measurement(limit=2), records=path)
 
 
 def test_a_run_is_not_continued_under_another_chat_template(

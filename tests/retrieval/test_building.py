@@ -240,6 +240,20 @@ def test_an_index_changed_by_hand_is_brought_back(docs: Path, embedder: HashingE
     assert _build(docs, embedder).changes == Changes(added=1, kept=2, removed=0)
 
 
+def test_chunks_that_were_added_by_hand_are_not_removed(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    folder = docs.parent / "index"
+    index = _build(docs, embedder).index
+    index.add([Chunk(id="row 1", text="Lille lies on the Deûle.", source="database")])
+    index.save(folder)
+    for kind in ("auto", "ivf"):  # another kind begins with an empty index
+        with pytest.raises(IndexFormatError, match=r"1 chunk that .* \(of 'database'\).*rebuild"):
+            _build(docs, embedder, kind=kind)
+    assert "row 1" in FaissIndex.load(folder, embedder)
+    assert "row 1" not in _build(docs, embedder, rebuild=True).index
+
+
 def test_an_index_in_memory_needs_no_folder(docs: Path, embedder: HashingEmbedder) -> None:
     assert len(build_index(docs, embedder=embedder).index) == 3
 

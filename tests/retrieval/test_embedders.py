@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 from rag_middle.errors import EmbedderError, IndexMismatchError, RetrievalConfigError
@@ -507,6 +508,52 @@ def test_a_library_that_runs_code_of_folders_is_refused(
     monkeypatch.setattr(sentence_transformers, "__version__", "5.4.0")
     with pytest.raises(EmbedderError, match=r"sentence-transformers>=6\.0"):
         SentenceTransformerEmbedder(tmp_path, device="cpu")
+
+
+def _without(folder: Path, *parts: str) -> None:
+    weights = load_file(folder / "model.safetensors")
+    left = {key: value for key, value in weights.items() if not any(p in key for p in parts)}
+    assert len(left) < len(weights)
+    save_file(left, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("lacking", ["a layer", "some weights", "all weights"])
+def test_weights_that_are_not_there_are_not_drawn_at_random(tmp_path: Path, lacking: str) -> None:
+    folder = tmp_path / "model"
+    _saved_model(folder)
+    if lacking == "a layer":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    elif lacking == "some weights":
+        _without(folder, "attention")
+    else:
+        save_file({"other": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(EmbedderError, match=r"\d+ tensors that its weights lack, such as \w+"):
+        SentenceTransformerEmbedder(folder, device="cpu")
+
+
+def test_a_pooler_that_nothing_is_made_of_may_be_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    library = _saved_model(folder)
+    _without(folder, "pooler")
+    embedder = SentenceTransformerEmbedder(folder, device="cpu")
+    expected = library.encode(["cat"], normalize_embeddings=True)
+    assert np.allclose(embedder.embed(["cat"]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["no pooling", "a negative length"])
+def test_what_fails_at_the_first_text_is_refused_when_it_is_loaded(
+    tmp_path: Path, damage: str
+) -> None:
+    folder = tmp_path / "model"
+    _saved_model(folder)
+    if damage == "no pooling":
+        modules = json.loads((folder / "modules.json").read_text())
+        (folder / "modules.json").write_text(json.dumps(modules[:1]))
+    else:
+        (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": -3}))
+    with pytest.raises(EmbedderError, match="Cannot load the embedder"):
+        SentenceTransformerEmbedder(folder, device="cpu")
 
 
 def test_weights_that_are_not_the_models_are_refused(
