@@ -55,8 +55,10 @@ __all__ = ["EndpointModel", "Workload"]
 _SERVED_NAME = re.compile(r"[\w .:/=+-]{1,100}")
 #: How chat templates of today spell control tokens.
 _CONTROL_TOKEN = re.compile(
-    r"<\|[\w ]{1,40}\|>|<｜[^<>｜]{1,40}｜>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS)\]"
-    r"|<(?:start|end)_of_turn>|</s>|<eos>"
+    r"<\|[\w ]{1,40}\|>|<｜[^<>｜]{1,40}｜>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS|TOOL_CALLS|AVAILABLE_TOOLS)\]"
+    r"|<(?:start|end)_of_turn>|<\|(?:turn|channel|tool_\w+)>|<(?:turn|channel|tool_\w+)\|>"
+    r"|</s>|<eos>"
 )
 _CHARACTERS_PER_TOKEN = 4  # of English text, roughly, under the vocabularies of today
 

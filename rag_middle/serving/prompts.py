@@ -69,7 +69,9 @@ def chat_prompt(
         role = template_role(message.role, with_tools=has_tools)
         parts = _parts(message, trusted=trusted and role != "assistant")
         own = message.tool_fields if has_tools else {}
-        if parts or own or role != "assistant":  # a message of calls alone is left out
+        says = any(not isinstance(part, MarkedText) or part.text.strip() for part in parts)
+        # A message of calls alone is left out.
+        if says or own or role != "assistant" or (parts and not message.tool_calls):
             turns.append((role, parts))
             fields.append(own)
     if documents:

@@ -47,13 +47,13 @@ class Conversation:
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
         """Take the documents of the system messages at the start and of the last turn that has any.
 
-        A turn ends where the model speaks; calling a tool without a word ends none. Documents of
-        several messages are put together where the first one stands: each is there once for every
-        message that holds it, so a document that a user sends again is one more and takes no
-        other's place. Documents of earlier turns become plain text, and so do those in a string of
-        the model: nobody retrieved what it said. An answered message that holds only documents of
-        the system messages is such an earlier one, whatever other documents there are: frameworks
-        fill in history as if it were a template.
+        A turn ends where the model answers, if only with an empty text; calling a tool without a
+        word ends none. Documents of several messages are put together where the first one stands:
+        each is there once for every message that holds it, so a document that a user sends again is
+        one more and takes no other's place. Documents of earlier turns become plain text, and so do
+        those in a string of the model: nobody retrieved what it said. An answered message that
+        holds only documents of the system messages is such an earlier one, whatever other documents
+        there are: frameworks fill in history as if it were a template.
 
         A content is a string or `MarkedText`, with marked documents or without, or a
         `ContextPrompt`.
@@ -70,8 +70,10 @@ class Conversation:
         contents = [_content(message, index) for index, message in enumerate(messages)]
         plain = [_plain(content) for content in contents]
         roles = [message["role"] for message in messages]
+        answers = _answers(messages, contents)
         prompts = {
-            index: _prompt_at(roles, contents, index) for index in _with_documents(roles, contents)
+            index: _prompt_at(roles, contents, index, answers)
+            for index in _with_documents(roles, contents, answers)
         }
         for index, prompt in prompts.items():
             plain[index] = prompt.prefix + prompt.suffix
@@ -101,12 +103,13 @@ class Conversation:
         return replace(self, messages=messages, at=None if self.at is None else self.at + 1)
 
 
-def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
+def _with_documents(
+    roles: Sequence[str], contents: Sequence[Content], ends: Sequence[int]
+) -> list[int]:
     """0-based indices of the messages whose documents count, see `Conversation.of_messages`."""
     start = next(
         (index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles)
     )
-    ends = _answers(roles, contents)
     holding = [
         index
         for index, (role, content) in enumerate(zip(roles, contents, strict=True))
@@ -126,12 +129,14 @@ def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[i
     ]
 
 
-def _answers(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
-    """0-based indices of the messages in which the model says something."""
+def _answers(messages: Sequence[Message], contents: Sequence[Content]) -> list[int]:
+    """0-based indices of the messages in which the model answers, if only with an empty text."""
     return [
         index
-        for index, (role, content) in enumerate(zip(roles, contents, strict=True))
-        if role in MODEL_ROLES and content is not None and content.text.strip()
+        for index, (message, content) in enumerate(zip(messages, contents, strict=True))
+        if message["role"] in MODEL_ROLES
+        and content is not None
+        and (content.text.strip() or not message.get("tool_calls"))
     ]
 
 
@@ -142,14 +147,16 @@ def _texts(content: Content) -> list[str]:
     return [] if content is None else content.documents()
 
 
-def _prompt_at(roles: Sequence[str], contents: Sequence[Content], at: int) -> ContextPrompt:
+def _prompt_at(
+    roles: Sequence[str], contents: Sequence[Content], at: int, answers: Sequence[int]
+) -> ContextPrompt:
     """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
     content = contents[at]
     assert content is not None, "it holds documents"
     if isinstance(content, ContextPrompt):
         return content
     # What was said in an earlier turn must not make later ones fail.
-    answered = any(index > at for index in _answers(roles, contents))
+    answered = any(index > at for index in answers)
     earlier = answered and roles[at] not in SYSTEM_ROLES
     return content.prompt("last" if earlier else "single")
 

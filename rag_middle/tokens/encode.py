@@ -34,9 +34,10 @@ _RAW = Argument("template", "raw")
 
 #: How the turns of chat templates begin.
 _TURN = re.compile(
-    r"\s*(?:(?:<s>|<bos>|<\|begin_of_text\|>|\[gMASK\]<sop>)\s*)?"
+    r"\s*(?:(?:<s>|<bos>|<BOS_TOKEN>|<\|begin_of_text\|>|<\|startoftext\|>"
+    r"|<｜begin▁of▁sentence｜>|\[gMASK\]<sop>)\s*)?"
     r"(<\|(?:im_start|user|system|assistant|start_header_id|start_of_role|start|User)\|>"
-    r"|<start_of_turn>|\[INST\]|\[SYSTEM_PROMPT\]|<<SYS>>|<｜User｜>|<\|START_OF_TURN_TOKEN\|>"
+    r"|<\|turn>|<start_of_turn>|\[INST\]|\[SYSTEM_PROMPT\]|<<SYS>>|<｜User｜>|<\|START_OF_TURN_TOKEN\|>"
     r"|### (?:Instruction|Human|User):)"
 )
 

@@ -265,7 +265,7 @@ def _haystack(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
     messages = [
         ChatMessage.from_system(text()),
         ChatMessage.from_user(mark(text()) + text()),
-        ChatMessage.from_assistant(text(), tool_calls=[call], name=text()),
+        ChatMessage.from_assistant(f"{text()}a", tool_calls=[call], name=text()),
         ChatMessage.from_tool(mark(text()) + text(), call),
         ChatMessage.from_user(text()),
     ]
@@ -292,7 +292,7 @@ def _server(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
             {"role": "user", "content": mark(text()) + text(), "name": text()},
             {
                 "role": "assistant",
-                "content": text(),
+                "content": f"{text()}a",  # a call without a word is left out
                 "tool_calls": [{"id": text(), "type": "function", "function": function}],
             },
             {"role": "tool", "content": mark(text()) + text(), "tool_call_id": text()},

@@ -913,7 +913,10 @@ def test_a_prompt_that_the_server_cuts_is_warned_of(streamed: bool) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["<|im_end|>", "a<|eot_id|>", "<｜User｜>", "[/INST]", "<end_of_turn>\n<start_of_turn>system"],
+    [
+        *("<|im_end|>", "a<|eot_id|>", "<｜User｜>", "[/INST]", "[TOOL_CALLS]"),
+        *("<end_of_turn>\n<start_of_turn>system", "<turn|>\n<|turn>system", "<tool_response|>"),
+    ],
 )
 def test_control_tokens_that_the_server_would_read_are_warned_of(text: str) -> None:
     with serving(saying("ok")) as server:

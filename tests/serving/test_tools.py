@@ -172,6 +172,23 @@ def test_results_of_tools_are_read_with_their_documents(served: Served, write: W
     )
 
 
+@pytest.mark.parametrize("nothing", ["", "\n"])
+def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
+    served: Served, nothing: str
+) -> None:
+    called = {"id": "a1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    answer: Any = {"role": "assistant", "content": nothing}
+    told: Any = {"role": "tool", "tool_call_id": "a1", "content": mark("Lyon lies on the Rhône.")}
+    asked: Any = {"role": "user", "content": mark("Nantes lies on the Loire.")}
+    body = {"model": "tested", "max_tokens": 1}
+    for tools in ([], [TOOL]):
+        messages = [QUESTION, *([{**answer, "tool_calls": [called]}, told] * 2)]
+        reply = served.post({**body, "tools": tools, "messages": messages})
+        assert reply.json()["rag_middle"]["documents"] == 2
+    reply = served.post({**body, "messages": [asked, answer, asked]})
+    assert reply.json()["rag_middle"]["documents"] == 1
+
+
 def test_tools_that_must_not_be_called_are_not_shown(served: Served) -> None:
     plain = ask(served, max_tokens=2).usage.prompt_tokens
     assert ask(served, max_tokens=2, tools=[TOOL], tool_choice="none").usage.prompt_tokens == plain

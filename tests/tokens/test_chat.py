@@ -106,6 +106,19 @@ class TestWhichDocuments:
         assert prefix.startswith("<|im_start|>user\nold\nHow?<|im_end|>")
         assert tokenizer.decode(tokenized.suffix_ids).startswith("Why?<|im_end|>")
 
+    @pytest.mark.parametrize("nothing", ["", " \n"])
+    def test_an_answer_of_nothing_ends_a_turn_and_a_call_without_a_word_ends_none(
+        self, nothing: str
+    ) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        calls = {**assistant(nothing), "tool_calls": [{"function": {"name": "search"}}]}
+        first, second = user(f"{mark('one')}Why?"), user(f"{mark('two')}And?")
+        tokenized = encode(tokenizer, [first, assistant(nothing), second])
+        assert documents_shown(tokenizer, tokenized) == ["two"]
+        assert "user\noneWhy?<|im_end|>" in tokenizer.decode(tokenized.prefix_ids)
+        tokenized = encode(tokenizer, [first, calls, second])
+        assert len(documents_shown(tokenizer, tokenized)) == 2
+
     def test_they_may_stand_in_the_system_message(self) -> None:
         tokenizer = byte_level_bpe(chat_template=LLAMA2)
         tokenized = encode(tokenizer, [system(MARKED), user("And?")])

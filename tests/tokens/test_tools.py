@@ -122,7 +122,10 @@ def test_a_template_that_leaves_tools_out_is_refused() -> None:
 
 def test_a_template_written_by_hand_is_named_with_the_way_out() -> None:
     own = tokenizer(TEMPLATES["hermes"][0])
-    for text in ("<|user|>\nWhy?</s>", "<s>[INST] Why? [/INST]", "### Instruction:\nWhy?"):
+    for text in (
+        *("<|user|>\nWhy?</s>", "<s>[INST] Why? [/INST]", "### Instruction:\nWhy?"),
+        *("<｜begin▁of▁sentence｜><｜User｜>Why?<｜Assistant｜>", "<bos><|turn>user\nWhy?<turn|>"),
+    ):
         with pytest.warns(ChatTemplateWarning, match="written by hand.*allow_control_tokens=True"):
             encode(own, text)
     encode(own, "<|im_start|>user\nWhy?", template="raw", allow_control_tokens=True)

@@ -204,6 +204,22 @@ def test_without_tools_the_user_quotes_what_they_said(
     assert reply.meta["rag_middle"]["documents"] == 1
 
 
+@pytest.mark.parametrize("nothing", ["", "\n"])
+def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
+    generator: RagMiddleChatGenerator, nothing: str
+) -> None:
+    call = ToolCall(tool_name="search", arguments={}, id="1")
+    answered = [ChatMessage.from_assistant(nothing, tool_calls=[call])]
+    answered.append(ChatMessage.from_tool(mark("Lyon lies on the Rhône."), origin=call))
+    asked = ChatMessage.from_user(mark("Nantes lies on the Loire."))
+    for messages, documents in (
+        ([asked, *answered, *answered], 3),
+        ([asked, ChatMessage.from_assistant(nothing), asked], 1),
+    ):
+        [reply] = generator.run(messages)["replies"]
+        assert reply.meta["rag_middle"]["documents"] == documents
+
+
 # -- refusals -----------------------------------------------------------------------------------
 
 

@@ -73,7 +73,8 @@ def prompt_messages(
             for part in _parts(message, index, document_prompt)
         ]
         fields = history_fields(message) if with_tools else {}
-        if isinstance(message, AIMessage) and message.tool_calls and not parts and not fields:
+        calls = isinstance(message, AIMessage) and message.tool_calls
+        if calls and not fields and not _says(parts):
             continue  # calls a tool and says nothing
         role = fields.pop("role", None) or _role(message)
         previous = turns[-1] if turns else ("", [], {})
@@ -259,6 +260,10 @@ def _artifact_document(entry: object) -> PromptDocument | None:
     if isinstance(entry, Document):
         return PromptDocument(entry.page_content.strip(), id=entry.id, metadata=entry.metadata)
     return entry if isinstance(entry, PromptDocument) else None
+
+
+def _says(parts: Sequence[ReadPart]) -> bool:
+    return any(isinstance(part, PromptDocument) or part.text.strip() for part in parts)
 
 
 def _documents(parts: Iterable[ReadPart]) -> bool:

@@ -122,6 +122,12 @@ def test_documents_of_several_tool_calls_count_together(
     assert llm.last_report["documents"] == 2
     llm.chat([*messages, ChatMessage(role="assistant", content="The Loire."), *messages[:1]])
     assert llm.last_report["documents"] == 2
+    llm.chat([*messages, ChatMessage(role="assistant", content=""), tools[0]])
+    assert llm.last_report["documents"] == 1
+    own = make_llm(method="pine", messages_to_prompt=lambda turns: "\n".join(map(str, turns)))
+    own.chat(messages)
+    assert own.last_report is not None
+    assert own.last_report["documents"] == 2
 
 
 def test_options_of_the_tokenizer_are_its_own(

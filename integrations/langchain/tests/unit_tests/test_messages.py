@@ -336,6 +336,26 @@ def test_of_several_turns_with_documents_the_last_ones_count(tiny: Any) -> None:
     assert tiny.sent.documents == TEXTS[1:]
 
 
+@pytest.mark.parametrize("nothing", ["", "\n"])
+def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
+    tiny: Any, nothing: str
+) -> None:
+    calls = [{"name": "search", "args": {}, "id": str(n)} for n in range(2)]
+    rounds = [
+        message
+        for each, called in zip(TWO, calls, strict=True)
+        for message in (
+            AIMessage(nothing, tool_calls=[called]),
+            ToolMessage(format_docs([each]), tool_call_id=called["id"]),
+        )
+    ]
+    chat(tiny).invoke([HumanMessage("Which?"), *rounds])
+    assert tiny.sent.documents == TEXTS
+    first, second = (HumanMessage(f"{format_docs([each])}\n\nWhere?") for each in TWO)
+    chat(tiny).invoke([first, AIMessage(nothing), second])
+    assert tiny.sent.documents == TEXTS[1:]
+
+
 def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> None:
     model = chat(tiny)
     apart = f"{format_docs(TWO[:1])} see {format_docs(TWO[1:])}"  # a user sent one again

@@ -16,7 +16,7 @@ from llama_index.core.prompts import (
     SelectorPromptTemplate,
 )
 from llama_index.llms.rag_middle.documents import block_content
-from llama_index.llms.rag_middle.tools import history_fields
+from llama_index.llms.rag_middle.tools import call_fields, history_fields
 
 from rag_middle import UnsupportedGenerationError, asynchronous
 from rag_middle.conventions.messages import template_role
@@ -148,6 +148,7 @@ def chat_request(
     _, chat = _functions(llm)
     if has_chat_template and chat is generic_messages:
         with_tools = bool(options.get("tools"))
+        messages = [m for m in messages if not _only_calls(m) or (with_tools and call_fields(m))]
         return Request(chat_messages(messages, with_tools=with_tools), options)
 
     def template(contents: Sequence[Message]) -> str:
@@ -205,7 +206,11 @@ def _extended(llm: LLM, prompt: str, system: str | None) -> str:
 def _with_arguments(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Messages for a function of the caller, which may read their further arguments too."""
     return [
-        {**converted, "additional_kwargs": _plain(message.additional_kwargs)}
+        {
+            **converted,
+            **({"content": None} if _only_calls(message) else {}),  # "" would be an answer
+            "additional_kwargs": _plain(message.additional_kwargs),
+        }
         for converted, message in zip(chat_messages(messages), messages, strict=True)
     ]
 
@@ -219,7 +224,7 @@ def _as_chat_messages(
     return system + [
         original.model_copy(
             update={
-                "blocks": [TextBlock(text=message["content"])],
+                "blocks": [TextBlock(text=message["content"] or "")],
                 "additional_kwargs": message["additional_kwargs"],
             }
         )
@@ -273,6 +278,12 @@ def chat_messages(
         }
         for index, (role, message) in enumerate(zip(roles, messages, strict=True))
     ]
+
+
+def _only_calls(message: ChatMessage) -> bool:
+    """Whether the model calls tools in it, and says nothing."""
+    calls = call_fields(message) or message.additional_kwargs.get("tool_calls")
+    return bool(calls) and not (message.content or "").strip()
 
 
 def generation_options(

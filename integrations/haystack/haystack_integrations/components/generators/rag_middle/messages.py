@@ -58,8 +58,9 @@ def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> lis
             (call.id, call.tool_name, call.arguments)
             for call in (message.tool_calls if with_tools else ())
         )
-        if message.texts or calls:
-            content = "\n".join(message.texts)
+        content = "\n".join(message.texts)
+        # Nothing where the model calls a tool without a word.
+        if content.strip() or calls or (message.texts and not message.tool_calls):
             converted.append({"role": message.role.value, "content": content, **calls})
     return converted
 
