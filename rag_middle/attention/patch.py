@@ -21,6 +21,7 @@ from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
+    attention_settings,
     is_attention,
     probe,
     rotary_modules,
@@ -74,7 +75,8 @@ class Planner(Protocol):
         ...
 
 
-_traits: OfModel[ModelTraits] = OfModel()
+#: Traits, and the settings under which they were found.
+_traits: OfModel[tuple[list[dict[str, str]], ModelTraits]] = OfModel()
 _kernels: ContextVar[Kernels] = ContextVar("kernels", default="auto")
 _stance_lock = threading.Lock()
 
@@ -85,18 +87,22 @@ def model_lock(model: nn.Module) -> ModelLock:
 
 
 def model_traits(model: PreTrainedModel) -> ModelTraits:
-    """What the attention layers of `model` are like; found out once, and after modules change."""
+    """What the attention layers of `model` are like; found out once, and after it was changed.
+
+    Changes that count are other modules, and other settings of attention modules or the config.
+    """
     with model_lock(model):
-        traits = _traits.get(model)
-        if traits is None:
+        settings = attention_settings(model)
+        known = _traits.get(model)
+        if known is None or known[0] != settings:
             with _running_eagerly(model):
-                traits = _traits.put(model, probe(model))
-        return traits
+                known = _traits.put(model, (settings, probe(model)))
+        return known[1]
 
 
 def assume_traits(model: PreTrainedModel, traits: ModelTraits) -> PreTrainedModel:
     """Say what a model is like that cannot be asked: its tensors hold no numbers. Returns it."""
-    _traits.put(model, traits)
+    _traits.put(model, (attention_settings(model), traits))
     return model
 
 

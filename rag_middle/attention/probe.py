@@ -53,10 +53,18 @@ from rag_middle.attention.seam import (
     uncompiled,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
+from rag_middle.attention.turns import modules_of
 from rag_middle.attention.windows import windows_of_masks
 from rag_middle.ops.rope import RotaryStyle, rotate
 
-__all__ = ["attention_modules", "is_attention", "probe", "rotary_modules", "text_config"]
+__all__ = [
+    "attention_modules",
+    "attention_settings",
+    "is_attention",
+    "probe",
+    "rotary_modules",
+    "text_config",
+]
 
 _PROBE_TOKENS = 6
 
@@ -65,6 +73,9 @@ _PROBE_TOKENS = 6
 _STEPS = (64.0, 8.0, 1.0)
 #: A place behind any that a model was made for: logarithms of it are large, too.
 _FAR = 2**24
+_SETTINGS = frozenset({type(None), bool, int, float, str, list, tuple, dict})
+#: The mode (``training``) is among them: requests run without dropout in any.
+_OF_ANY_MODULE = frozenset(vars(nn.Module()))
 _DRAWS = 4  # 24 random tokens: no channel is quiet in all of them
 
 
@@ -96,6 +107,22 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
         and hasattr(module, "config")
         and isinstance(getattr(module, "layer_idx", None), int)
         and "hidden_states" in parameters(type(module).forward)
+    ]
+
+
+def attention_settings(model: PreTrainedModel) -> list[dict[str, str]]:
+    """What the decoder's config and its attention modules are set to: `probe` finds their effects.
+
+    Windows, scales and caps are such settings, and may be changed while a model is in use.
+    """
+    modules = [module for module in modules_of(model) if is_attention(module)]
+    return [
+        {
+            name: repr(value)
+            for name, value in vars(part).items()
+            if type(value) in _SETTINGS and name not in _OF_ANY_MODULE
+        }
+        for part in (text_config(model), *modules)
     ]
 
 

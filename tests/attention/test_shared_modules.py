@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 import weakref
@@ -13,15 +14,23 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, MistralConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, applied
 from rag_middle.attention import model_lock, model_traits
 from rag_middle.errors import PatchIneffectiveError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES, PINE
+from rag_middle.methods import (
+    LPES,
+    PINE,
+    Method,
+    ParallelContextWindows,
+    SelfExtend,
+    ZeroTuning,
+    method_name,
+)
 from tests.contract.cases import LONG
-from tests.contract.running import prompt_logits
+from tests.contract.running import distance, prompt_logits
 from tests.contract.snapshot import snapshot
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -190,6 +199,29 @@ def test_traits_are_found_anew_where_a_module_was_replaced(base: PreTrainedModel
             False,
             True,
         ]
+
+
+@pytest.mark.parametrize("setting", ["scaling", "window"])
+@pytest.mark.parametrize(
+    "method",
+    [ParallelContextWindows(), ZeroTuning(factor=0.5), SelfExtend(group=2, window=8)],
+    ids=method_name,
+)
+def test_settings_changed_between_requests_count(setting: str, method: Method) -> None:
+    model: Any = build("set", tiny(MistralConfig, sliding_window=None), "sdpa")
+    with applied(model, method, [LONG.tokens]):
+        before = prompt_logits(model, LONG)
+    if setting == "window":
+        model.config.sliding_window = 5
+    else:
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= 2
+    unknown = copy.deepcopy(model)
+    with applied(model, method, [LONG.tokens]):
+        after = prompt_logits(model, LONG)
+    with applied(unknown, method, [LONG.tokens]):
+        torch.testing.assert_close(after, prompt_logits(unknown, LONG))
+    assert distance(after, before) > 0.01
 
 
 def test_a_method_is_tried_again_where_a_module_was_replaced(
