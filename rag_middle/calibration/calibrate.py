@@ -249,7 +249,7 @@ def calibrate(
                 trace = evaluator.trace
     if result.ranked:
         model.checked_method(result.ranked[0][0].method)  # that it reaches the model
-    profile = make_profile(identity, facts, before, result, check, trace)
+    profile = make_profile(identity, facts, before, result, check, trace, examples)
     if out is not None:
         write_profile(profile, out)
     return Calibration(profile=profile, verdict=profile.note, hidden=result.hidden, wrong=wrong)

@@ -36,7 +36,8 @@ def draw_examples(
     Every question of the search is asked once per weight, with its gold document at positions
     spread evenly from first to last: three weights stand for begin, middle and end. A held-out
     question is asked at five positions of equal weight. A question that the data repeats, with the
-    same answers and gold document, counts once.
+    same answers and gold document, counts once; with other answers, it is not held out where the
+    search asks it.
 
     Args:
         task: with gold documents and answers whose likelihood can be measured.
@@ -52,7 +53,12 @@ def draw_examples(
         CalibrationConfigError: the task has no gold documents, no single correct answers, or too
             few questions; or invalid weights.
     """
-    from rag_middle.evaluation.conditions import distinct_questions, position, spread_positions
+    from rag_middle.evaluation.conditions import (
+        distinct_questions,
+        position,
+        question_and_golds,
+        spread_positions,
+    )
 
     if not task.num_positions or not task.by_likelihood:
         raise CalibrationConfigError(
@@ -74,7 +80,10 @@ def draw_examples(
     random.Random(f"calibration {seed}").shuffle(items)
     share = min(1.0, len(items) / (questions + held_out))
     cut = round(questions * share)
-    if cut < 3 or len(items) - cut < 2:
+    # Other answers make it no other question.
+    searched = {question_and_golds(item) for item in items[:cut]}
+    unseen = [item for item in items[cut:] if question_and_golds(item) not in searched]
+    if cut < 3 or len(unseen) < 2:
         raise CalibrationConfigError(
             f"{len(items)} question{' is' if len(items) == 1 else 's are'} too few to search with "
             "some (3 at least) and check on others (2 at least). Give more data, or more of "
@@ -100,7 +109,7 @@ def draw_examples(
     positions = spread_positions(task.num_positions, _HELD_OUT_POSITIONS)
     return (
         [example(item, at, weight) for item in items[:cut] for at, weight in weight_at.items()],
-        [example(item, at) for item in items[cut:] for at in positions],
+        [example(item, at) for item in unseen for at in positions],
     )
 
 

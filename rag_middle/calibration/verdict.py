@@ -11,6 +11,7 @@ import numpy as np
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.searches import SearchResult
+from rag_middle.evaluation.conditions import question_digest
 from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
@@ -26,7 +27,8 @@ class HeldOutCheck:
     Attributes:
         scores: JSON-ready; every number as ``value``, ``low``, ``high`` of its 95 % confidence
             interval, bootstrapped over questions.
-        improves: the accuracy at the worst position gains, statistically significantly.
+        improves: the accuracy at the worst position gains, statistically significantly, and the
+            mean over positions does not fall.
     """
 
     scores: dict[str, Any]
@@ -35,7 +37,7 @@ class HeldOutCheck:
     @property
     def verdict(self) -> str:
         """One sentence."""
-        gain = self.scores["gain_of_worst_place"]
+        gain, mean = self.scores["gain_of_worst_place"], self.scores["gain_of_mean"]
         numbers = points(gain)
         if self.improves:
             return f"Held-out accuracy at the worst position improves: {numbers}."
@@ -43,6 +45,11 @@ class HeldOutCheck:
             return (
                 "Held-out accuracy is worse than that of the unmodified model: worst position "
                 f"{numbers}. These settings are not recommended."
+            )
+        if gain["low"] > 0:
+            return (
+                f"Held-out accuracy at the worst position improves ({numbers}), but the mean over "
+                f"positions falls: {points(mean)}. These settings are not recommended."
             )
         return (
             "The gain in held-out accuracy over the unmodified model is not statistically "
@@ -73,6 +80,9 @@ def check_held_out(
     both, places = Bootstrap(np.concatenate(right, axis=1), seed=seed), len(positions)
     alone = both.estimates()
     worst = both.least_gain(exact=same)
+    mean = both.estimate(
+        lambda means: means[..., places:].mean(axis=-1) - means[..., :places].mean(axis=-1)
+    )
     scores = {
         "questions": len(questions),
         "places": [
@@ -87,14 +97,11 @@ def check_held_out(
             for at, position in enumerate(positions)
         ],
         "gain_of_worst_place": _numbers(worst),
-        "gain_of_mean": _numbers(
-            both.estimate(
-                lambda means: means[..., places:].mean(axis=-1) - means[..., :places].mean(axis=-1)
-            )
-        ),
+        "gain_of_mean": _numbers(mean),
         "log_likelihood": {"before": before.log_likelihood, "after": after.log_likelihood},
     }
-    return HeldOutCheck(scores=scores, improves=worst.low > 0)
+    # Sums of the same scores in another order differ by rounding.
+    return HeldOutCheck(scores=scores, improves=worst.low > 0 and mean.value > -1e-9)
 
 
 def _numbers(estimate: Estimate) -> dict[str, float]:
@@ -109,6 +116,7 @@ def make_profile(
     result: SearchResult,
     check: HeldOutCheck | None,
     trace: list[dict[str, Any]],
+    examples: Sequence[Example],
 ) -> Profile:
     """The best settings, where they come from, and whether they help.
 
@@ -116,6 +124,7 @@ def make_profile(
         identity: of the search, as in its journal.
         before: of the unmodified model, on the prompts of the search.
         check: of the winner on held-out examples; None where there are none.
+        examples: of the search.
     """
     note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
     if not result.ranked:
@@ -142,7 +151,10 @@ def make_profile(
         recommended=None if check is None else check.improves and better,
         seed=identity["seed"],
         software=identity["software"],
-        data=identity["data"],
+        data={
+            **identity["data"],
+            "searched": sorted({question_digest(e.prompt, e.answers) for e in examples}),
+        },
         search={
             "settings": _to_json(identity["search"]),
             "criterion": identity["criterion"],

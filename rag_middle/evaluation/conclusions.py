@@ -266,8 +266,7 @@ def recommend(
         return _none(
             "no_gap",
             f"No method needed: positions differ by {amount}, which is not statistically "
-            f"significant (with these {questions} questions, a difference below "
-            f"{metric.amount(gap.value - gap.low)} goes unseen).",
+            f"significant{_unseen(gap, questions, metric, confidence)}.",
             verdicts,
         )
     if not tried:
@@ -296,6 +295,20 @@ def recommend(
     if rivals:
         text += f" As good, and not cheaper: {', '.join(rivals)}."
     return Recommendation(label=best.label, reason="helps", text=text, verdicts=tuple(verdicts))
+
+
+def _unseen(gap: Estimate, questions: int, metric: Metric, confidence: float) -> str:
+    """What these questions could not have shown, in brackets; empty where that is not known."""
+    half = gap.value - gap.low
+    if metric.share:
+        # Where no question differs, resampling has no width, and the share of those that would
+        # may still be this large.
+        half = max(half, 1 - (1 - confidence) ** (1 / questions))
+    if not half:
+        return ""
+    return (
+        f" (with these {questions} questions, a difference below {metric.amount(half)} goes unseen)"
+    )
 
 
 def _verdict(
@@ -472,10 +485,15 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
     texts = []
     controls = {control.name: control for control in summary.controls}
     closed_book, gold_only = controls.get("closed_book"), controls.get("gold_only")
-    if closed_book and closed_book.difference.includes_zero and closed_book.mean.value > 0:
+    if closed_book and closed_book.difference.high >= 0 and closed_book.mean.value > 0:
+        # With few questions no difference is significant: both values are told.
+        shown, with_documents = (
+            summary.metric.shown(mean.value) for mean in (closed_book.mean, summary[BASELINE].mean)
+        )
         texts.append(
-            "Without any documents the model does as well: it knows these answers, and the "
-            "questions do not measure reading."
+            f"Without any documents the model does not do significantly worse ({shown}, with them "
+            f"{with_documents}): as far as it knows these answers, the questions do not measure "
+            "reading."
         )
     if closed_book and gold_only and gold_only.mean.value <= closed_book.mean.value:
         texts.append(

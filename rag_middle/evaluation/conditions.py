@@ -7,12 +7,14 @@ A condition says which documents are in the prompt, and in which order. Its name
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from rag_middle.documents import Document
+from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.filler import natural_filler, random_filler
 
@@ -29,6 +31,7 @@ __all__ = [
     "chain",
     "order",
     "position",
+    "question_digest",
     "spread_positions",
 ]
 
@@ -90,10 +93,20 @@ def distinct_questions(items: Sequence[Item]) -> list[Item]:
     """
     distinct: dict[object, Item] = {}
     for item in items:
-        golds = tuple(gold.text for gold in (item.golds or (item.gold,)) if gold)
-        asked = " ".join(item.question.casefold().split())
-        distinct.setdefault((asked, item.answers, golds) if golds else item.id, item)
+        distinct.setdefault((question_and_golds(item), item.answers), item)
     return list(distinct.values())
+
+
+def question_and_golds(item: Item) -> Hashable:
+    """What repetitions of a question have in common; its id where no gold document is known."""
+    golds = tuple(gold.text for gold in (item.golds or (item.gold,)) if gold)
+    return (" ".join(item.question.casefold().split()), golds) if golds else item.id
+
+
+def question_digest(prompt: ContextPrompt, answers: Sequence[str]) -> str:
+    """By which a profile knows a question that its search asked, whatever the documents."""
+    content = json.dumps([prompt.prefix, prompt.suffix, list(answers)])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

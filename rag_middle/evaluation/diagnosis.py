@@ -28,7 +28,7 @@ from rag_middle.evaluation.conclusions import (
     order_advice,
     recommend_from,
 )
-from rag_middle.evaluation.conditions import position
+from rag_middle.evaluation.conditions import position, question_digest
 from rag_middle.evaluation.cost import measure_costs
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
@@ -246,6 +246,7 @@ def diagnose(
             *missing_answers(results),
             *filter(None, [note_on_gold(results.items)]),
             *notes(summary, shape, curves),
+            *_searched_notes(task, results),
             *_run_notes(task, results, measurement, here),
         ),
         next_steps=next_steps(
@@ -308,6 +309,32 @@ def _all_asked(task: Task, results: Results) -> bool:
     limit, asked = results.measurement.limit, len(results.items)
     every = asked + results.repeated == task.num_questions
     return every or limit is None or asked < limit
+
+
+def _searched_notes(task: Task, results: Results) -> tuple[str, ...]:
+    """Which methods have parameters that were fitted to questions asked here."""
+    any_position = position(results.positions[0])
+    asked = [
+        question_digest(task.prompt(item, any_position), item.answers) for item in results.items
+    ]
+    texts = []
+    for labelled in results.methods:
+        profiles = [part.provenance.profile for part in labelled.method.parts if part.provenance]
+        searched = {
+            digest
+            for profile in profiles
+            if isinstance(digests := profile.data.get("searched"), list)
+            for digest in digests
+            if isinstance(digest, str)
+        }
+        if shared := sum(digest in searched for digest in asked):
+            texts.append(
+                f"Parameters of {labelled.label} were fitted to {shared} of these "
+                f"{counted(len(asked), 'question')}: its scores on them may be too high. Its "
+                "profile has those on held-out questions; or ask others (other --data, or another "
+                "--seed for invented questions)."
+            )
+    return tuple(texts)
 
 
 def _run_notes(

@@ -64,7 +64,15 @@ _WORD_EDGES = "\"'`*()[]{}\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\uff08\uff09
 _WORD_EDGES += "".join(map(chr, range(0x3008, 0x3010)))
 #: ... and stops.
 _WORD_EDGES += ".!?,;:\u2026\u3001\u3002\uff01\uff0c\uff0e\uff1a\uff1b\uff1f\u0964\u061f\u060c"
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+#: What SQuAD's normalisation leaves out, and the same as printers and other keyboards write it.
+_PUNCTUATION = str.maketrans(
+    "",
+    "",
+    string.punctuation
+    + "\u2010\u2011\u2012\u2013\u2014\u2212"  # hyphens, dashes, the minus of formulas
+    + "\u2018\u2019\u201a\u201b\u02bc\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a"  # quotes
+    + "\u2026\u2044",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +146,8 @@ def metric(name: str) -> Metric:
 def normalized(text: str) -> str:
     """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces.
 
-    Differs: an accent beside its letter (NFD) and the letter with its accent (NFC) are the same.
+    Differs: an accent beside its letter (NFD) and the letter with its accent (NFC) are the same,
+    and quotes, dashes and apostrophes of printers are punctuation too.
     """
     plain = _composed(text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())

@@ -157,6 +157,21 @@ def test_a_question_that_the_data_repeats_is_not_held_out_from_itself(tmp_path: 
     assert asked[0].isdisjoint(asked[1])
 
 
+def test_a_question_with_other_answers_is_not_held_out_from_itself(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"question": f"Who is {n}?", "answers": answers, "gold": f"{n} is A{n} B{n}."})
+        for n in range(20)
+        for answers in ([f"A{n}"], [f"B{n}", f"A{n}"], [f"A{n} B{n}"])
+    ]
+    data = tmp_path / "q.jsonl"
+    data.write_text("\n".join(lines), encoding="utf-8")
+    task = task_for_file(data, documents=3)
+    searched, held_out = draw_examples(task, "lpes", questions=10, held_out=50)
+    asked = [{example.prompt.suffix for example in part} for part in (searched, held_out)]
+    assert all(asked)
+    assert asked[0].isdisjoint(asked[1])
+
+
 def test_repetitions_side_by_side_leave_the_numbers_of_questions(tmp_path: Path) -> None:
     lines = [
         json.dumps({"question": f"Who is {n}?", "answers": [f"A{n}"], "gold": f"{n} is A{n}."})

@@ -57,6 +57,14 @@ def test_a_gain_elsewhere_does_not_count() -> None:
     assert not result.improves
 
 
+def test_a_gain_at_the_worst_position_that_the_others_pay_for_is_none() -> None:
+    result = check(["101"] * 90 + ["111"] * 10, ["010"] * 50 + ["101"] * 50)
+    assert result.scores["gain_of_worst_place"]["low"] > 0
+    assert result.scores["gain_of_mean"]["value"] < 0
+    assert not result.improves
+    assert "but the mean over positions falls: −" in result.verdict
+
+
 def test_the_interval_has_the_width_of_the_binomial() -> None:
     result = check(["1"] * 200 + ["0"] * 200, ["1"] * 400)
     gain = result.scores["gain_of_worst_place"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from rag_middle.calibration import LayerSearch, calibrate, draw_examples
 from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, fitted_presets
 from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import resolve_method
-from rag_middle.profiles import Profile, measured_profiles
+from rag_middle.profiles import Profile, measured_profiles, write_profile
 from rag_middle.reader import reader_path
 from tests.evaluation.fake_models import fake_reader
 from tests.shipped_profiles import shipping
@@ -72,3 +73,20 @@ def test_what_is_shipped_for_the_reader_was_fitted_to_its_weights() -> None:
         assert profile.model.weights_sample == here.weights_sample
         assert profile.scores["held_out"], name
         assert profile.note, name
+
+
+def test_a_diagnosis_says_which_of_its_questions_a_method_was_fitted_to(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    examples, held_out = draw_examples(TASK, "lpes", questions=6, held_out=4)
+    search = LayerSearch(generations=0, population=2, parents=2, control_points=2)
+    path = tmp_path / "lpes.json"
+    fitted = calibrate(model, search, examples, held_out).profile
+    write_profile(replace(fitted, recommended=True), path)
+
+    def notes(seed: int) -> str:
+        measurement = Measurement(limit=10, positions=2, seed=seed, max_new_tokens=2)
+        return " ".join(diagnose(model, TASK, [f"profile:{path}"], measurement, cost=False).notes)
+
+    assert f"Parameters of profile:{path} were fitted to 6 of these 10 questions" in notes(0)
+    assert "were fitted to" not in notes(1)

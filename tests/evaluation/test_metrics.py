@@ -21,6 +21,21 @@ def test_normalisation_drops_case_punctuation_articles_and_spaces() -> None:
     assert normalized("  The  Rhône, and\tan  Otter's tail! ") == "rhône and otters tail"
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("L\u2019Aquila", "It is L'Aquila."),
+        ("St. John's", "In St. John\u2019s"),
+        ("\u201cHamlet\u201d", 'The play is "Hamlet".'),
+        ("\u00abLe Monde\u00bb", "Le Monde"),
+        ("1990\u20131995", "From 1990-1995."),
+        ("Jean-Paul", "Jean\u2011Paul Sartre"),
+    ],
+)
+def test_quotes_and_dashes_of_printers_are_punctuation(answer: str, said: str) -> None:
+    assert best_subspan_em(said, [answer]) == 1
+
+
 def test_an_answer_inside_a_sentence_counts() -> None:
     assert best_subspan_em("It was Wilhelm Conrad Röntgen, in 1901.", ["Marie", "Conrad Röntgen"])
     assert not best_subspan_em("Nobody knows.", ["Röntgen"])

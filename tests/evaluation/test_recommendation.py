@@ -128,3 +128,16 @@ def test_likelihoods_are_compared_too() -> None:
     advice = recommend({"none": base, "pine": better}, METRICS["log_likelihood"])
     assert advice.label == "pine"
     assert advice.verdicts[0].worst_difference.value == pytest.approx(2.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("questions", "unseen"), [(20, "13.9 points"), (100, "3.0 points")])
+def test_questions_that_are_all_answered_may_still_hide_a_difference(
+    questions: int, unseen: str
+) -> None:
+    text = recommend({"none": np.ones((questions, 5))}, ACCURACY).text
+    assert f"with these {questions} questions, a difference below {unseen} goes unseen" in text
+
+
+def test_of_likelihoods_that_are_all_alike_nothing_is_said_to_go_unseen() -> None:
+    text = recommend({"none": np.full((20, 5), -1.0)}, METRICS["log_likelihood"]).text
+    assert "goes unseen" not in text

@@ -64,7 +64,7 @@ class Helmet(PublishedTask):
     """
 
     name: ClassVar[str] = "helmet"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "HELMET"
     source: ClassVar[str] = "princeton-nlp/HELMET (MIT)"
     metrics: ClassVar[tuple[str, ...]] = ("best_subspan_em",)

@@ -61,7 +61,7 @@ class OwnQuestions(Task):
     """
 
     name: ClassVar[str] = "own_questions"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions of a file"
 
@@ -224,7 +224,7 @@ class MultiDocumentQA(OwnQuestions):
     """
 
     name: ClassVar[str] = "multi_document_qa"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Multi-document question answering"
     max_new_tokens: ClassVar[int] = 100
 

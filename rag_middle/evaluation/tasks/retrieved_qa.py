@@ -32,7 +32,7 @@ class RetrievedQA(Task):
     """
 
     name: ClassVar[str] = "retrieved_qa"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Questions over retrieved documents"
     controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
 
