@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 # Haystack tells its makers who uses it, and reads this when it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
@@ -46,6 +47,12 @@ def _no_event_loop_of_the_main_thread() -> None:
     examples call it too, so this stands here and not with LlamaIndex's own tests.
     """
     asyncio.set_event_loop(None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Tests and fixtures draw the same numbers whatever ran before them, in whichever worker."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
