@@ -163,7 +163,7 @@ class BatchQueue:
         self._free_since = 0.0
         self._coming = 0
         self._most_open = 0  # jobs that waited or ran at the same time, since the last batch began
-        self._thread = ModelThread(self._serve, name="rag-middle-serving", stop=self._stop)
+        self._thread = ModelThread(self._serve, name="rag-middle-serving", stop=self.cancel_all)
         metrics.watch_queue(lambda: len(self._waiting), lambda: len(self._running))
 
     def start(self) -> None:
@@ -201,7 +201,7 @@ class BatchQueue:
         """
         with self._changed:
             if self._closed:
-                raise ApiError(503, "The server is shutting down.", headers={"Retry-After": "5"})
+                raise _shutting_down()
             self._waiting = [job for job in self._waiting if not job.cancel.is_set()]
             if len(jobs) > self._max_waiting:
                 raise ApiError(
@@ -235,15 +235,14 @@ class BatchQueue:
             self._thread.join(timeout)
 
     def cancel_all(self) -> None:
-        """End what runs after the token under way, and what waits."""
+        """Take no more jobs; end what runs after the token under way, and what waits."""
         with self._changed:
+            self._closed = True
             for job in (*self._waiting, *self._running):
                 job.cancel.set()
+            for job in self._waiting:  # no batch will, and somebody waits for an event
+                job.end(_shutting_down())
             self._changed.notify_all()
-
-    def _stop(self) -> None:
-        self.cancel_all()
-        self.close(timeout=0)
 
     def _serve(self) -> None:
         try:
@@ -323,6 +322,12 @@ class BatchQueue:
             _log.error("A batch of %d failed.", len(jobs), exc_info=error)
         for job in jobs:
             job.end(error)
+
+
+def _shutting_down() -> ApiError:
+    return ApiError(
+        503, "The server is shutting down.", code="shutting_down", headers={"Retry-After": "5"}
+    )
 
 
 def run_in_thread(work: Callable[[], _Result]) -> _Result:

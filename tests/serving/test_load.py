@@ -255,6 +255,26 @@ def test_what_takes_too_long_is_ended_at_the_end(
     assert len(slow) < 200
 
 
+def test_what_waits_at_the_end_is_refused_at_once(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model)
+    queue = server.server.config.app.state.queue
+    methods = ("none", "ms_poe", "attention_buckets")  # do not share batches
+    body = {"model": "tested", "max_tokens": 400, "messages": [{"role": "user", "content": "Why?"}]}
+    with ThreadPoolExecutor(len(methods)) as pool:
+        asked = [pool.submit(server.post, {**body, "method": name, "n": 2}) for name in methods]
+        wait_until(lambda: metric(server, "rag_middle_waiting") == 4 and len(slow) > 3)
+        queue.cancel_all()
+        refused = [each.result(10) for each in asked]
+    late = server.post(body)
+    for response in (*refused, late):
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "shutting_down"
+    wait_until(lambda: not any(t.name == "rag-middle-serving" for t in threading.enumerate()))
+    assert len(slow) < 200
+
+
 def test_a_mistake_in_the_model_is_an_error_and_not_the_end(
     serve: Serve, tiny_model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
