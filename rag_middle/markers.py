@@ -240,10 +240,10 @@ def marker_key() -> bytes:
 
 @cache
 def _derived_key(secret: str) -> bytes:
-    length = len(secret.strip())
-    if length < _SHORTEST_KEY:
+    secret = secret.strip()  # what comes from a file often ends with a line
+    if len(secret) < _SHORTEST_KEY:
         raise PromptError(
-            f"{MARKER_KEY_VARIABLE} has {length} characters and needs at least "
+            f"{MARKER_KEY_VARIABLE} has {len(secret)} characters and needs at least "
             f"{_SHORTEST_KEY}, so that nobody can guess it. Make one with `python -c 'import "
             "secrets; print(secrets.token_hex(32))'`, or unset it for a key of this process only."
         )

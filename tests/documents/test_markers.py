@@ -194,8 +194,9 @@ class TestKey:
         assert alone not in (shared, mark("Lyon."))
         with pytest.warns(UnreadMarkersWarning, match=MARKER_KEY_VARIABLE):
             assert parse(shared) == ContextPrompt(suffix=shared)
-        monkeypatch.setenv(MARKER_KEY_VARIABLE, key)
-        assert mark("Lyon.") == shared
+        for end in ("", "\n", "\r\n"):  # of a file
+            monkeypatch.setenv(MARKER_KEY_VARIABLE, key + end)
+            assert mark("Lyon.") == shared
         assert texts_of(parse(shared)) == ["Lyon."]
         assert texts_of(parse(alone, trusted=True)) == ["Lyon."]
 
