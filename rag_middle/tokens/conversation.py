@@ -47,8 +47,8 @@ class Conversation:
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
         """Take the documents of the system messages at the start and of the last turn that has any.
 
-        A turn ends where the model answers, if only with an empty text; calling a tool without a
-        word ends none. Documents of several messages are put together where the first one stands:
+        A turn ends where the model answers, if only with an empty text; calling a tool ends none,
+        whatever is said or thought before. Documents of several messages are put together where the first one stands:
         each is there once for every message that holds it, so a document that a user sends again is
         one more and takes no other's place. Documents of earlier turns become plain text, and so do
         those in a string of the model: nobody retrieved what it said. An answered message that
@@ -130,13 +130,19 @@ def _with_documents(
 
 
 def _answers(messages: Sequence[Message], contents: Sequence[Content]) -> list[int]:
-    """0-based indices of the messages in which the model answers, if only with an empty text."""
+    """0-based indices of the messages in which the model answers, if only with an empty text.
+
+    A call is none, unless it comes with words and the user speaks next: nothing returns then.
+    """
+    following = [*(message["role"] for message in messages[1:]), None]
     return [
         index
-        for index, (message, content) in enumerate(zip(messages, contents, strict=True))
+        for index, (message, content, speaker) in enumerate(
+            zip(messages, contents, following, strict=True)
+        )
         if message["role"] in MODEL_ROLES
         and content is not None
-        and (content.text.strip() or not message.get("tool_calls"))
+        and (not message.get("tool_calls") or (speaker == "user" and content.text.strip()))
     ]
 
 

@@ -187,6 +187,10 @@ def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
         assert reply.json()["rag_middle"]["documents"] == 2
     reply = served.post({**body, "messages": [asked, answer, asked]})
     assert reply.json()["rag_middle"]["documents"] == 1
+    thought: Any = {**answer, "content": "<think>Where?</think>", "tool_calls": [called]}
+    messages = [asked, *([thought, told] * 2)]
+    reply = served.post({**body, "tools": [TOOL], "messages": messages})
+    assert reply.json()["rag_middle"]["documents"] == 3
 
 
 def test_tools_that_must_not_be_called_are_not_shown(served: Served) -> None:

@@ -119,6 +119,16 @@ class TestWhichDocuments:
         tokenized = encode(tokenizer, [first, calls, second])
         assert len(documents_shown(tokenizer, tokenized)) == 2
 
+    @pytest.mark.parametrize("words", ["Let me look.", "<think>Where?</think>"])
+    def test_a_call_with_words_ends_a_turn_where_the_user_speaks_next(self, words: str) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        calls = {**assistant(words), "tool_calls": [{"function": {"name": "search"}}]}
+        first, second = user(f"{mark('one')}Why?"), user(f"{mark('two')}And?")
+        told = {"role": "tool", "content": mark("two")}
+        for following, documents in ((told, 2), (second, 1)):
+            tokenized = encode(tokenizer, [first, calls, following])
+            assert len(documents_shown(tokenizer, tokenized)) == documents
+
     def test_they_may_stand_in_the_system_message(self) -> None:
         tokenizer = byte_level_bpe(chat_template=LLAMA2)
         tokenized = encode(tokenizer, [system(MARKED), user("And?")])

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, create_model
 
 from langchain_rag_middle import ChatRagMiddle, DocumentPrompt
 from langchain_rag_middle.schemas import json_schema_of, openai_tool_of
-from rag_middle import ChatTemplateError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import ChatTemplateError, RagMiddleModel, UnsupportedGenerationError, mark
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
 
@@ -152,6 +152,23 @@ def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
     assert (used["method"], used["applied"], used["documents"]) == ("pine", True, 4)
     assert "<tool_response>" in local.sent.text
     assert local.sent.text.count("<tool_call>") == 2  # the template's example, and the call
+
+
+@pytest.mark.parametrize("said", ["", "Let me look.", "<think>Where?</think>"])
+def test_documents_of_all_steps_of_an_agent_count_together(
+    local: Any, write: Write, said: str
+) -> None:
+    texts = iter(["Lyon lies on the Rhône.", "Nantes lies on the Loire."])
+
+    def search(query: str) -> str:
+        """Find documents."""
+        return mark(next(texts))
+
+    local.checked_method("pine")  # as above
+    write(local, f"{said}{CALL}", f"{said}{CALL}", f"{said}On the Loire.")
+    agent = create_agent(chat(local, method="pine"), [search])
+    agent.invoke({"messages": [HumanMessage("Where is Nantes?")]})
+    assert [len(prompt.documents_ids) for prompt in local.sent.prompts] == [0, 1, 2]
 
 
 def test_what_a_tool_returns_stays_text(local: Any, write: Write) -> None:
