@@ -48,12 +48,12 @@ class Conversation:
         """Take the documents of the system messages at the start and of the last turn that has any.
 
         A turn ends where the model answers, if only with an empty text; calling a tool ends none,
-        whatever is said or thought before. Documents of several messages are put together where the first one stands:
-        each is there once for every message that holds it, so a document that a user sends again is
-        one more and takes no other's place. Documents of earlier turns become plain text, and so do
-        those in a string of the model: nobody retrieved what it said. An answered message that
-        holds only documents of the system messages is such an earlier one, whatever other documents
-        there are: frameworks fill in history as if it were a template.
+        whatever is said or thought before. Documents of several messages are put together where the
+        first one stands: each is there once for every message that holds it, so a document that a
+        user sends again is one more and takes no other's place. Documents of earlier turns become
+        plain text, and so do those in a string of the model: nobody retrieved what it said. An
+        answered message that holds only documents of the system messages is such an earlier one,
+        whatever other documents there are: frameworks fill in history as if it were a template.
 
         A content is a string or `MarkedText`, with marked documents or without, or a
         `ContextPrompt`.
