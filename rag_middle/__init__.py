@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rag_middle import errors
+from rag_middle import (
+    errors,
+    markers,  # noqa: F401 - here, so that its key is drawn before a process forks
+)
 from rag_middle.errors import *  # noqa: F403 - all of them are public
 from rag_middle.layout import PromptLayout
 from rag_middle.lazy import names_on_first_use

@@ -46,7 +46,8 @@ def check_output_folder(folder: Path) -> None:
 def check_readable(path: Path, what: str, kind: str, error: type[RagMiddleError]) -> None:
     """Raise `error` where there is no such file; `kind` says what it should be."""
     if not os.path.isfile(path):
-        problem = "it is a folder" if os.path.isdir(path) else "there is none"
+        other = "it is a folder" if os.path.isdir(path) else "it is no regular file"
+        problem = other if os.path.exists(path) else "there is none"
         raise error(
             f"The {what} {str(path)!r} cannot be read ({problem}). Pass the path of {kind}."
         )

@@ -236,5 +236,6 @@ def _announce(settings: ServerSettings, host: str) -> None:
         tell(
             "Warning",
             "yellow",
-            f"everybody who reaches {host} can use this server: set RAG_MIDDLE_API_KEY.",
+            f"everybody who reaches {host or 'this machine'} can use this server: set "
+            "RAG_MIDDLE_API_KEY.",
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import PromptError
+from rag_middle.wording import quoted
 
 __all__ = ["MODEL_ROLES", "SYSTEM_ROLES", "Conversation", "Message", "message_of"]
 
@@ -185,8 +186,8 @@ def _content(message: Message, index: int) -> Content:
     if not isinstance(role, str) or not isinstance(content, str | Content):
         raise PromptError(
             f"Message {index} needs a role and a content: strings, or a ContextPrompt as content; "
-            f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
-            "into one string."
+            f"got role={quoted(role)} and content of type {type(content).__name__}. Join content "
+            "blocks into one string."
         )
     if isinstance(content, str):
         content = MarkedText(content)

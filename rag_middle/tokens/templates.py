@@ -138,9 +138,10 @@ class ChatTemplate:
             if isinstance(error, TypeError) and not tools:
                 raise  # of an option
             # Not all of its words: transformers adds the whole prompt to some of its own.
+            roles = [shortened(message["role"], 30) for message in messages]
             raise ChatTemplateError(
                 f"The chat template refuses the messages: {shortened(str(error), 200)}. Roles "
-                f"given: {[message['role'] for message in messages]}."
+                f"given: {roles}."
             ) from error
         return str(rendered)
 

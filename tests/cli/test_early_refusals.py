@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,8 @@ WITHOUT_TORCH = [
     ("diagnose --positions 1", "--positions"),
     ("diagnose --limit 0", "--limit"),
     ("diagnose --seed -1", "--seed"),
-    ("diagnose --data {gone}", "cannot be read"),
+    ("diagnose --data {gone}", "cannot be read (there is none)"),
+    (f"diagnose --data {os.devnull}", "cannot be read (it is no regular file)"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),
     ("diagnose --out {below_file}", "Nothing can be written"),
     ("diagnose --context-window 0", "--context-window"),

@@ -174,9 +174,10 @@ class TestOnlyWhatMarkMadeCounts:
 
 
 class TestKey:
-    def marked_elsewhere(self, key: str | None) -> str:
+    def marked_elsewhere(
+        self, key: str | None, code: str = "from rag_middle import mark; print(mark('Lyon.'))"
+    ) -> str:
         environment = {name: v for name, v in os.environ.items() if name != MARKER_KEY_VARIABLE}
-        code = "from rag_middle import mark; print(mark('Lyon.'))"
         done = subprocess.run(
             [sys.executable, "-c", code],
             env=environment | ({MARKER_KEY_VARIABLE: key} if key else {}),
@@ -185,6 +186,12 @@ class TestKey:
             check=True,
         )
         return done.stdout.strip()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+    def test_a_process_that_forks_before_it_marks_anything_shares_it(self) -> None:
+        code = "import os, rag_middle\nif os.fork(): os.wait()\nprint(rag_middle.mark('Lyon.'))"
+        child, parent = self.marked_elsewhere(None, code).splitlines()
+        assert child == parent
 
     def test_processes_agree_if_they_share_it_and_only_then(
         self, monkeypatch: pytest.MonkeyPatch

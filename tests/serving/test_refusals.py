@@ -29,6 +29,7 @@ from rag_middle.serving.gate import Gate
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
+from tests.serving.test_load import wait_until
 
 MESSAGES = [{"role": "user", "content": "Which river?"}]
 
@@ -351,6 +352,21 @@ def test_a_request_that_does_not_come_keeps_no_connection(
             received += part
         assert received.count(b" 200 ") == answers
         assert time.monotonic() - started < 5.5  # between requests: uvicorn's own five seconds
+    assert httpx.get(f"{patient.url}/health").status_code == 200
+
+
+def test_an_answer_that_is_not_taken_keeps_no_connection(serve: Serve, server: Served) -> None:
+    patient = serve(server.model, client_timeout=0.3)
+    connections = patient.server.server_state.connections
+    address = urlsplit(patient.url)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.settimeout(1)
+        connection.connect((address.hostname, address.port))
+        with suppress(OSError):  # the server takes no more, or has ended the connection
+            while True:
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
+        wait_until(lambda: not connections)
     assert httpx.get(f"{patient.url}/health").status_code == 200
 
 

@@ -256,6 +256,14 @@ def test_messages_that_the_template_refuses_are_reported_in_its_words() -> None:
         encode(tokenizer, [assistant("a"), user("b")])
 
 
+def test_a_text_where_a_role_is_expected_is_not_quoted_in_full() -> None:
+    tokenizer = byte_level_bpe(chat_template=GEMMA)
+    for role in ("secret " * 100, ["secret " * 100]):
+        with pytest.raises(PromptError) as caught:
+            encode(tokenizer, [{"role": role, "content": "a"}])
+        assert len(str(caught.value)) < 600
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
