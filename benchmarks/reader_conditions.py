@@ -28,6 +28,7 @@ from rag_middle.evaluation import (
     grid_of,
     run,
 )
+from rag_middle.evaluation.diagnosis import searched_notes
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.reader import reader_path
 from rag_middle.reader.distractors import DISTRACTORS, Distractors
@@ -43,9 +44,10 @@ def measured(
     grid: Sequence[int],
     questions: int,
     records: Path,
-) -> dict[str, Grid]:
-    """A grid per kind of distractor."""
+) -> tuple[dict[str, Grid], dict[str, tuple[str, ...]]]:
+    """A grid per kind of distractor, and notes on questions that methods were fitted to."""
     grids: dict[str, Grid] = {}
+    notes = {}
     for kind in distractors:
         task = InventedDocuments(documents=grid[-1], distractors=kind, cited=True)
         results = run(
@@ -57,8 +59,8 @@ def measured(
         )
         measured_grid = grid_of(results, runs=len(distractors))
         assert measured_grid is not None
-        grids[kind] = measured_grid
-    return grids
+        grids[kind], notes[kind] = measured_grid, searched_notes(results)
+    return grids, notes
 
 
 def rows_of(grids: Mapping[str, Grid]) -> list[dict[str, Any]]:
@@ -98,10 +100,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def page(grids: Mapping[str, Grid], rows: Sequence[Mapping[str, Any]], known: Facts) -> str:
+def page(
+    grids: Mapping[str, Grid],
+    notes: Mapping[str, Sequence[str]],
+    rows: Sequence[Mapping[str, Any]],
+    known: Facts,
+) -> str:
     """The page that `--output` writes."""
     sentences = "\n\n".join(
-        f"**{kind}**\n\n" + "\n".join(f"- {sentence}" for sentence in grid.sentences)
+        f"**{kind}**\n\n"
+        + "\n".join(f"- {sentence}" for sentence in (*grid.sentences, *notes[kind]))
         for kind, grid in grids.items()
     )
     count = sum(row["method"] != BASELINE for row in rows)
@@ -133,7 +141,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = RagMiddleModel.from_pretrained(str(reader_path()))
-    grids = measured(model, args.distractors, args.methods, args.grid, args.questions, args.records)
+    grids, notes = measured(
+        model, args.distractors, args.methods, args.grid, args.questions, args.records
+    )
     rows = rows_of(grids)
     plain = [
         {name: asdict(v) if isinstance(v, Estimate) else v for name, v in row.items()}
@@ -142,7 +152,7 @@ def main() -> None:
     known = facts(None, timed=False, questions=args.questions)
     report(table(rows), plain, known, args.output)
     if args.output:
-        text = page(grids, rows, known)
+        text = page(grids, notes, rows, known)
         args.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

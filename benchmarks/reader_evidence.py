@@ -37,6 +37,7 @@ from rag_middle.evaluation import (
     run,
 )
 from rag_middle.evaluation.conditions import CHANGES
+from rag_middle.evaluation.diagnosis import searched_notes
 from rag_middle.evaluation.metrics import answer_stated
 from rag_middle.reader import reader_path
 
@@ -71,17 +72,18 @@ def first_step(results: Results) -> Estimate:
 
 def measured(
     model: RagMiddleModel, methods: Sequence[str], questions: int, records: Path
-) -> tuple[dict[str, Factors], dict[str, Estimate], Summary]:
-    """Rows and columns by task, the first step of multi-hop questions, and the controls."""
+) -> tuple[dict[str, Factors], dict[str, tuple[str, ...]], dict[str, Estimate], Summary]:
+    """Rows and columns by task, with notes; the first step of multi-hop questions; controls."""
     how = {"limit": questions, "max_new_tokens": 20, "max_batch_size": 16}
     tables: dict[str, Factors] = {}
+    notes = {}
     first_steps: dict[str, Estimate] = {}
     for name, task in TASKS.items():
         file = records / f"{name.replace(' ', '_')}.jsonl"
         results = run(model, task, methods, Measurement(positions=3, **how), records=file)
         table = factors_of(results, runs=len(TASKS))
         assert table is not None
-        tables[name] = table
+        tables[name], notes[name] = table, searched_notes(results)
         if isinstance(task, MultiHop):
             first_steps[name] = first_step(results)
     controls = run(
@@ -91,7 +93,7 @@ def measured(
         Measurement(positions=3, controls=True, changes=CHANGES, **how),
         records=records / "controls.jsonl",
     )
-    return tables, first_steps, controls.summary()
+    return tables, notes, first_steps, controls.summary()
 
 
 def rows_of(tables: Mapping[str, Factors]) -> list[dict[str, Any]]:
@@ -140,6 +142,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def page(
     tables: Mapping[str, Factors],
+    notes: Mapping[str, Sequence[str]],
     first_steps: Mapping[str, Estimate],
     controls: Summary,
     rows: Sequence[Mapping[str, Any]],
@@ -148,7 +151,7 @@ def page(
     """The page that `--output` writes."""
     lines = []
     for name, factors in tables.items():
-        sentences = list(factors.sentences)
+        sentences = [*factors.sentences, *notes[name]]
         if name in first_steps:
             sentences.append(
                 f"{first_steps[name].text(share=True)} % of the unmodified model's answers to the "
@@ -195,7 +198,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = RagMiddleModel.from_pretrained(str(reader_path()))
-    tables, first_steps, controls = measured(model, args.methods, args.questions, args.records)
+    tables, notes, first_steps, controls = measured(
+        model, args.methods, args.questions, args.records
+    )
     rows = rows_of(tables)
     plain = [
         {name: asdict(v) if isinstance(v, Estimate) else v for name, v in row.items()}
@@ -204,7 +209,7 @@ def main() -> None:
     known = facts(None, timed=False, questions=args.questions)
     report(table(rows), plain, known, args.output)
     if args.output:
-        text = page(tables, first_steps, controls, rows, known)
+        text = page(tables, notes, first_steps, controls, rows, known)
         args.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

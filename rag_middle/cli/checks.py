@@ -9,7 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_middle.errors import EvaluationDataError, OutputWriteError, RagMiddleError
+from rag_middle.errors import (
+    EvaluationDataError,
+    OutputWriteError,
+    RagMiddleError,
+    UnsupportedGenerationError,
+)
 from rag_middle.files import reason
 from rag_middle.wording import Argument
 
@@ -67,7 +72,18 @@ def check_method(method: str, method_options: dict[str, Any] | None = None) -> N
 
 
 def check_generation(options: dict[str, Any]) -> None:
-    """Raises UnsupportedGenerationError where fields of `GenerationOptions` are refused."""
+    """Raises UnsupportedGenerationError where fields of `GenerationOptions` are refused.
+
+    And those of sampling without it: Python and the server, whose callers set them for other
+    requests too, take them.
+    """
     from rag_middle.generation import GenerationOptions
 
-    GenerationOptions(**options)
+    given = GenerationOptions(**options)
+    for name in ("top_p", "top_k", "typical_p"):
+        if not given.temperature and getattr(given, name) != getattr(GenerationOptions(), name):
+            raise UnsupportedGenerationError(
+                Argument(name), " says what to sample from, and without ",
+                Argument("temperature"), " nothing is sampled: add it, such as ",
+                Argument("temperature", 0.7), ".",
+            )  # fmt: skip

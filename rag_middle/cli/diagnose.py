@@ -202,6 +202,10 @@ def diagnose(
     check_output_folder(out)
     backend, spreads = running["backend"], running["workers"] > 1 or running["backend"] == "ray"
     check_backend(backend)
+    if measured["scoring"] == "likelihood" and measured["max_new_tokens"] is not None:
+        raise typer.BadParameter(
+            "by likelihood nothing is generated: leave it out.", param_hint="--max-new-tokens"
+        )
     fewer, most = _grid(measured.pop("grid", None), asked.get("documents"))
     asked |= {} if most is None else {"documents": most}
     names = None if methods is None else _split(methods)
@@ -213,7 +217,7 @@ def diagnose(
         if spreads:
             raise typer.BadParameter(
                 "the model behind --endpoint answers several requests at a time: see "
-                "--concurrency. Leave out --workers and --backend.",
+                "--batch-size. Leave out --workers and --backend.",
                 param_hint="--workers",
             )
         for name in ("none", *(names or ())):
@@ -249,7 +253,7 @@ def diagnose(
     from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
     from rag_middle.evaluation.diagnosis import default_methods
     from rag_middle.evaluation.plots import new_figure
-    from rag_middle.evaluation.report import InterimReport
+    from rag_middle.evaluation.report import InterimReport, run_notes
     from rag_middle.evaluation.stopping import looks
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
     from rag_middle.evaluation.wrong_answers import repeated_note
@@ -314,11 +318,13 @@ def diagnose(
         factors = factors_of(results)
         assert factors is not None  # there is a layout
         result, files = factors, write_evaluation(results, out, **shown)
+    notes = () if layout is None else run_notes(results)  # a diagnosis has its own
     if as_json:
-        print_json({**result.to_dict(), "report": str(files.html)})
+        noted = {} if layout is None else {"notes": notes}
+        print_json({**result.to_dict(), **noted, "report": str(files.html)})
         return
     if isinstance(result, Factors):
-        show_factors(console(), result)
+        show_factors(console(), result, notes)
     else:
         show_diagnosis(console(), result)
     print_text(f"{files.html}\n")

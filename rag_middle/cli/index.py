@@ -112,9 +112,11 @@ def index(
     splitter = None if chunk_size is None else _splitter(len, chunk_size)
     wanted: dict[str, Any] = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
     built = None
-    if precompute is not None:
+    if precompute is None:
+        _check_unused(loading)
+    else:
         _check_model(precompute, loading)
-    elif not rebuild:
+    if precompute is None and not rebuild:
         built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
     if built is None:
         device = placed(loading).get("device")  # an embedder is not spread
@@ -163,6 +165,18 @@ def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, A
     cache = DocumentCache(max_bytes=0, directory=states_folder(folder))
     model = RagMiddleModel.from_pretrained(name, document_cache=cache, **placed(loading))
     return precompute(built.index, model, PromptTemplate.of_model(name))
+
+
+def _check_unused(loading: dict[str, Any]) -> None:
+    """Refuse what says how to load a model where there is none; an embedder has a device too."""
+    for parameter in LOADING:
+        value = loading.get(parameter.name)
+        if parameter.name != "device" and value not in (None, parameter.default):
+            raise typer.BadParameter(
+                "it is about the model of --precompute, and says nothing to the embedder: name "
+                "that model, or leave this out.",
+                param_hint=f"--{parameter.name.replace('_', '-')}",
+            )
 
 
 def _check_model(name: str, loading: dict[str, Any]) -> None:

@@ -104,8 +104,11 @@ def question_and_golds(item: Item) -> Hashable:
 
 
 def question_digest(prompt: ContextPrompt, answers: Sequence[str]) -> str:
-    """By which a profile knows a question that its search asked, whatever the documents."""
-    content = json.dumps([prompt.prefix, prompt.suffix, list(answers)])
+    """By which a profile knows a question that its search asked, whatever the documents.
+
+    And whatever the instruction, which stands before them.
+    """
+    content = json.dumps([prompt.suffix, list(answers)])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -246,7 +246,7 @@ def diagnose(
             *missing_answers(results),
             *filter(None, [note_on_gold(results.items)]),
             *notes(summary, shape, curves),
-            *_searched_notes(task, results),
+            *searched_notes(results),
             *_run_notes(task, results, measurement, here),
         ),
         next_steps=next_steps(
@@ -311,11 +311,12 @@ def _all_asked(task: Task, results: Results) -> bool:
     return every or limit is None or asked < limit
 
 
-def _searched_notes(task: Task, results: Results) -> tuple[str, ...]:
+def searched_notes(results: Results) -> tuple[str, ...]:
     """Which methods have parameters that were fitted to questions asked here."""
-    any_position = position(results.positions[0])
+    any_condition = results.measurement.conditions(results.task)[0]
     asked = [
-        question_digest(task.prompt(item, any_position), item.answers) for item in results.items
+        question_digest(results.task.prompt(item, any_condition), item.answers)
+        for item in results.items
     ]
     texts = []
     for labelled in results.methods:

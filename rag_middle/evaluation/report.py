@@ -18,7 +18,7 @@ from rag_middle.evaluation.charts import (
     position_chart,
 )
 from rag_middle.evaluation.conclusions import comparisons
-from rag_middle.evaluation.diagnosis import Diagnosis
+from rag_middle.evaluation.diagnosis import Diagnosis, searched_notes
 from rag_middle.evaluation.factors import Factors, factors_of
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE
@@ -34,6 +34,7 @@ __all__ = [
     "ReportFiles",
     "evaluation_page",
     "html_report",
+    "run_notes",
     "write_evaluation",
     "write_report",
 ]
@@ -105,11 +106,16 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "summary": results.summary().to_dict(),
         "grid": grid and grid.to_dict(),
         "factors": factors and factors.to_dict(),
-        "notes": missing_answers(results),
+        "notes": run_notes(results),
         "repeat": command,
     }
     page = evaluation_page(results, command=command)
     return _write(expanded(folder), "evaluation", page, data, curves, {}, grid or factors)
+
+
+def run_notes(results: Results) -> tuple[str, ...]:
+    """What bears on the figures of a run, whatever it varied."""
+    return (*missing_answers(results), *searched_notes(results))
 
 
 class InterimReport:
@@ -205,7 +211,7 @@ def evaluation_page(
         summary=summary,
         sentence=_sentence(summary),
         comparisons=comparisons(len(results.methods) - 1),
-        notes=missing_answers(results),
+        notes=run_notes(results),
         wrong=wrong_answers(results),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,

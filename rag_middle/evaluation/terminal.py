@@ -103,8 +103,8 @@ def _show_grid(out: Console, grid: Grid) -> None:
     out.print()
 
 
-def show_factors(out: Console, factors: Factors) -> None:
-    """Print a table of cells per method, and what follows."""
+def show_factors(out: Console, factors: Factors, notes: Sequence[str] = ()) -> None:
+    """Print a table of cells per method, what follows, and notes on the run."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -128,6 +128,8 @@ def show_factors(out: Console, factors: Factors) -> None:
     )
     for sentence in factors.sentences:
         out.print(Text(sentence), soft_wrap=True)
+    for note in notes:
+        out.print(Text.assemble(("Note: ", "yellow"), note), soft_wrap=True)
 
 
 def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:

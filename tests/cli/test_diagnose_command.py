@@ -92,6 +92,10 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     absent = ("--distractors", "none_relevant", "--abstention", "pass", "--methods", "none")
     shown = run("diagnose", "-m", model, *few, *absent, "--out", tmp_path / "absent", "--json")
     assert shown.json["abstentions"]["none"]["false"]["value"] == 1
+    assert shown.json["notes"] == []
+    fitted = ("--distractors", "none_relevant", "--methods", "lpes:reader", "--limit", 10)
+    shown = run("diagnose", *few[2:], *fitted, "--documents", 19, "--out", tmp_path / "fitted")
+    assert "Note: Parameters of lpes:reader were fitted to" in shown.out
 
 
 def _answers(path: Path) -> list[tuple[str, str, str]]:
