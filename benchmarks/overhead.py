@@ -191,7 +191,7 @@ def run(
     ids, _ = batch.padded(0, device=torch.device(device))  # all of the same length
     cache = prefilled_cache(model, method, batch)
     rest = ids[:, cached_length(cache) :]
-    with applied(model, method, batch.prompts, prefilled=cached_length(cache)):
+    with applied(model, method, batch.prompts, prefilled=cached_length(cache), prepared=True):
         cache = cache or DynamicCache()
         out = model(input_ids=rest, past_key_values=cache, use_cache=True, logits_to_keep=1)
         middle = clock(device)

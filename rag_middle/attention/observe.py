@@ -117,7 +117,7 @@ def last_token_masses(
     narrowest = min(max(1, layer.head_size // 2) for layer in traits.layers.values())
     rows = 2 + ceil(segments.shape[1] / narrowest)
     ids = torch.tensor([prompt.input_ids], device=model.device).expand(rows, -1)
-    with applied(model, method, [prompt]):
+    with applied(model, method, [prompt], prepared=True):
         handlers = handlers_in_force()
         probes = {
             module: _Probe(

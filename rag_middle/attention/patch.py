@@ -74,6 +74,12 @@ class Planner(Protocol):
         """What the attention layers shall do for these prompts."""
         ...
 
+    def check_plan_suffices(
+        self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits
+    ) -> None:
+        """Raise where more than the plan is needed; by default it is all there is."""
+        return
+
 
 #: Traits, and the settings under which they were found.
 _traits: OfModel[tuple[list[dict[str, str]], ModelTraits]] = OfModel()
@@ -133,6 +139,7 @@ def applied(
     prompts: Sequence[TokenizedPrompt],
     *,
     prefilled: int = 0,
+    prepared: bool = False,
 ) -> Iterator[Request]:
     """Run `model` under `method` for one request.
 
@@ -150,14 +157,17 @@ def applied(
             the model holds already, as this method would have cached them: where documents do not
             attend to each other, of one prompt (`DocumentCache`), and where only last tokens attend
             differently (`rag_middle.attention.prompt_states`).
+        prepared: the prompts are what the method makes of them: as `RagMiddleModel.encode` under it
+            puts them in order or repeats them, one per forward pass where it combines several.
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
         KernelsUnavailableError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
-        MethodConfigError: parameters that do not fit the model, a block inside another, or a pass
-            in another thread or task that goes on from what this block cached.
+        MethodConfigError: parameters that do not fit the model, a block inside another, a pass in
+            another thread or task that goes on from what this block cached, or, unless `prepared`,
+            a method that changes prompts or combines passes and leaves attention as it is.
         UnsupportedGenerationError: what a method cannot serve: prompts in pieces, padding on the
             right, gradient checkpointing on a GPU, whose backward pass runs in other threads.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
@@ -170,6 +180,8 @@ def applied(
         raise MethodConfigError("applied() needs at least one TokenizedPrompt, got none.")
     traits = model_traits(model)
     method.check_fits(traits)
+    if not prepared:
+        method.check_plan_suffices(tuple(prompts), traits)
     plan = method.plan(tuple(prompts), traits)
     layouts = tuple(prompt.layout for prompt in prompts)
     plan.check(traits.num_layers, layouts)

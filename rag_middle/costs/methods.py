@@ -105,7 +105,7 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
     rows, columns = len(branches), max(len(branch.input_ids) for branch in branches)
     ids = torch.zeros(rows, columns, dtype=torch.long, device="meta")
     cache = DynamicCache(config=model.config)
-    with applied(model, method, branches):
+    with applied(model, method, branches, prepared=True):
         with counted() as prefill:
             model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         # Keys and values; of linear attention, the states that stand in their place.

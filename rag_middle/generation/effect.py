@@ -232,7 +232,7 @@ def _random_tokens(
 
 @torch.no_grad()
 def _logits(model: PreTrainedModel, method: Method, prompts: list[TokenizedPrompt]) -> Tensor:
-    with applied(model, method, prompts):
+    with applied(model, method, prompts, prepared=True):
         ids = torch.tensor([prompt.input_ids for prompt in prompts], device=input_device(model))
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
     return logits

@@ -305,7 +305,7 @@ def _generated_tokens(
                 # Beams are reordered at every token, which copies the cache anyway.
                 cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
-        with applied(model, method, batch.prompts, prefilled=prefilled) as running:
+        with applied(model, method, batch.prompts, prefilled=prefilled, prepared=True) as running:
             run.attention = running
             try:
                 output = untyped.generate(

@@ -208,7 +208,7 @@ def _prefill_logits(
         cache = None
         if not all_positions:
             cache = prefilled_cache(model, method, batch, documents=documents)
-        with applied(model, method, batch.prompts, prefilled=cached_length(cache)):
+        with applied(model, method, batch.prompts, prefilled=cached_length(cache), prepared=True):
             logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
     return logits
 
@@ -221,7 +221,9 @@ def _continuation_logits(
     cache: DynamicCache | None,
 ) -> tuple[Tensor, KernelsUsed]:
     """Logits `[rows, m, v]` before each token of the continuations, behind a prefilled cache."""
-    with applied(model, method, batch.prompts, prefilled=cached_length(cache)) as request:
+    with applied(
+        model, method, batch.prompts, prefilled=cached_length(cache), prepared=True
+    ) as request:
         forward = _Forward(model, batch)
         logits, cache = forward.prefill(all_positions=False, cache=cache)
         # The last token of a continuation predicts nothing that is asked for.

@@ -145,6 +145,24 @@ class Method(ABC):
             if part.provenance is not None:
                 part.provenance.check_fits(traits)
 
+    def check_plan_suffices(
+        self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits
+    ) -> None:
+        """Refuse where a part of the method is nothing but hooks that `applied` does not follow.
+
+        Raises:
+            MethodConfigError: there is one, and it is not neutral.
+        """
+        several = any(len(prompt.layout.documents) > 1 for prompt in prompts)
+        for part in self.parts:
+            others = part.rewrites or (several and (part.arranges or part.combines))
+            if others and not part.is_neutral and not part.plan(prompts, traits).layers:
+                raise MethodConfigError(
+                    f"applied() reads prompts as they are, and {part.name} leaves attention alone: "
+                    "it changes prompts, or combines several passes. Use RagMiddleModel, or pass "
+                    "prepared=True with prompts from RagMiddleModel.encode(prompt, method=...)."
+                )
+
     def rewrite(self, prompt: AnyPrompt) -> AnyPrompt:
         """The prompt that is asked instead: hook before everything else.
 

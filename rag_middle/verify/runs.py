@@ -175,7 +175,7 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
         layout=run.layout,
         document_ids=(None,) * len(run.layout.documents),
     )
-    with applied(model, method, [prompt]):
+    with applied(model, method, [prompt], prepared=True):
         output = model(input_ids=torch.tensor([run.input_ids], device="cpu"), use_cache=True)
         rows = [output.logits[0, torch.from_numpy(run.positions)]]
         for token in run.generated_tokens:

@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
-from rag_middle.errors import UnsupportedArchitectureError
+from rag_middle.attention import applied
+from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import METHODS
+from rag_middle.methods import METHODS, SIW, AttentionBuckets, Compose, RoToR
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import (
@@ -37,6 +38,10 @@ REFUSED = [
 ]
 #: A document that is read twice is another prompt.
 ONE_IS_NEUTRAL = [(family, method) for family, method in TAKEN if not AROUND[method].rewrites]
+#: Those whose plan leaves attention as it is.
+PROMPTS_ONLY = [
+    name for name, method in AROUND.items() if not isinstance(method, AttentionBuckets | RoToR)
+]
 STEPS = 3
 
 
@@ -102,3 +107,17 @@ def test_an_unmodified_model_answers_as_before(family_model: FamilyModel) -> Non
     for method in AROUND.values():
         model.generate(prompt, method=method, max_new_tokens=STEPS)
         assert torch.equal(model.logits(prompt), before)
+
+
+@pytest.mark.parametrize("name", PROMPTS_ONLY)
+def test_a_block_refuses_what_it_would_leave_undone(name: str, family_model: FamilyModel) -> None:
+    model, method = family_model("llama"), AROUND[name]
+    siw = SIW(alpha_dense=0.5, layers=(0,))
+    for refused in (method, Compose(methods=(siw, method))):
+        with (
+            pytest.raises(MethodConfigError, match=f"applied.. reads prompts as .*{method.name}"),
+            applied(model, refused, [tokens(LONG)]),
+        ):
+            pass
+    with applied(model, method, [tokens(LONG)], prepared=True):
+        model(LONG.ids)

@@ -199,7 +199,7 @@ def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
         ]
         states = torch.zeros(len(rows), 200, SMALL.hidden_size, device="meta", dtype=torch.bfloat16)
         cache = DynamicCache()
-        with torch.no_grad(), applied(small, method, rows):
+        with torch.no_grad(), applied(small, method, rows, prepared=True):
             # A tensor of no numbers raises where one is asked for: `item`, `tolist`, `nonzero`.
             with counted() as prefill:
                 small(inputs_embeds=states, past_key_values=cache, use_cache=True)
