@@ -85,6 +85,17 @@ def test_packs_fit_the_first_question_too_where_it_is_longer_than_refining(
         assert documents(packed)
 
 
+def test_refining_leaves_room_for_a_question_that_it_does_not_know_yet(make_llm: MakeLLM) -> None:
+    question = "On which river does Nantes lie? " * 4
+    llm = make_llm(context_window=1000)
+    helper = DocumentPromptHelper.from_llm(llm)
+    for packed in helper.repack(DEFAULT_REFINE_PROMPT_SEL, CHUNKS * 8, padding=500, llm=llm):
+        llm.predict(DEFAULT_TEXT_QA_PROMPT_SEL, context_str=packed, query_str=question)
+    asked = DEFAULT_TEXT_QA_PROMPT_SEL.partial_format(query_str=question)
+    packed = helper.repack(asked, CHUNKS * 8, padding=500, llm=llm)
+    assert helper.repack(DEFAULT_REFINE_PROMPT_SEL, packed[:1], padding=500, llm=llm) == packed[:1]
+
+
 def test_a_pack_is_as_full_as_the_window_allows(make_llm: MakeLLM) -> None:
     """The smallest window that takes all documents in one call is not wasted by an estimate."""
     whole = make_llm().count_prompt_tokens(

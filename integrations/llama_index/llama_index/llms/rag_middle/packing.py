@@ -79,13 +79,18 @@ class DocumentPromptHelper(PromptHelper):
         Raises:
             ContextWindowError: the prompt and the answer alone fill the window.
         """
+        lacks_question = _lacks_question(prompt)
+        if lacks_question and text_chunks and all(isinstance(c, _Packed) for c in text_chunks):
+            return list(text_chunks)
         text = _SEPARATOR.join(chunk.strip() for chunk in text_chunks if chunk.strip())
         size = self._available(prompt, padding, llm, tools)
         pieces = _pieces(text)
-        if not any(piece.is_document for piece in pieces):
-            return self._splitter(size).split_text(text)
-        pieces = [part for piece in pieces for part in self._fitting(piece, size)]
-        return [_joined(pack) for pack in _packs(pieces, size, self._tokens)]
+        if any(piece.is_document for piece in pieces):
+            pieces = [part for piece in pieces for part in self._fitting(piece, size)]
+            packed = [_joined(pack) for pack in _packs(pieces, size, self._tokens)]
+        else:
+            packed = self._splitter(size).split_text(text)
+        return packed if lacks_question else list(map(_Packed, packed))
 
     def truncate(
         self,
@@ -132,19 +137,27 @@ class DocumentPromptHelper(PromptHelper):
         tools: list[Any] | None,
     ) -> int:
         """Tokens that are left for text in a call."""
-        # Refine keeps 500 tokens for the answer so far. It is never longer than an answer, and in
-        # a small window 500 would leave nothing.
-        padding = min(padding, self.num_output + DEFAULT_PADDING)
+        # Refine keeps 500 tokens for the answer so far, and for the question where the prompt has
+        # none yet. An answer is never longer than the LLM's longest; a question may be.
+        lacks_question = _lacks_question(prompt)
+        longest = self.num_output + DEFAULT_PADDING
         if not isinstance(llm, RagMiddleLLM) or tools:
+            padding = padding if lacks_question else min(padding, longest)
             try:
                 size = self._get_available_chunk_size(prompt, padding=padding, llm=llm, tools=tools)
             except ValueError:  # no room even for the prompt
                 size = 0
             used = self.context_window - self.num_output - size
         else:
-            used = _prompt_tokens(prompt, llm) + padding
-            if (first := _asked_before(prompt)) is not None:
-                used = max(used, _prompt_tokens(first, llm) + DEFAULT_PADDING)
+            used = _prompt_tokens(prompt, llm)
+            first = _asked_before(prompt)
+            beside = 0 if first is None else _prompt_tokens(first, llm)
+            if lacks_question:  # in a small window, 500 would leave nothing
+                room = self.context_window - self.num_output - max(used, beside)
+                padding = min(padding, max(longest, room // 2))
+                used = max(used, beside) + padding
+            else:
+                used = max(used + min(padding, longest), beside + DEFAULT_PADDING)
             size = self.context_window - self.num_output - used
             if self.chunk_size_limit is not None:
                 size = min(size, self.chunk_size_limit)
@@ -185,6 +198,12 @@ class _Texts(list[str]):
 
     def __str__(self) -> str:
         return _SEPARATOR.join(self)
+
+
+class _Packed(str):
+    """What was packed beside its question: a call takes it whole, so it is packed no more."""
+
+    __slots__ = ()
 
 
 class _Piece(NamedTuple):
@@ -250,6 +269,10 @@ def _asked_before(prompt: BasePromptTemplate) -> BasePromptTemplate | None:
         return None
     known = {name: prompt.kwargs[name] for name in ("query_str",) if name in prompt.kwargs}
     return DEFAULT_TEXT_QA_PROMPT_SEL.partial_format(**known)
+
+
+def _lacks_question(prompt: BasePromptTemplate) -> bool:
+    return "query_str" in prompt.template_vars and "query_str" not in prompt.kwargs
 
 
 def _prompt_tokens(prompt: BasePromptTemplate, llm: RagMiddleLLM) -> int:
