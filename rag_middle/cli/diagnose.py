@@ -202,7 +202,7 @@ def diagnose(
     check_output_folder(out)
     backend, spreads = running["backend"], running["workers"] > 1 or running["backend"] == "ray"
     check_backend(backend)
-    if measured["scoring"] == "likelihood" and measured["max_new_tokens"] is not None:
+    if measured["scoring"] == "likelihood" and measured.get("max_new_tokens") is not None:
         raise typer.BadParameter(
             "by likelihood nothing is generated: leave it out.", param_hint="--max-new-tokens"
         )

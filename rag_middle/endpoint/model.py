@@ -198,6 +198,10 @@ class EndpointModel:
             return ()
         names = []
         for name in self._offered or ():
+            if (
+                "profile:" in name
+            ):  # a path there, and no file here is read because a server says so
+                continue
             with suppress(RagMiddleError):
                 if self.checked_method(name).name != "none":
                     names.append(name)

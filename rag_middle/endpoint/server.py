@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -10,12 +11,14 @@ from typing import Any
 from rag_middle.endpoint.client import Client
 from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, broken_off, read_reply, withheld
 from rag_middle.errors import EndpointRefusedError
+from rag_middle.plain_data import levels_of
 
 __all__ = ["MAX_FACT_LENGTH", "Server"]
 
 MAX_FACT_LENGTH = 1000
 """Characters of what a server says about its models, as far as it is kept or shown."""
 
+_MAX_FACT_LEVELS = 10
 _LIMIT = "max_tokens"
 _NEWER_LIMIT = "max_completion_tokens"  # of OpenAI's newer models, which refuse the other
 
@@ -52,7 +55,7 @@ class Server:
                 listed[entry["id"]] = {
                     name: value
                     for name, value in entry.items()
-                    if name not in ("created", "permission") and len(str(value)) <= MAX_FACT_LENGTH
+                    if name not in ("created", "permission") and _can_be_kept(value)
                 }
         facts = self._client.without_parts_of_key([*listed.values()])
         return dict(zip(listed, facts, strict=True))
@@ -124,3 +127,13 @@ class Server:
 
     def _with_limit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {self._limit_field if name == _LIMIT else name: body[name] for name in body}
+
+
+def _can_be_kept(fact: object) -> bool:
+    """Whether records and reports can hold it: they are JSON, which knows no infinity."""
+    if levels_of(fact) > _MAX_FACT_LEVELS:
+        return False
+    try:
+        return len(json.dumps(fact, allow_nan=False, ensure_ascii=False)) <= MAX_FACT_LENGTH
+    except ValueError:
+        return False

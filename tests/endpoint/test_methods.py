@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,22 @@ def test_documents_are_listed_in_the_order_in_which_the_server_read_them(
 def _listed(*methods: str) -> Said:
     served = {"methods": list(methods), "default_method": methods[0]}
     return Said({"data": [{"id": "tiny", "owned_by": "rag-middle", "rag_middle": served}]})
+
+
+def test_no_file_is_read_because_a_server_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def noted(path: Any, *args: Any, **options: Any) -> int:
+        opened.append(str(path))
+        return os_open(path, *args, **options)
+
+    os_open = os.open
+    with serving(_ours) as server:
+        server.models = _listed("pine", "none", "profile:secret.json", "+siw+profile:secret.json")
+        model = EndpointModel(server.url)
+        monkeypatch.setattr(os, "open", noted)
+        assert model.offered_methods == ("pine",)
+    assert not [path for path in opened if path.endswith("secret.json")]
 
 
 def test_our_server_gets_documents_and_says_what_it_offers() -> None:
