@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from rag_middle import __version__
-from rag_middle.attention import AttentionPlan, ModelTraits, applied
+from rag_middle.attention import AttentionPlan, ModelTraits, Planner, applied
 from rag_middle.layout import PromptLayout
+from rag_middle.tokens import TokenizedPrompt
 from tests.families import FAMILIES
 from tests.prompts import laid_out
 
@@ -120,14 +121,11 @@ def test_the_change_of_the_guide_works_in_half_precision() -> None:
         patch.setitem(sys.modules, "louder_values", ModuleType("louder_values"))
         exec(source, names)
 
-    class Louder:
+    class Louder(Planner):
         def __init__(self, factor: float) -> None:
             self.factor = factor
 
-        def check_fits(self, traits: ModelTraits) -> None:
-            """For any model."""
-
-        def plan(self, prompts: object, traits: ModelTraits) -> AttentionPlan:
+        def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
             return AttentionPlan.uniform(traits.layers, names["LouderValues"](factor=self.factor))
 
     model = FAMILIES["llama"].build().to(torch.bfloat16)

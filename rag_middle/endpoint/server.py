@@ -55,7 +55,7 @@ class Server:
                 listed[entry["id"]] = {
                     name: value
                     for name, value in entry.items()
-                    if name not in ("created", "permission") and _can_be_kept(value)
+                    if name not in ("created", "permission") and _can_be_kept([name, value])
                 }
         facts = self._client.without_parts_of_key([*listed.values()])
         return dict(zip(listed, facts, strict=True))

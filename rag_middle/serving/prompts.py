@@ -13,7 +13,7 @@ from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
 from rag_middle.markers import literal
 from rag_middle.serving.schema import ChatMessage
-from rag_middle.tokens.conversation import Conversation
+from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
 __all__ = ["RequestPrompt", "chat_prompt", "text_prompt"]
 
@@ -69,9 +69,8 @@ def chat_prompt(
         role = template_role(message.role, with_tools=has_tools)
         parts = _parts(message, trusted=trusted and role != "assistant")
         own = message.tool_fields if has_tools else {}
-        says = any(not isinstance(part, MarkedText) or part.text.strip() for part in parts)
         # A message of calls alone is left out.
-        if says or own or role != "assistant" or (parts and not message.tool_calls):
+        if _says(parts) or own or role != "assistant" or (parts and not message.tool_calls):
             turns.append((role, parts))
             fields.append(own)
     if documents:
@@ -80,8 +79,11 @@ def chat_prompt(
             raise PromptError("documents go with a question: add a message with the role 'user'.")
         turns[of_user[-1]][1][:0] = documents
     sources: list[CallerDocument] = []
-    spoke = [at for at, (role, parts) in enumerate(turns) if role == "assistant" and parts]
-    answered = max(spoke, default=-1)
+    spoken = [
+        (role, not parts or "tool_calls" in own, _says(parts))
+        for (role, parts), own in zip(turns, fields, strict=True)
+    ]
+    answered = max(indices_of_answers(spoken), default=-1)
     conversation = Conversation.of_messages(
         [
             {
@@ -114,6 +116,10 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
         numbered = ContextPrompt("", numbered.documents, numbered.suffix)
     sources = (*documents, *(None for _ in prompt.documents))
     return RequestPrompt(numbered, sources, marked.has_strays, marked.marked_elsewhere)
+
+
+def _says(parts: Sequence[Part]) -> bool:
+    return any(not isinstance(part, MarkedText) or part.text.strip() for part in parts)
 
 
 def _parts(message: ChatMessage, *, trusted: bool) -> list[Part]:

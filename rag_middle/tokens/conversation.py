@@ -12,7 +12,14 @@ from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import PromptError
 from rag_middle.wording import quoted
 
-__all__ = ["MODEL_ROLES", "SYSTEM_ROLES", "Conversation", "Message", "message_of"]
+__all__ = [
+    "MODEL_ROLES",
+    "SYSTEM_ROLES",
+    "Conversation",
+    "Message",
+    "indices_of_answers",
+    "message_of",
+]
 
 Message = Mapping[str, Any]
 Content = MarkedText | ContextPrompt | None
@@ -71,10 +78,15 @@ class Conversation:
         contents = [_content(message, index) for index, message in enumerate(messages)]
         plain = [_plain(content) for content in contents]
         roles = [message["role"] for message in messages]
-        answers = _answers(messages, contents)
+        ends = indices_of_answers(
+            [
+                (role, content is None or bool(message.get("tool_calls")), _speaks(content))
+                for role, message, content in zip(roles, messages, contents, strict=True)
+            ]
+        )
         prompts = {
-            index: _prompt_at(roles, contents, index, answers)
-            for index in _with_documents(roles, contents, answers)
+            index: _prompt_at(roles, contents, index, ends)
+            for index in _with_documents(roles, contents, ends)
         }
         for index, prompt in prompts.items():
             plain[index] = prompt.prefix + prompt.suffix
@@ -130,21 +142,26 @@ def _with_documents(
     ]
 
 
-def _answers(messages: Sequence[Message], contents: Sequence[Content]) -> list[int]:
+def indices_of_answers(messages: Sequence[tuple[str, bool, bool]]) -> list[int]:
     """0-based indices of the messages in which the model answers, if only with an empty text.
 
     A call is none, unless it comes with words and the user speaks next: nothing returns then.
+
+    Args:
+        messages: of each the role, whether it calls tools, and whether it says anything.
     """
-    following = [*(message["role"] for message in messages[1:]), None]
+    following = [role for role, _, _ in messages[1:]] + [None] * bool(messages)
     return [
         index
-        for index, (message, content, speaker) in enumerate(
-            zip(messages, contents, following, strict=True)
+        for index, ((role, calls, speaks), speaker) in enumerate(
+            zip(messages, following, strict=True)
         )
-        if message["role"] in MODEL_ROLES
-        and content is not None
-        and (not message.get("tool_calls") or (speaker == "user" and content.text.strip()))
+        if role in MODEL_ROLES and (not calls or (speaker == "user" and speaks))
     ]
+
+
+def _speaks(content: Content) -> bool:
+    return content is not None and bool(content.text.strip())
 
 
 def _texts(content: Content) -> list[str]:
@@ -155,7 +172,7 @@ def _texts(content: Content) -> list[str]:
 
 
 def _prompt_at(
-    roles: Sequence[str], contents: Sequence[Content], at: int, answers: Sequence[int]
+    roles: Sequence[str], contents: Sequence[Content], at: int, ends: Sequence[int]
 ) -> ContextPrompt:
     """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
     content = contents[at]
@@ -163,7 +180,7 @@ def _prompt_at(
     if isinstance(content, ContextPrompt):
         return content
     # What was said in an earlier turn must not make later ones fail.
-    answered = any(index > at for index in answers)
+    answered = any(index > at for index in ends)
     earlier = answered and roles[at] not in SYSTEM_ROLES
     return content.prompt("last" if earlier else "single")
 

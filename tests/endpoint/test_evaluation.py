@@ -188,7 +188,8 @@ def test_records_of_another_server_or_model_are_not_continued(tmp_path: Path) ->
 def test_what_no_report_can_hold_is_not_kept_of_what_a_server_says_of_its_models() -> None:
     nested = "[" * 490 + "]" * 490
     with serving(saying("x")) as server:
-        entry = f'{{"id": "tiny", "a": 1e999, "b": [NaN], "c": {nested}, "d": {{"e": "kept"}}}}'
+        entry = f'{{"id": "tiny", "a": 1e999, "b": [NaN], "c": {nested}, "d": {{"e": "kept"}}, '
+        entry += f'"{"f" * 1000}": 1}}'
         server.models = Said(f'{{"data": [{entry}]}}'.encode())
         assert EndpointModel(server.url).identity()["server"] == {"id": "tiny", "d": {"e": "kept"}}
 

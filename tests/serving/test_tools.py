@@ -191,6 +191,13 @@ def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
     messages = [asked, *([thought, told] * 2)]
     reply = served.post({**body, "tools": [TOOL], "messages": messages})
     assert reply.json()["rag_middle"]["documents"] == 3
+    # Documents apart are refused in this turn, and plain text in an earlier one.
+    parts = [f"{mark('One.')} Q: {mark('Two.')}", mark("Three.")]
+    apart: Any = {"role": "user", "content": [{"type": "text", "text": text} for text in parts]}
+    for messages in ([apart], [apart, thought, told]):
+        reply = served.post({**body, "tools": [TOOL], "messages": messages})
+        assert reply.status_code == 400, reply.text
+        assert "stand together" in reply.text
 
 
 def test_tools_that_must_not_be_called_are_not_shown(served: Served) -> None:

@@ -16,7 +16,7 @@ from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import template_role
 from rag_middle.documents import MarkedText, prompt_of_parts, split, unmark
-from rag_middle.tokens.conversation import Conversation
+from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
 
@@ -87,7 +87,8 @@ def prompt_messages(
             turns.append(("user", [], {}))
         last = max(index for index, (role, _, _) in enumerate(turns) if role == "user")
         turns[last] = ("user", [*documents, *turns[last][1]], {})
-    answered = max((at for at, (role, _, _) in enumerate(turns) if role == "assistant"), default=-1)
+    spoken = [(role, "tool_calls" in fields, _says(parts)) for role, parts, fields in turns]
+    answered = max(indices_of_answers(spoken), default=-1)
     return [
         {"role": role, "content": _content(role, parts, at < answered, counted), **fields}
         for at, (role, parts, fields) in enumerate(turns)

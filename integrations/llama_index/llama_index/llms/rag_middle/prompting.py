@@ -22,7 +22,7 @@ from rag_middle import UnsupportedGenerationError, asynchronous
 from rag_middle.conventions.messages import template_role
 from rag_middle.generation import GenerationKwargs, Prompt
 from rag_middle.options import TemplateFunction, checked_options, overridden, without_neutral
-from rag_middle.tokens.conversation import Message
+from rag_middle.tokens.conversation import Message, indices_of_answers
 
 __all__ = [
     "FormattedPrompt",
@@ -269,14 +269,19 @@ def chat_messages(
         PromptError: a message holds something else than text.
     """
     roles = [template_role(message.role.value) for message in messages]
-    answered = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
+    fields = [history_fields(message) if with_tools else {} for message in messages]
+    spoken = [
+        (role, "tool_calls" in own, bool((message.content or "").strip()))
+        for role, own, message in zip(roles, fields, messages, strict=True)
+    ]
+    answered = max(indices_of_answers(spoken), default=-1)
     return [
         {
             "role": role,
             "content": block_content(message.blocks, index, earlier=index < answered),
-            **(history_fields(message) if with_tools else {}),
+            **own,
         }
-        for index, (role, message) in enumerate(zip(roles, messages, strict=True))
+        for index, (role, own, message) in enumerate(zip(roles, fields, messages, strict=True))
     ]
 
 
