@@ -226,9 +226,11 @@ def without_parts_of_key(content: Any, key: str | None) -> Any:
         return content
 
     def strike(text: str) -> str:
-        for start, end in reversed(list(_runs(text, parts))):
-            text = f"{text[:start]}***{text[end:]}"
-        return text
+        kept, done = "", 0
+        for start, end in _runs(text, parts):
+            kept += f"{text[done:start]}***"
+            done = end
+        return kept + text[done:]
 
     return map_strings(content, strike)
 
