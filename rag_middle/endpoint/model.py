@@ -198,9 +198,7 @@ class EndpointModel:
             return ()
         names = []
         for name in self._offered or ():
-            if (
-                "profile:" in name
-            ):  # a path there, and no file here is read because a server says so
+            if "profile:" in name:  # a file there: none is read here because a server names it
                 continue
             with suppress(RagMiddleError):
                 if self.checked_method(name).name != "none":

@@ -271,7 +271,7 @@ def chat_messages(
     roles = [template_role(message.role.value) for message in messages]
     fields = [history_fields(message) if with_tools else {} for message in messages]
     spoken = [
-        (role, "tool_calls" in own, bool((message.content or "").strip()))
+        (role, "tool_calls" in own or _only_calls(message), bool((message.content or "").strip()))
         for role, own, message in zip(roles, fields, messages, strict=True)
     ]
     answered = max(indices_of_answers(spoken), default=-1)
