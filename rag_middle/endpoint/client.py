@@ -8,8 +8,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from time import monotonic
@@ -25,6 +24,7 @@ from rag_middle.endpoint.address import (
     without_key,
     without_parts_of_key,
 )
+from rag_middle.endpoint.exchange import Exchange
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointError,
@@ -41,7 +41,6 @@ T = TypeVar("T")
 
 _MOST_BYTES = 32 * 2**20  # of a reply, which holds the text of one answer
 _CONNECT_SECONDS = 10.0
-_GRACE_SECONDS = 1.0  # beyond the timeout: httpx's own, of one read, says more
 _FIRST_PAUSE = 0.5  # seconds; doubled from attempt to attempt
 _FOREVER = 1e9  # seconds
 _LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
@@ -146,19 +145,18 @@ class Client:
         last event has come is for the caller to tell: a connection may end in between.
         """
 
-        def opened() -> tuple[httpx.Response, Iterator[bytes]]:
-            until = monotonic() + self._timeout
-            response = self._send("POST", path, body, until)
+        def opened() -> Exchange:
+            exchange = self._send("POST", path, body)
             try:
-                self._check_status(response, until)
-                return response, self._bounded(response, until)
+                self._check_status(exchange)
+                return exchange
             except BaseException:
-                response.close()
+                exchange.close()
                 raise
 
-        response, chunks = self._attempts(opened, stopped)
+        exchange = self._attempts(opened, stopped)
         try:
-            for data in _event_data(chunks):
+            for data in _event_data(self._bounded(exchange)):
                 if stopped.is_set() or data == b"[DONE]":
                     return
                 event = self._parsed(data)
@@ -169,22 +167,15 @@ class Client:
                         filtered=_is_filter(str(error.get("code")), str(error.get("message"))),
                     )
                 yield event
-        except _Passing as failure:  # it goes on for too long
-            raise failure.error from None
-        except httpx.TimeoutException:
-            raise EndpointUnreachableError(
-                f"{self.address.url} stopped in the middle of an answer: nothing came for "
-                f"{self._timeout:g} seconds. Ask again, or allow more with ",
-                Argument("timeout"),
-                ".",
-            ) from None
+        except (httpx.TimeoutException, TimeoutError):
+            raise self._late() from None
         except httpx.TransportError as error:
             raise EndpointReplyError(
                 f"{self.address.url} broke off in the middle of an answer "
                 f"({self._reason(error)}). Ask again; if it stays, look at the server's log."
             ) from None
         finally:
-            response.close()
+            exchange.close()
 
     def strikeout(self) -> KeyStrikeout:
         """Strikes the key out of one text that comes in pieces."""
@@ -250,7 +241,7 @@ class Client:
             if self._answered:
                 raise _Passing(unreachable) from None
             raise unreachable from None
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, TimeoutError):
             raise _Passing(self._late()) from None
         except httpx.TransportError as error:
             raise _Passing(
@@ -274,14 +265,7 @@ class Client:
 
     # -- one request ------------------------------------------------------------------------------
 
-    def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, until: float
-    ) -> httpx.Response:
-        """The response with its headers; its content is still to be read.
-
-        Each read of httpx has a time limit, all of them together have none: headers that come byte
-        by byte would hold the caller. So a thread waits for them.
-        """
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Exchange:
         content = None if body is None else json.dumps(body).encode()
         request = self._http.build_request(
             method,
@@ -289,30 +273,20 @@ class Client:
             content=content,
             headers={} if content is None else {"Content-Type": "application/json"},
         )
-        answered: Future[httpx.Response] = Future()
-        sending = (self._http, request, answered)
-        threading.Thread(target=_fulfil, args=sending, name="rag-middle-send", daemon=True).start()
-        try:
-            response = answered.result(until - monotonic() + _GRACE_SECONDS)
-        except TimeoutError:
-            if answered.cancel():
-                raise _Passing(self._late()) from None
-            response = answered.result()  # it came just now
+        exchange = Exchange(self._http, request, self._timeout)
         self._answered = True
-        return response
+        return exchange
 
     def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        until = monotonic() + self._timeout
-        response = self._send(method, path, body, until)
+        exchange = self._send(method, path, body)
         try:
-            self._check_status(response, until)
-            return self._parsed(b"".join(self._bounded(response, until)))
+            self._check_status(exchange)
+            return self._parsed(b"".join(self._bounded(exchange)))
         finally:
-            response.close()
+            exchange.close()
 
-    def _bounded(self, response: httpx.Response, until: float) -> Iterator[bytes]:
-        """What the server sends, as it sends it: httpx would unpack any amount at once."""
-        encoding = response.headers.get("content-encoding", "identity").strip()
+    def _bounded(self, exchange: Exchange) -> Iterator[bytes]:
+        encoding = exchange.response.headers.get("content-encoding", "identity").strip()
         if encoding.lower() not in ("", "identity"):
             raise EndpointReplyError(
                 f"{self.address.url} sends answers packed ({self._quoted(encoding)}), which it was "
@@ -320,7 +294,7 @@ class Client:
                 *CHECK_ADDRESS,
             )
         size = 0
-        for chunk in response.iter_raw():
+        for chunk in exchange.content():
             size += len(chunk)
             if size > _MOST_BYTES:
                 raise EndpointReplyError(
@@ -328,8 +302,6 @@ class Client:
                     "answer. ",
                     *CHECK_ADDRESS,
                 )
-            if monotonic() > until:  # a reply that trickles in
-                raise _Passing(self._late())
             yield chunk
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
@@ -350,7 +322,8 @@ class Client:
             )
         return parsed
 
-    def _check_status(self, response: httpx.Response, until: float) -> None:
+    def _check_status(self, exchange: Exchange) -> None:
+        response = exchange.response
         status, url = response.status_code, self.address.url
         if 200 <= status < 300:
             return
@@ -363,7 +336,7 @@ class Client:
                 Argument("endpoint"),
                 " if you trust it.",
             )
-        said, code = self._complaint(response, until)
+        said, code = self._complaint(exchange)
         if status in _PASSING and code != "insufficient_quota":
             raise _Passing(
                 EndpointRefusedError(f"{url} answers with status {status}{said}.", status=status),
@@ -398,10 +371,10 @@ class Client:
             filtered=_is_filter(code, said),
         )
 
-    def _complaint(self, response: httpx.Response, until: float) -> tuple[str, str]:
+    def _complaint(self, exchange: Exchange) -> tuple[str, str]:
         """What an error reply says, as it goes into a message; and its code, if it has one."""
         content = b""
-        for chunk in self._bounded(response, until):
+        for chunk in self._bounded(exchange):
             content += chunk
             if len(content) > 2**16:
                 break
@@ -433,20 +406,6 @@ class Client:
     def _struck_out(self, text: str) -> str:
         struck_out: str = without_key(text, self._key, quoted=True)
         return struck_out
-
-
-def _fulfil(http: httpx.Client, request: httpx.Request, answered: Future[httpx.Response]) -> None:
-    """Send a request; a response that nobody waits for any longer is closed."""
-    try:
-        response = http.send(request, stream=True)
-    except BaseException as error:
-        with suppress(InvalidStateError):
-            answered.set_exception(error)
-        return
-    try:
-        answered.set_result(response)
-    except InvalidStateError:
-        response.close()
 
 
 def _event_data(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -7,7 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from itertools import pairwise
 from pathlib import Path
@@ -148,27 +149,82 @@ def test_neither_is_a_stream_or_an_error_that_trickles_in(said: Said) -> None:
         assert time.monotonic() - started < 3
 
 
-def test_headers_that_trickle_in_are_not_waited_for() -> None:
+@contextmanager
+def _dripping(said: bytes, drop: bytes) -> Iterator[str]:
+    """The address of a server that answers prompts with `said`, and then drop by drop."""
+    models = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"data": [{"id": "tiny"}]}'
     ended = threading.Event()
 
-    def drip(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    def drip(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            if connection.recv(65536).startswith(b"GET"):
+                return connection.sendall(models)
+            connection.sendall(said)
             while not ended.wait(0.05):
-                connection.sendall(b"x")
+                connection.sendall(drop)
+
+    def listen(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while not ended.is_set():
+                connection, _ = listener.accept()
+                threading.Thread(target=drip, args=(connection,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        dripping = threading.Thread(target=drip, args=(listener,))
-        dripping.start()
+        listening = threading.Thread(target=listen, args=(listener,))
+        listening.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
-            with pytest.raises(EndpointUnreachableError, match="did not answer within"):
-                EndpointModel(url, timeout=0.4, retries=0)
+            yield url
         finally:
             ended.set()
-            dripping.join()
+            with suppress(OSError), socket.create_connection(listener.getsockname()):
+                listening.join()
+
+
+_CHUNKED = b"HTTP/1.1 %s\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("way", ["generate", "stream"])
+@pytest.mark.parametrize(
+    ("said", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"x"),
+        (_CHUNKED % b"200 OK" + b"5;a=", b"x"),
+        (_CHUNKED % b"200 OK" + b"2\r\n: \r\n0\r\nX-Slow: ", b"x"),
+        (_CHUNKED % b"400 No" + b"5;a=", b"x"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\n\r\n{}", b""),
+    ],
+    ids=["header", "extension", "trailer", "extension of an error", "no length", "nothing more"],
+)
+def test_neither_are_bytes_without_content(said: bytes, drop: bytes, way: str) -> None:
+    late = pytest.raises(EndpointUnreachableError, match="did not answer within")
+    with _dripping(said, drop) as url:
+        model = EndpointModel(url, timeout=0.4, retries=0)
+        started = time.monotonic()
+        with late:
+            if way == "generate":
+                model.generate(PROMPT)
+            else:
+                with model.stream(PROMPT) as pieces:
+                    list(pieces)
+        assert time.monotonic() - started < 3
+
+
+def test_a_connection_that_was_used_once_is_not_cut_by_its_old_deadline() -> None:
+    with serving(lambda request: Said(answer("there"), pause=0.1)) as server:
+        model = EndpointModel(server.url, timeout=0.5, retries=0)
+        for _ in range(10):
+            assert model.generate(PROMPT).text == "there"
+
+
+def test_no_thread_waits_for_the_deadline_of_an_answer_that_came() -> None:
+    with serving(lambda request: Said(answer("there"))) as server:
+        EndpointModel(server.url, timeout=60).generate(PROMPT)
+        for thread in threading.enumerate():
+            if thread.name == "rag-middle-send":
+                thread.join(10)
+                assert not thread.is_alive()
 
 
 def test_a_connection_that_breaks_is_tried_again() -> None:
