@@ -103,11 +103,11 @@ def _show(planned: CostPlan) -> None:
     out.print(Text(f"{planned.gpu.name}, {planned.gpu.gigabytes:g} GB. All figures are predicted."))
     out.print(Text(f"Weights: {numbers} numbers, {weights}."))
     for tokens in dict.fromkeys(cost.tokens for cost in planned.costs if not cost.problem):
-        table = Table("method", title=f"{tokens} tokens, {planned.documents} documents")
-        table.columns[0].no_wrap = True
+        table = Table(title=f"{tokens} tokens, {planned.documents} documents")
+        table.add_column("method", no_wrap=True)
         for heading in ("first token", "ratio", "per token", "ratio", "KV cache", "working"):
             table.add_column(heading, justify="right")
-        table.add_column("fits in")
+        table.add_column("fits in", no_wrap=True)
         for cost in planned.costs:
             if cost.tokens != tokens or cost.problem:
                 continue

@@ -49,9 +49,8 @@ _TYPED = str.maketrans(
         **dict.fromkeys(map(chr, (*range(0xFE00, 0xFE10), 0x20E3)), ""),
     }
 )
-#: Between the digits of one number.
-_THOUSANDS = "\u202f"
-_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ ']\d{3})+(?!\d)")
+#: 12 500, 12'500 and 12,500.
+_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:([ ',])\d{3})(?:\1\d{3})*(?!\d)")
 #: Markdown: _Lyon_, but not my_Lyon_x.
 _EMPHASIS = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])([^_]*)(?<=[^\s_])\1(?!\w)")
 #: Punctuation that may stand between two words without a space.
@@ -197,21 +196,21 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
 
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
     "2 days-long" states "2 days", "4.5", "-5" and "1/5" do not state "5", and "C++" and "C#" do not
-    state "C". One to three digits and groups of three after spaces or apostrophes are one number:
-    "12 500" does not state "500". Colons, commas and dots between two digits belong to a number,
-    dots before letters to a name ("node.js", "U.S."); but "Answer:42" states "42", and
-    "Lyon,France" and "It is Lyon.It lies" state "Lyon". Combining signs belong to their word;
-    _Lyon_ states "Lyon", and my_Lyon_x does not. Hyphens and the minus of formulas are the same
-    sign, so are apostrophes, and letters and digits of both widths. Where a script is written
-    without spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an answer may
-    stand anywhere.
+    state "C". One to three digits and groups of three after spaces, apostrophes or commas are one
+    number: "12 500" states "12500" and "12,500", not "500". Colons, commas and dots between two
+    digits belong to a number, dots before letters to a name ("node.js", "U.S."); but "Answer:42"
+    states "42", and "Lyon,France" and "It is Lyon.It lies" state "Lyon". Combining signs belong to
+    their word; _Lyon_ states "Lyon", and my_Lyon_x does not. Hyphens and the minus of formulas are
+    the same sign, so are apostrophes, and letters and digits of both widths. Where a script is
+    written without spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an
+    answer may stand anywhere.
     """
     return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
 
 
 def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
     # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    return says(prediction, answer, flags, joined=f"[.,:^{_THOUSANDS}-]", signed=True)
+    return says(prediction, answer, flags, joined="[.,:^-]", signed=True)
 
 
 def says(
@@ -228,8 +227,8 @@ def says(
         words: nothing is in no text.
         joined: pattern of a sign that belongs to the letters on both sides.
         signed: a sign of a number or a name belongs to it too: -5, .5, 1/5, C++, F#; and so do
-            spaces and apostrophes between groups of three digits. Between words, a colon, a comma
-            and the end of a sentence belong to neither: Answer:42, Lyon.It.
+            spaces, apostrophes and commas between groups of three digits. Between words, a colon,
+            a comma and the end of a sentence belong to neither: Answer:42, Lyon.It.
     """
     wanted, said = _spaced(words), _spaced(text)
     if not wanted:
@@ -262,8 +261,8 @@ def _spaced(text: str) -> str:
 
 
 def _with_groups(text: str) -> str:
-    """The text with one sign between the groups of three digits of a number."""
-    return _GROUPED.sub(lambda number: re.sub("[ ']", _THOUSANDS, number[0]), text)
+    """The text with nothing between the groups of three digits of a number."""
+    return _GROUPED.sub(lambda number: number[0].replace(number[1], ""), text)
 
 
 def _apart(text: str) -> str:

@@ -133,9 +133,14 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
         *((f"{n} people", "500", False) for n in ("12 500", "12'500", "12\u2019500", "12 500 300")),
         *((f"{n} people", "12", False) for n in ("12\u202f500", "12'500", "12 500")),
         *(
-            (f"{n} people", "12 500", True)
-            for n in ("12\u202f500", "12\xa0500", "12 500", "12'500")
+            (f"{n} people", answer, True)
+            for n in ("12\u202f500", "12\xa0500", "12 500", "12'500", "12,500", "12500")
+            for answer in ("12 500", "12,500", "12500")
         ),
+        ("1,250,000", "1250000", True),
+        *((said, "12500", False) for said in ("12,50", "12.500", "112,500", "12,5000", "12, 500")),
+        *((said, "1250000", False) for said in ("1,250", "1,250 000", "1,250.000")),
+        ("0,500 m", "0500 m", False),
         *((said, "500", True) for said in ("In 1912 500 came", "1, 500", "It's 500", "500 5000")),
         *((said, "2", False) for said in ("1/2 cup", "2/3", "1\u20442")),
         ("Nantes/Lyon/Paris", "Lyon", True),
@@ -179,7 +184,7 @@ def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(
         ["里昂", "里昂。"],
         ["4.5", "4.5.", "(4.5)", "\uff14.\uff15"],
         ["-5", "\u22125", "'-5'."],
-        ["12 500", "12'500", "12\u202f500."],
+        ["12 500", "12'500", "12\u202f500.", "12,500", "12500"],
         ["The", "the"],
         ["a C++", "C++.", "c++"],
         ["Rh\u00f4ne", "rho\u0302ne"],

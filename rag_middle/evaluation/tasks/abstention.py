@@ -94,7 +94,7 @@ class Abstention(Task):
     """
 
     name: ClassVar[str] = "abstention"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions with and without their gold document"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")

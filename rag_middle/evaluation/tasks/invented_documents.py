@@ -42,7 +42,7 @@ class InventedDocuments(Task):
     """
 
     name: ClassVar[str] = "invented_documents"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Questions about invented documents"
     # The strict score first: answers are names and numbers, and "12 days" is not "2 days".
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")

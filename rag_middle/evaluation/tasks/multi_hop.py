@@ -62,7 +62,7 @@ class MultiHop(Task):
     """
 
     name: ClassVar[str] = "multi_hop"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions that need several documents"
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")
