@@ -85,7 +85,7 @@ class Client:
     ) -> None:
         self.address = address
         self._key = key
-        self._timeout = timeout
+        self._timeout = min(timeout, _FOREVER)
         self._retries = retries
         headers = {
             "User-Agent": f"rag-middle/{rag_middle.__version__}",
@@ -93,13 +93,28 @@ class Client:
         }
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        self._http = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS), pool=None),
-            limits=httpx.Limits(max_connections=None),
-            follow_redirects=False,
-            trust_env=not address.local,
-        )
+        try:
+            self._http = httpx.Client(
+                headers=headers,
+                timeout=httpx.Timeout(
+                    self._timeout, connect=min(timeout, _CONNECT_SECONDS), pool=None
+                ),
+                # None is kept: processes that are forked would share it, and read each other's
+                # answers.
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+                follow_redirects=False,
+                verify=httpx.create_ssl_context(),  # with SSL_CERT_FILE, on this machine too
+                trust_env=not address.local,
+            )
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            # The others quote addresses of proxies, which hold passwords.
+            says_why = isinstance(error, ImportError | OSError)
+            reason = shortened(str(error)) if says_why else type(error).__name__
+            raise EndpointConfigError(
+                "A proxy or a file of certificates that the environment names cannot be used "
+                f"({reason}). Look at ALL_PROXY, HTTP_PROXY, HTTPS_PROXY, NO_PROXY, "
+                "SSL_CERT_FILE and SSL_CERT_DIR."
+            ) from None
         weakref.finalize(self, self._http.close)
         self._answered = False  # whether the server ever did
         self._resume = 0.0  # when requests may be sent again, by the monotonic clock
@@ -139,14 +154,14 @@ class Client:
     def events(
         self, path: str, body: Mapping[str, Any], stopped: threading.Event
     ) -> Iterator[dict[str, Any]]:
-        """The events of a streamed reply, until it ends or `stopped` is set.
+        """The events of a streamed reply, until it ends or `stopped` is set, which cuts it.
 
         Until the first of them, attempts are repeated as in `post`; errors are the same. That the
         last event has come is for the caller to tell: a connection may end in between.
         """
 
         def opened() -> Exchange:
-            exchange = self._send("POST", path, body)
+            exchange = self._send("POST", path, body, stopped)
             try:
                 self._check_status(exchange)
                 return exchange
@@ -154,7 +169,14 @@ class Client:
                 exchange.close()
                 raise
 
-        exchange = self._attempts(opened, stopped)
+        if stopped.is_set():
+            return
+        try:
+            exchange = self._attempts(opened, stopped)
+        except EndpointError:
+            if stopped.is_set():
+                return
+            raise
         try:
             for data in _event_data(self._bounded(exchange)):
                 if stopped.is_set() or data == b"[DONE]":
@@ -168,7 +190,8 @@ class Client:
                     )
                 yield event
         except (httpx.TimeoutException, TimeoutError):
-            raise self._late() from None
+            if not stopped.is_set():
+                raise self._late() from None
         except httpx.TransportError as error:
             raise EndpointReplyError(
                 f"{self.address.url} broke off in the middle of an answer "
@@ -222,7 +245,8 @@ class Client:
                     raise _after(failure.error, count, pause) from None
                 else:
                     self._resume = max(self._resume, monotonic() + pause)
-                waiting.wait(min(pause, _LONGEST_PAUSE))
+                if waiting.wait(min(pause, _LONGEST_PAUSE)):
+                    raise _after(failure.error, count) from None
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
@@ -265,7 +289,13 @@ class Client:
 
     # -- one request ------------------------------------------------------------------------------
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Exchange:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        stopped: threading.Event | None = None,
+    ) -> Exchange:
         content = None if body is None else json.dumps(body).encode()
         request = self._http.build_request(
             method,
@@ -273,7 +303,7 @@ class Client:
             content=content,
             headers={} if content is None else {"Content-Type": "application/json"},
         )
-        exchange = Exchange(self._http, request, self._timeout)
+        exchange = Exchange(self._http, request, self._timeout, stopped)
         self._answered = True
         return exchange
 
@@ -436,13 +466,16 @@ def _is_whole(data: bytes) -> bool:
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Lines that end by LF, CR or both; one without an end was cut off."""
-    rest = b""
+    begun: list[bytes] = []  # pieces of a line: put together with each, a long one takes hours
     for chunk in chunks:
-        # LF may be still to come after CR.
-        *lines, rest = re.split(rb"\r\n|\n|\r(?!\Z)", rest + chunk)
-        yield from lines
-    if rest.endswith(b"\r"):
-        yield rest[:-1]
+        begun.append(chunk)
+        if b"\n" in chunk or b"\r" in chunk or begun[0].endswith(b"\r"):
+            # LF may be still to come after CR.
+            *lines, rest = re.split(rb"\r\n|\n|\r(?!\Z)", b"".join(begun))
+            yield from lines
+            begun = [rest]
+    if begun and begun[-1].endswith(b"\r"):
+        yield b"".join(begun)[:-1]
 
 
 def _is_filter(code: str, said: str) -> bool:

@@ -107,7 +107,7 @@ class EndpointModel:
     unmodified model reads, in one user message, or with ``template="raw"`` as a prompt for plain
     completion. The server turns that text into tokens: most read control tokens in it, so that
     nothing keeps documents from writing them. Behind `rag-middle serve` they stay text.
-    Any number of threads may call.
+    Any number of threads may call, and processes that are forked.
 
     Args:
         endpoint: address of the interface, such as ``"http://localhost:8000/v1"``.
@@ -551,6 +551,8 @@ class EndpointModel:
                 )
             self._warn_of_cut(prompt, reply)
             replies.append(reply)
+            if emit is not None and stopped.is_set():
+                break  # a closed stream is what came until then
         seconds = perf_counter() - start
         prefill = first[0] if first else seconds
         said = [answer_after_thinking(reply.text) for reply in replies]

@@ -19,6 +19,8 @@ MAX_FACT_LENGTH = 1000
 """Characters of what a server says about its models, as far as it is kept or shown."""
 
 _MAX_FACT_LEVELS = 10
+#: When vLLM was asked, an id that it draws each time, and whether llama.cpp has loaded the model.
+_PASSING = ("created", "permission", "status")
 _LIMIT = "max_tokens"
 _NEWER_LIMIT = "max_completion_tokens"  # of OpenAI's newer models, which refuse the other
 
@@ -51,11 +53,10 @@ class Server:
         listed: dict[str, dict[str, Any]] = {}
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, Mapping) and isinstance(entry.get("id"), str):
-                # "created" is when vLLM was asked, and "permission" has an id drawn each time.
                 listed[entry["id"]] = {
                     name: value
                     for name, value in entry.items()
-                    if name not in ("created", "permission") and _can_be_kept([name, value])
+                    if name not in _PASSING and _can_be_kept([name, value])
                 }
         facts = self._client.without_parts_of_key([*listed.values()])
         return dict(zip(listed, facts, strict=True))

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.endpoint import EndpointModel, EndpointWarning
+from rag_middle.endpoint import EndpointModel, EndpointWarning, client
 from rag_middle.endpoint.address import Address, api_key
 from rag_middle.errors import (
     EndpointConfigError,
@@ -211,20 +211,96 @@ def test_neither_are_bytes_without_content(said: bytes, drop: bytes, way: str) -
         assert time.monotonic() - started < 3
 
 
-def test_a_connection_that_was_used_once_is_not_cut_by_its_old_deadline() -> None:
-    with serving(lambda request: Said(answer("there"), pause=0.1)) as server:
-        model = EndpointModel(server.url, timeout=0.5, retries=0)
-        for _ in range(10):
+def _end_of_threads(name: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("drop", [b"x", b"HTTP/1.1 103 Early Hints\r\n\r\n"], ids=["header", "1xx"])
+def test_no_thread_goes_on_reading_headers_after_the_deadline(drop: bytes) -> None:
+    said = b"HTTP/1.1 200 OK\r\nX-Slow: " if drop == b"x" else drop
+    with _dripping(said, drop) as url:
+        model = EndpointModel(url, timeout=0.2, retries=1)
+        with pytest.raises(EndpointUnreachableError, match="did not answer within"):
+            model.generate(PROMPT)
+        _end_of_threads("rag-middle-send")
+
+
+def test_no_two_requests_share_a_connection() -> None:
+    # Forked processes would, and read each other's answers.
+    with serving(lambda request: Said(answer("there"))) as server:
+        model = EndpointModel(server.url)
+        for _ in range(3):
             assert model.generate(PROMPT).text == "there"
+        assert server.connections == 4  # one for the list of models
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n\r\n: waiting\n\n"])
+def test_a_stream_is_closed_while_the_server_is_silent(said: bytes) -> None:
+    with _dripping(said, b"") as url:
+        stream = EndpointModel(url, timeout=60).stream(PROMPT)
+        reading = threading.Thread(target=lambda: list(stream))
+        reading.start()
+        time.sleep(0.3)
+        started = time.monotonic()
+        stream.close()
+        reading.join()
+        assert time.monotonic() - started < 5
+        assert (stream.result.text, stream.result.finish_reason) == ("", "cancelled")
+        _end_of_threads("rag-middle-send")
+
+
+def test_a_stream_that_is_closed_in_a_pause_is_not_asked_for_again() -> None:
+    refused = Said({"error": "busy"}, status=429, headers={"Retry-After": "30"})
+    with serving(lambda request: refused) as server:
+        stream = EndpointModel(server.url).stream(PROMPT)
+        reading = threading.Thread(target=lambda: list(stream))
+        reading.start()
+        while not server.asked:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        stream.close()
+        reading.join()
+        assert stream.result.finish_reason == "cancelled"
+        assert len(server.asked) == 1
+
+
+def test_a_line_without_an_end_is_not_read_anew_with_each_piece() -> None:
+    long = b'data: {"a": "' + b"x" * 2**21 + b'"}\n'
+    started = time.process_time()
+    pieces = (long[at : at + 512] for at in range(0, len(long), 512))
+    assert [len(data) for data in client._event_data(pieces)] == [len(long) - 7]
+    assert time.process_time() - started < 5  # 40 if it were
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("ALL_PROXY", "ftp://user:geheim@proxy", "ValueError"),
+        ("HTTPS_PROXY", "http://user:gehe/im@proxy", "InvalidURL"),
+        ("SSL_CERT_FILE", "/nowhere.pem", "No such file"),
+    ],
+)
+def test_proxies_and_certificates_of_the_environment_that_cannot_be_used(
+    variable: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(EndpointConfigError, match=f"{told}.*{variable}") as raised:
+        EndpointModel("https://models.invalid/v1")
+    assert "gehe" not in str(raised.value)
+
+
+def test_any_time_can_be_allowed() -> None:
+    with serving(lambda request: Said(answer("there"))) as server:
+        assert EndpointModel(server.url, timeout=1e300).generate(PROMPT).text == "there"
 
 
 def test_no_thread_waits_for_the_deadline_of_an_answer_that_came() -> None:
     with serving(lambda request: Said(answer("there"))) as server:
         EndpointModel(server.url, timeout=60).generate(PROMPT)
-        for thread in threading.enumerate():
-            if thread.name == "rag-middle-send":
-                thread.join(10)
-                assert not thread.is_alive()
+        _end_of_threads("rag-middle-send")
 
 
 def test_a_connection_that_breaks_is_tried_again() -> None:
@@ -574,6 +650,16 @@ def test_the_model_has_to_be_named_where_there_are_several() -> None:
         assert EndpointModel(server.url, "any").generate(PROMPT).text == "yes"
         with pytest.raises(EndpointConfigError, match="does not list any"):
             EndpointModel(server.url)
+
+
+def test_a_model_that_is_loaded_by_now_is_the_same() -> None:
+    with serving(saying("there")) as server:
+        identities = []
+        for status in ({"value": "unloaded"}, {"value": "loaded", "args": ["--port", "34567"]}):
+            entry = {"id": "tiny", "owned_by": "llamacpp", "status": status}
+            server.models = Said({"data": [entry]})
+            identities.append(EndpointModel(server.url).identity())
+        assert identities[0] == identities[1]
 
 
 def test_proxies_are_not_used_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
