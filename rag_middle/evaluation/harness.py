@@ -105,12 +105,14 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 f"{batch_size!r}."
             )
         chosen = {name.removeprefix(_METHOD_PREFIX): value for name, value in options.items()}
+        window = int(max_length) if max_length else None
         if isinstance(pretrained, RagMiddleModel):
             self.reader = RagMiddleModel(
                 pretrained.model,
                 pretrained.tokenizer,
                 method=method,
                 method_options=chosen,
+                context_window=window or pretrained.context_window,
                 kernels=pretrained.kernels,
             )
         else:
@@ -118,6 +120,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 pretrained,
                 method=method,
                 method_options=chosen,
+                context_window=window,
                 device=device,
                 dtype=dtype,
                 attn_implementation=attn_implementation,
@@ -127,7 +130,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self.tokenizer = self.reader.tokenizer
         self._batch_size = int(batch_size)
         self._trust_markers = trust_markers
-        self.max_length = int(max_length or self.reader.context_window or _DEFAULT_WINDOW)
+        self.max_length = self.reader.context_window or _DEFAULT_WINDOW
 
     # -- what the harness asks about the model --------------------------------------------------
 
@@ -187,14 +190,16 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
-        prompts = [self._parsed(request.args[0]) for request in requests]
+        # Spaces at the end of a context belong to what is scored, as in the harness.
+        contexts = [request.args[0].rstrip() for request in requests]
+        prompts = [self._parsed(context) for context in contexts]
         plain = [index for index, prompt in enumerate(prompts) if not prompt.documents]
         marked = [index for index, prompt in enumerate(prompts) if prompt.documents]
         plain_results = super().loglikelihood([requests[index] for index in plain], disable_tqdm)
         results = dict(zip(plain, plain_results, strict=True))
         scores = self.reader.score_batch(
             [prompts[index] for index in marked],
-            [requests[index].args[1] for index in marked],
+            ["".join(requests[index].args)[len(contexts[index]) :] for index in marked],
             max_batch_size=self._batch_size,
             **self._raw(),
         )

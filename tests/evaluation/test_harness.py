@@ -89,6 +89,21 @@ def test_a_method_changes_scores_and_marked_documents_reach_it(model: RagMiddleM
     assert changed[1][0] == pytest.approx(base[1][0], abs=1e-4)
 
 
+def test_marked_contexts_keep_to_the_length_and_to_the_harness_about_spaces(
+    model: RagMiddleModel,
+) -> None:
+    river = "Lyon lies here on the river, as it did before. "
+    long = request("\n".join(mark(river * count) for count in (1, 1, 2)) + "\nWhich?", " the Rhône")
+    short = RagMiddleLM(model, max_length=64).loglikelihood([long], True)
+    cut = RagMiddleModel(model.model, model.tokenizer, context_window=64)
+    wanted = cut.score(*long.args, template="raw", on_overflow="drop_documents").total
+    assert short[0][0] == pytest.approx(wanted, abs=1e-4)
+    assert RagMiddleLM(model).loglikelihood([long], True)[0][0] != pytest.approx(wanted, abs=1e-3)
+    pairs = [request(f"{MARKED} ", "the Rhône"), request(MARKED, " the Rhône")]
+    spaced, moved = RagMiddleLM(model).loglikelihood(pairs, True)
+    assert spaced == pytest.approx(moved, abs=1e-4)
+
+
 def test_markers_of_a_template_count_where_that_is_asked_for(
     model: RagMiddleModel, theirs: Any
 ) -> None:

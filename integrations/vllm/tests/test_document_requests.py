@@ -166,6 +166,12 @@ def test_salts_tell_method_documents_and_callers_apart(admission: Admission) -> 
     assert other.cache_salt != first
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_read(admission: Admission) -> None:
+    admission.check_characters(60_000)
+    with pytest.raises(VLLMValidationError, match="cannot fit into 100 tokens"):
+        admission.check_characters(1_000_000)
+
+
 def test_nobody_else_gets_such_a_salt(admission: Admission) -> None:
     with pytest.raises(VLLMValidationError, match="reserved"):
         admission.admit(request(salt="rag-middle:rotor:00"))
@@ -174,7 +180,9 @@ def test_nobody_else_gets_such_a_salt(admission: Admission) -> None:
 def test_requests_without_a_method_or_without_documents_stay_as_they_are(
     admission: Admission,
 ) -> None:
-    for made in (request(), request(salt="own", **{METHOD: "rotor", BOUNDS: []})):
+    # An empty document at the beginning, too: a layout without a token would end the worker.
+    bounds: tuple[list[int], ...] = ([], [0, 0], [4, 4, 4])
+    for made in (request(), *(request(salt="own", **{METHOD: "rotor", BOUNDS: b}) for b in bounds)):
         before = made.cache_salt
         admission.admit(made)
         assert made.cache_salt == before

@@ -25,14 +25,20 @@ __all__ = ["BOUNDS", "METHOD", "Admission", "carried", "hook_admission", "hook_c
 METHOD, BOUNDS = OPTION, f"{OPTION}_documents"
 
 _SALT = "rag-middle:"
+# No text has so many per token; reading a long one keeps all other requests with documents waiting.
+_CHARACTERS_PER_TOKEN, _SPARE_CHARACTERS = 16, 1 << 16
 
 
 def carried(params: Any) -> tuple[str, tuple[int, ...]] | None:
-    """The name and the bounds that an admitted request carries; None where it has no documents."""
-    extra = getattr(params, "extra_args", None)
-    if not extra or not extra.get(BOUNDS):
+    """The name and the bounds that an admitted request carries.
+
+    None where it has no documents, or only empty ones: the unmodified model reads the same.
+    """
+    extra = getattr(params, "extra_args", None) or {}
+    bounds = tuple(extra.get(BOUNDS) or ())
+    if not bounds or bounds[0] == bounds[-1]:
         return None
-    return extra[METHOD], tuple(extra[BOUNDS])
+    return extra[METHOD], bounds
 
 
 class Admission:
@@ -64,6 +70,18 @@ class Admission:
             served = ", ".join(sorted(self.methods)) or "none: documents are not enabled"
             raise refusal(f"This engine does not serve the method {name!r}. It serves {served}.")
         return self.methods[name]
+
+    def check_characters(self, count: int) -> None:
+        """Make sure that a prompt of so many characters may fit, before the tokenizer reads it.
+
+        Raises:
+            VLLMValidationError: it cannot.
+        """
+        if count > self._max_model_len * _CHARACTERS_PER_TOKEN + _SPARE_CHARACTERS:
+            raise refusal(
+                f"A prompt of {count:,} characters cannot fit into {self._max_model_len:,} tokens: "
+                "pass fewer or shorter documents."
+            )
 
     def check_prompt(self, method: object, bounds: object, tokens: int) -> tuple[int, ...]:
         """The bounds of the documents in a prompt of so many tokens.
@@ -118,7 +136,7 @@ class Admission:
             raise refusal("Documents are not served in prompts that are continued later.")
         ids = request.prompt_token_ids
         bounds = self.check_prompt(extra[METHOD], extra.get(BOUNDS), len(ids))
-        if bounds:
+        if carried(request.sampling_params) is not None:
             read = ids[: bounds[-1]]
             content = [self.methods[extra[METHOD]].identity(), bounds, read, request.cache_salt]
             digest = blake2b(json.dumps(content).encode(), digest_size=24).hexdigest()

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, MarkedText
 from rag_middle.errors import RagMiddleError
-from rag_middle.markers import marked_parts
 from rag_middle.tokens import TokenizedPrompt, encode
+from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
 from rag_middle_vllm.documents.prompts import document_edges, plain_messages
 
@@ -79,10 +80,11 @@ def hook_renderer(renderer: type[Any]) -> None:
     @functools.wraps(preprocess_chat)
     async def chat(self: Any, request: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
         methods = Admission.of_engine(self.renderer.config).methods
-        is_chat = hasattr(request, "documents") and hasattr(request, "kv_transfer_params")
+        takes_tokens = hasattr(request, "kv_transfer_params")  # chats and responses
+        is_chat = takes_tokens and hasattr(request, "documents")
         if method_name(request) is not None and not is_chat:
             raise refusal("Documents are read in chats and completions, not in other requests.")
-        if method_name(request) is not None or (methods and is_chat and _marked(messages)):
+        if method_name(request) is not None or (methods and takes_tokens and _marked(messages)):
             ids = await _chat_tokens(self, request, messages, kwargs.get("tool_dicts"))
             # As vLLM is told that another server has rendered the messages already.
             request.kv_transfer_params = {
@@ -96,24 +98,27 @@ def hook_renderer(renderer: type[Any]) -> None:
     async def completion(
         self: Any, request: Any, prompt_input: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        admission = Admission.of_engine(self.renderer.config)
-        is_text = isinstance(prompt_input, str)
-        if method_name(request) is not None:
-            admission.method(method_name(request))
-            if is_text:
+        reads = bool(Admission.of_engine(self.renderer.config).methods)
+        named = method_name(request) is not None
+        texts = [prompt_input] if isinstance(prompt_input, str) else prompt_input
+        are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        if named:
+            Admission.of_engine(self.renderer.config).method(method_name(request))
+            if are_texts and len(texts) == 1:
                 _refuse_options(request)
-                _refuse_strays(prompt_input)
+                _refuse_unread(texts)
             elif not _are_tokens(prompt_input):
                 raise refusal("A completion read by a method has one prompt: send them one by one.")
-        if (
-            is_text
-            and admission.methods
-            and (method_name(request) is not None or MarkedText(prompt_input).has_documents())
-        ):
-            reader = _DocumentReader.of_renderer(self.renderer)
+        if are_texts and reads:
             # The whole prompt is the caller's, as it is in vLLM; only documents are inert.
             options = {"template": "raw", "allow_control_tokens": True}
-            prompt_input = await reader.tokens(request, prompt_input, **options)
+            prompt_input = []
+            for text in texts:
+                if named or MarkedText(text).has_documents():
+                    reader = _DocumentReader.of_renderer(self.renderer)
+                    reader.admission.check_characters(len(text))
+                    text = await reader.tokens(request, text, **options)
+                prompt_input.append(text)
         return await preprocess_completion(self, request, prompt_input, *args, **kwargs)
 
     renderer.preprocess_chat = chat
@@ -122,7 +127,7 @@ def hook_renderer(renderer: type[Any]) -> None:
 
 async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -> list[int]:
     _refuse_options(request)
-    if renderer.chat_template is not None or request.chat_template is not None:
+    if renderer.chat_template is not None or getattr(request, "chat_template", None) is not None:
         raise refusal(
             "Documents are read with the tokenizer's own chat template: leave out chat_template."
         )
@@ -130,22 +135,29 @@ async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -
         plain = plain_messages(messages)
     except RagMiddleError as error:
         raise refusal(str(error)) from error
-    if method_name(request) is not None:
-        for message in plain:
-            _refuse_strays(message["content"] or "")
-    if request.documents:
-        plain = _with_documents(plain, request.documents)
+    documents = getattr(request, "documents", None)
+    reader = _DocumentReader.of_renderer(renderer.renderer)
+    written = json.dumps([plain, documents, tools], ensure_ascii=False, default=str)
+    reader.admission.check_characters(len(written))
+    if method_name(request) is not None and not documents:
+        # What the model wrote must not make later turns fail.
+        others = (message for message in plain if message.get("role") not in MODEL_ROLES)
+        _refuse_unread([message["content"] or "" for message in others])
+    if documents:
+        plain = _with_documents(plain, documents)
     options = renderer.effective_chat_template_kwargs(request)
-    for name in ("add_generation_prompt", "continue_final_message", "documents"):
-        options.pop(name, None)
+    options.pop("documents", None)
+    if options.pop("continue_final_message", None):
+        raise refusal("continue_final_message does not go with documents: leave it out.")
+    add_generation_prompt = options.pop("add_generation_prompt", True)
     options = {name: value for name, value in options.items() if value is not None}
     if tools:
         options["tools"] = tools
-    return await _DocumentReader.of_renderer(renderer.renderer).tokens(
+    return await reader.tokens(
         request,
         plain,
         template="chat",
-        add_generation_prompt=request.add_generation_prompt,
+        add_generation_prompt=add_generation_prompt,
         template_options=options,
     )
 
@@ -187,9 +199,13 @@ def _are_tokens(prompt: object) -> bool:
     return isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)
 
 
-def _refuse_strays(text: str) -> None:
-    """Raise where a text has markers of which nothing is made: the model would read them."""
-    if marked_parts(text)[1]:
+def _refuse_unread(texts: Sequence[str]) -> None:
+    """Raise where markers mark nothing and there are no documents: the model would read them.
+
+    Beside documents they are text: whoever writes one must not have a conversation refused.
+    """
+    marked = [MarkedText(text) for text in texts]
+    if any(text.has_strays for text in marked) and not any(text.has_documents() for text in marked):
         raise refusal(
             "The prompt holds document markers that were not made with this server's key around "
             "this text: set RAG_MIDDLE_MARKER_KEY to the same secret in the client and the server, "
@@ -201,7 +217,6 @@ def _refuse_options(request: Any) -> None:
     """Raise where a request asks for what does not go with documents."""
     refused: dict[str, Callable[[Any], bool]] = {
         "echo": bool,
-        "continue_final_message": bool,
         "truncate_prompt_tokens": lambda value: value is not None,
         "use_beam_search": bool,
         "prompt_embeds": lambda value: value is not None,

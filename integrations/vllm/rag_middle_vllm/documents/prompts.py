@@ -77,7 +77,7 @@ def plain_messages(messages: Any) -> list[dict[str, Any]]:
         if content is not None and not isinstance(content, str):
             parts = list(content)
             kinds = {part.get("type") if isinstance(part, dict) else str for part in parts}
-            if not kinds <= {"text", str}:
+            if not kinds <= {"text", "input_text", "output_text", str}:  # as responses name them
                 raise PromptError(
                     "A message with documents holds text only; got parts of "
                     f"{sorted(map(str, kinds))}."
