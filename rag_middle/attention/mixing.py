@@ -21,6 +21,7 @@ from rag_middle.attention.seam import (
     handle_attention,
     handler_of,
     keyword_arguments,
+    uncompiled,
 )
 
 __all__ = ["decoder_layers", "mixes_in_layer", "mixes_in_projections"]
@@ -32,7 +33,7 @@ def decoder_layers(model: nn.Module, modules: Sequence[nn.Module]) -> dict[nn.Mo
     found: dict[nn.Module, list[Any]] = {}
     for part in model.modules():
         if isinstance(part, nn.ModuleList):
-            for layer in part:
+            for layer in map(uncompiled, part):  # what is called has the hooks and the signature
                 if held := [module for module in layer.modules() if module in wanted]:
                     found[layer] = held
     return found

@@ -433,20 +433,23 @@ def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
 def _compiled_around_attention(model: nn.Module) -> str | None:
     """The outermost module that ``torch.compile`` compiled and that runs attention, in words."""
     for name, module in model.named_modules():
-        compiled = (
-            type(module).__name__ == "OptimizedModule"
-            or module._compiled_call_impl is not None
-            or hasattr(module.forward, "_torchdynamo_orig_callable")
-        )
-        if compiled and any(map(is_attention, module.modules())):
+        if _is_compiled(module) and any(map(is_attention, module.modules())):
             return f"its module {name!r}" if name else "it"
     return None
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        type(module).__name__ == "OptimizedModule"
+        or module._compiled_call_impl is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
 
 
 @contextmanager
 def _running_eagerly(model: nn.Module) -> Iterator[None]:
     """Run compiled modules as they were before, for the time being."""
-    if _compiled_around_attention(model) is None:
+    if not any(map(_is_compiled, model.modules())):  # any: the compiler would trace our hooks
         yield
         return
     # The stance is the process's: in turn, or the last to leave would not restore the first one.

@@ -46,8 +46,14 @@ def by_layer(model: PreTrainedModel) -> Any:
     return model
 
 
+def by_wrapped_layer(model: PreTrainedModel) -> Any:
+    for index, layer in enumerate(model.model.layers):
+        model.model.layers[index] = torch.compile(layer, backend="eager")
+    return model
+
+
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-@pytest.mark.parametrize("compiled", [wrapped, in_place, by_forward, by_layer])
+@pytest.mark.parametrize("compiled", [wrapped, in_place, by_forward, by_layer, by_wrapped_layer])
 @pytest.mark.one_in(2)
 def test_none_and_new_orders_work_and_the_rest_is_refused(
     compiled: Callable[[PreTrainedModel], Any],
@@ -69,6 +75,21 @@ def test_none_and_new_orders_work_and_the_rest_is_refused(
                 )
     with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
         last_token_attention(network, torch.ones(1, 3, dtype=torch.long), "a method")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.parametrize("part", ["mlp", "self_attn.v_proj"])
+@pytest.mark.parametrize("method", ["none", "pine", PositionalHiddenStates(channels=(3,))])
+def test_parts_without_attention_may_be_wrapped(part: str, method: Any) -> None:
+    torch.compiler.reset()  # what is compiled too often runs eagerly
+    tokenizer = byte_level_bpe()
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=1)
+    network: Any = build("compiled", config, "sdpa")
+    expected = RagMiddleModel(network, tokenizer, method=method).logits(PROMPT)
+    layer = network.model.layers[0]
+    layer.set_submodule(part, torch.compile(layer.get_submodule(part), backend="eager"))
+    actual = RagMiddleModel(network, tokenizer, method=method).logits(PROMPT)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_model_compiled_after_it_was_checked_is_refused() -> None:

@@ -231,11 +231,12 @@ def test_a_model_without_a_head_gives_the_hidden_states_of_the_last_tokens(
     assert distance(model.lm_head(states)[0], logits[0]) < 1e-5
 
 
-def test_passes_that_leave_layers_out_are_refused(family_model: FamilyModel) -> None:
+@pytest.mark.parametrize("name", ["dysco", "dysco_few"])  # heads before the exit, and behind it
+def test_passes_that_leave_layers_out_are_refused(name: str, family_model: FamilyModel) -> None:
     model: Any = family_model("llama")
     with (
         pytest.raises(UnsupportedGenerationError, match="early exit"),
-        applied(model, METHOD, [LONG.tokens]),
+        applied(model, ACTIVE[name], [LONG.tokens]),
     ):
         generated(model, [LONG], assistant_early_exit=1)
 

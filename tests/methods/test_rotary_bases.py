@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -313,6 +313,32 @@ def test_training_needs_examples(
 ) -> None:
     with pytest.raises(MethodConfigError, match="examples with tokens"):
         train_routers(family_model("llama"), examples)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"examples": [((1, 999), (2,))]}, "token ids from 0 to 210, got 999"),
+        ({"examples": [((1, -1), (2,))]}, "got -1"),
+        ({"examples": [("ab", (2,))]}, "pair of lists of token ids"),
+        ({"examples": [(1, 2, 3)]}, "pair of lists of token ids"),
+        ({"learning_rate": -0.1}, "learning_rate must be above 0"),
+        ({"seed": "a"}, "seed must be a whole number"),
+    ],
+)
+def test_training_refuses_what_makes_no_sense(
+    options: dict[str, Any], message: str, family_model: FamilyModel
+) -> None:
+    with pytest.raises(MethodConfigError, match=message):
+        train_routers(family_model("llama"), **{"examples": [((1,), (2,))], **options})
+
+
+def test_training_takes_tensors_as_it_takes_tuples(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    tuples = train_routers(model, [((5, 6), (7, 8))], base_factors=FACTORS, steps=2)
+    tensors = [(torch.tensor([5, 6]), torch.tensor([7, 8]))]
+    same = train_routers(model, tensors, base_factors=FACTORS, steps=2)  # type: ignore[arg-type]
+    assert same.provenance == tuples.provenance
 
 
 @pytest.mark.parametrize(

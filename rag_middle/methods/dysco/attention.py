@@ -193,6 +193,11 @@ class _Passes:
         """Read the last tokens of a pass again, one after the other, with scaled attention."""
         name, inputs = _input_of(arguments)
         results = _results(output)
+        if not all(handler.has_stored for handler in self.handlers):
+            raise UnsupportedGenerationError(
+                "DySCO reads tokens again in all layers, and this pass left some out (early exit). "
+                "Leave assistant_early_exit out."
+            )
         first, stop = self.observed[-1], self.handlers[0].stop
         for column in self.observed[:-1]:
             self.advance(column)
@@ -473,13 +478,14 @@ class _Handler(LayerHandler):
         rows = alike.int().argmax(-1) + beams * torch.arange(prompts, device=alike.device)[:, None]
         self._passes.relevance = relevance[rows.flatten().to(relevance.device)]
 
+    @property
+    def has_stored(self) -> bool:
+        """Whether a pass over several tokens came to this layer and is still to be read again."""
+        return self._stored is not None
+
     def end_reading(self, first: int, *, keep: bool) -> None:
         """Remember what was read again from column `first` on; let go of everything else."""
-        if self._stored is None:
-            raise UnsupportedGenerationError(
-                "DySCO reads tokens again in all layers, and this pass left some out (early exit). "
-                "Leave assistant_early_exit out."
-            )
+        assert self._stored is not None
         if keep and not self._is_cache:
             span = slice(first - self._dropped, self.stop - self._dropped)
             key, value = (stored[:, :, span].clone() for stored in self._stored)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import index
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from rag_middle.attention import applied, in_eval_mode, model_lock, model_traits
+from rag_middle.attention import (
+    applied,
+    in_eval_mode,
+    model_lock,
+    model_traits,
+    vocabulary_size,
+)
 from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
@@ -59,13 +66,18 @@ def train_routers(
         The routers, with the number of steps, the first and last losses and the model's name.
 
     Raises:
-        MethodConfigError: no examples, one without answer tokens, or a number out of range.
+        MethodConfigError: no examples, one without answer tokens, token ids that the model does not
+            have, or a number out of range.
         UnsupportedArchitectureError: this model cannot take the method.
     """
     require_count("train_routers", 1, steps=steps)
+    require_count("train_routers", 0, seed=seed)
     require_finite("train_routers", learning_rate=learning_rate)
-    if not examples or not all(prompt and answer for prompt, answer in examples):
-        raise MethodConfigError("train_routers needs examples with tokens of prompt and answer.")
+    if learning_rate <= 0:
+        raise MethodConfigError(
+            f"train_routers: learning_rate must be above 0, got {learning_rate!r}."
+        )
+    pairs = _token_ids(examples, vocabulary_size(model))
     factors = as_base_factors("train_routers", tuple(base_factors))
     traits = model_traits(model)
     require_rope("moice", traits)
@@ -85,10 +97,8 @@ def train_routers(
     losses: list[float] = []
     with model_lock(model), keep_frequencies(model), _frozen(model), torch.enable_grad():
         for step in range(steps):
-            order = (
-                order or torch.randperm(len(examples), generator=generator, device="cpu").tolist()
-            )
-            loss = _loss(model, method, *examples[order.pop()])
+            order = order or torch.randperm(len(pairs), generator=generator, device="cpu").tolist()
+            loss = _loss(model, method, *pairs[order.pop()])
             optimizer.zero_grad()
             torch.autograd.backward(loss, inputs=parameters)
             optimizer.step()
@@ -107,11 +117,33 @@ def train_routers(
             "trained_steps": int(routers.provenance.get("trained_steps", 0)) + steps,
             "learning_rate": learning_rate,
             "seed": seed,
-            "examples": len(examples),
+            "examples": len(pairs),
             "first_loss": sum(losses[:window]) / window,
             "last_loss": sum(losses[-window:]) / window,
         },
     )
+
+
+def _token_ids(
+    examples: Iterable[tuple[Iterable[int], Iterable[int]]], vocabulary: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Prompts and answers as numbers of this vocabulary; tensors and arrays are taken too."""
+    try:
+        pairs = [(tuple(map(index, p)), tuple(map(index, a))) for p, a in examples]
+    except (TypeError, ValueError) as error:
+        raise MethodConfigError(
+            "train_routers: each example is a pair of lists of token ids, of a prompt and of its "
+            f"answer ({error})."
+        ) from error
+    if not pairs or not all(prompt and answer for prompt, answer in pairs):
+        raise MethodConfigError("train_routers needs examples with tokens of prompt and answer.")
+    for token in (token for pair in pairs for ids in pair for token in ids):
+        if not 0 <= token < vocabulary:
+            raise MethodConfigError(
+                f"train_routers: this model has token ids from 0 to {vocabulary - 1}, got {token}. "
+                "Use its own tokenizer."
+            )
+    return pairs
 
 
 def _loss(
