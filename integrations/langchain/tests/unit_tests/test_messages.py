@@ -278,6 +278,18 @@ def test_an_artifact_of_documents_that_are_marked_already_keeps_their_text(tiny:
     assert tiny.sent.documents == TEXTS
 
 
+def test_half_a_character_in_a_document_outlives_a_checkpoint(tiny: Any) -> None:
+    """LangGraph keeps halves as question marks; those around would no longer stand together."""
+    documents = [TWO[0], Document("Half: \ud83d.", id="half"), TWO[1]]
+    tool = ToolMessage(format_docs(documents), tool_call_id="1", artifact=documents)
+    kept = JsonPlusSerializer()
+    for message in (tool, kept.loads_typed(kept.dumps_typed(tool))):
+        answer = chat(tiny).invoke([HumanMessage("Which?"), message])
+        assert tiny.sent.documents == [TEXTS[0], "Half: \ufffd.", TEXTS[1]]
+        ids = answer.response_metadata["rag_middle"]["document_ids"]
+        assert ids[1] == ("half" if message is tool else None)
+
+
 def test_a_document_that_quotes_a_marked_one_leaves_those_of_an_artifact_apart(tiny: Any) -> None:
     texts = [f"{TEXTS[0]} {format_docs(TWO[1:])}", TEXTS[1]]
     tool = ToolMessage("\n\n".join(texts), tool_call_id="1", artifact=[*map(Document, texts)])
