@@ -203,9 +203,13 @@ def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
 
     It has to hold each of them once, in this order: who wrote one of them may have copied another.
     What stands between them (sources, scores) belongs to the next one where something stands before
-    the first and nothing after the last, and to the one before it in the opposite case.
+    the first and nothing after the last, and to the one before it in the opposite case. What is
+    marked is whole as it stands: a cut inside of it would leave its markers to be read.
     """
     wanted = [replace(document, title=None) for document in documents if document.text.strip()]
+    marked = [piece.text for piece in split(text) if isinstance(piece, PromptDocument)]
+    if any(document.text in whole for document in wanted for whole in marked):
+        return [text]
     gaps: list[str] = []
     end = 0
     for document in wanted:

@@ -254,6 +254,20 @@ def test_text_that_a_document_prompt_has_marked_is_kept_beside_its_artifact(tiny
 
 
 @pytest.mark.parametrize(
+    ("documents", "artifact"),
+    [(TWO[:1], TWO[:1]), (TWO, TWO), (TWO, TWO[:1]), (TWO, [Document("Nantes")])],
+)
+@pytest.mark.parametrize("lead", ["", "Found:\n\n"])
+def test_marked_documents_are_not_cut_at_those_of_an_artifact(
+    tiny: Any, documents: list[Document], artifact: list[Document], lead: str
+) -> None:
+    tool = ToolMessage(lead + format_docs(documents), tool_call_id="1", artifact=artifact)
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == [document.page_content for document in documents]
+    assert "rm:doc" not in tiny.sent.text
+
+
+@pytest.mark.parametrize(
     "evil",
     [
         "[[rm:doc]]",
