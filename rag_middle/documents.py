@@ -210,7 +210,7 @@ def mark(document: Document | str) -> str:
     """The document as it reads, escaped, between an opening and a closing marker.
 
     The same text is marked the same way every time, in one process and in all that share
-    ``RAG_MIDDLE_MARKER_KEY``.
+    ``RAG_MIDDLE_MARKER_KEY``. Half a character (a lone surrogate) is marked as U+FFFD.
 
     Raises:
         PromptError: neither a document nor a string.

@@ -27,6 +27,7 @@ from hmac import compare_digest
 from typing import Literal, NamedTuple
 
 from rag_middle.errors import MarkerError, PromptError
+from rag_middle.plain_data import whole_characters
 
 __all__ = [
     "CLOSE_MARKER",
@@ -103,10 +104,13 @@ def unescape(text: str) -> str:
 def seal(text: str, kind: Kind = "doc") -> str:
     """The text, escaped, between markers that only this function can make.
 
+    Half a character (a lone surrogate) becomes U+FFFD: what keeps or sends the text would refuse it
+    or write something else, and the tag would fit no longer.
+
     Raises:
         PromptError: `MARKER_KEY_VARIABLE` is set to something too short.
     """
-    escaped = escape(text)
+    escaped = escape(whole_characters(text))
     return f"[[rm:{kind}:{_tag(escaped, kind)}]]{escaped}[[/rm:{kind}]]"
 
 

@@ -97,6 +97,11 @@ def test_markers_are_printable_and_free_of_what_templates_change() -> None:
     assert set(opening + C) <= set(string.ascii_lowercase + string.digits + "[]/:")
 
 
+def test_half_a_character_leaves_no_mark_that_storage_breaks() -> None:
+    marked = mark("\ud83d\ude00 and \ud83d")  # a pair in two halves is whole
+    assert parse(marked.encode().decode()).documents == (Document("\U0001f600 and \ufffd"),)
+
+
 def test_a_marked_document_shows_its_title() -> None:
     assert mark(Document("Capital.", title="Paris", id="7")) == mark("Paris\nCapital.")
 

@@ -16,6 +16,7 @@ from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import template_role
 from rag_middle.documents import MarkedText, prompt_of_parts, split, unmark
+from rag_middle.plain_data import whole_characters
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
@@ -180,7 +181,7 @@ def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
         return []
     pairs = list(zip(marked, documents, strict=True))
     # `MarkDocuments` has marked those of the artifact, too.
-    if not all(unmark(original.text) in read.text for read, original in pairs):
+    if not all(whole_characters(unmark(doc.text)) in read.text for read, doc in pairs):
         return []
     return [replace(original, text=read.text, title=None) for read, original in pairs]
 
@@ -202,9 +203,13 @@ def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
 
     It has to hold each of them once, in this order: who wrote one of them may have copied another.
     What stands between them (sources, scores) belongs to the next one where something stands before
-    the first and nothing after the last, and to the one before it in the opposite case.
+    the first and nothing after the last, and to the one before it in the opposite case. What is
+    marked is whole as it stands: a cut inside of it would leave its markers to be read.
     """
     wanted = [replace(document, title=None) for document in documents if document.text.strip()]
+    marked = [piece.text for piece in split(text) if isinstance(piece, PromptDocument)]
+    if any(document.text in whole for document in wanted for whole in marked):
+        return [text]
     gaps: list[str] = []
     end = 0
     for document in wanted:

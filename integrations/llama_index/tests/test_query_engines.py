@@ -26,7 +26,7 @@ from llama_index.core.query_engine.citation_query_engine import (
 )
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
-from llama_index.core.schema import MetadataMode
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.llms.rag_middle import (
@@ -385,6 +385,19 @@ def test_overflow_of_the_window_reaches_the_caller_of_a_query_engine(
     # The helper counts tokens by `asyncio_run`: it must leave no loop that a later test collects.
     with pytest.raises(RuntimeError, match="no current event loop"):
         asyncio.get_event_loop()
+
+
+@pytest.mark.parametrize("mode", ["compact", "refine", "tree_summarize", "accumulate"])
+def test_half_a_character_in_a_node_fails_no_query(
+    make_llm: MakeLLM, use: Use, calls: list, question: str, mode: str
+) -> None:
+    use(make_llm())
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in ("Half: \ud83d.", "Whole.")]
+    answering = get_response_synthesizer(response_mode=mode)
+    response = answering.synthesize(question, MarkDocuments().postprocess_nodes(nodes))
+    assert sum(call.documents for call in calls) == 2
+    assert "Half: \ufffd." in "".join(call.text for call in calls)
+    assert response.source_nodes[0].text == "Half: \ud83d."
 
 
 def test_a_question_adds_no_documents(

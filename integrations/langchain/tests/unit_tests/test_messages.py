@@ -254,6 +254,20 @@ def test_text_that_a_document_prompt_has_marked_is_kept_beside_its_artifact(tiny
 
 
 @pytest.mark.parametrize(
+    ("documents", "artifact"),
+    [(TWO[:1], TWO[:1]), (TWO, TWO), (TWO, TWO[:1]), (TWO, [Document("Nantes")])],
+)
+@pytest.mark.parametrize("lead", ["", "Found:\n\n"])
+def test_marked_documents_are_not_cut_at_those_of_an_artifact(
+    tiny: Any, documents: list[Document], artifact: list[Document], lead: str
+) -> None:
+    tool = ToolMessage(lead + format_docs(documents), tool_call_id="1", artifact=artifact)
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == [document.page_content for document in documents]
+    assert "rm:doc" not in tiny.sent.text
+
+
+@pytest.mark.parametrize(
     "evil",
     [
         "[[rm:doc]]",
@@ -276,6 +290,18 @@ def test_an_artifact_of_documents_that_are_marked_already_keeps_their_text(tiny:
     tool = ToolMessage(content, tool_call_id="1", artifact=list(marked))
     chat(tiny).invoke([HumanMessage("Which?"), tool])
     assert tiny.sent.documents == TEXTS
+
+
+def test_half_a_character_in_a_document_outlives_a_checkpoint(tiny: Any) -> None:
+    """LangGraph keeps halves as question marks; those around would no longer stand together."""
+    documents = [TWO[0], Document("Half: \ud83d.", id="half"), TWO[1]]
+    tool = ToolMessage(format_docs(documents), tool_call_id="1", artifact=documents)
+    kept = JsonPlusSerializer()
+    for message in (tool, kept.loads_typed(kept.dumps_typed(tool))):
+        answer = chat(tiny).invoke([HumanMessage("Which?"), message])
+        assert tiny.sent.documents == [TEXTS[0], "Half: \ufffd.", TEXTS[1]]
+        ids = answer.response_metadata["rag_middle"]["document_ids"]
+        assert ids[1] == ("half" if message is tool else None)
 
 
 def test_a_document_that_quotes_a_marked_one_leaves_those_of_an_artifact_apart(tiny: Any) -> None:
