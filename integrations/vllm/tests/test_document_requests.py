@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMValidationError
 
-from rag_middle.documents import ContextPrompt
-from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.documents import ContextPrompt, mark
+from rag_middle.errors import MethodConfigError, PromptError, UnknownNameError
 from rag_middle.methods import NoInterDocumentAttention, ParallelContextWindows, RoToR
 from rag_middle.reader import reader_path
 from rag_middle_vllm import register
@@ -30,10 +31,13 @@ from rag_middle_vllm.documents.admission import (
     hook_cache,
 )
 from rag_middle_vllm.documents.methods import document_methods
+from rag_middle_vllm.documents.openai import hook_renderer
+from rag_middle_vllm.documents.prompts import plain_messages
 from rag_middle_vllm.documents.runners import check_engine
 from rag_middle_vllm.options import resolved
 
 METHODS = {"rotor": {}, "no_inter_document_attention": {}, "parallel_context_windows": {}}
+OPTION = {"documents": METHODS}
 PROMPT = ContextPrompt(documents=["b b b", "a a", "c"], suffix="Which?")
 
 
@@ -96,6 +100,17 @@ def test_a_request_carries_its_method_and_where_documents_lie(tokenizer: Any) ->
     assert METHOD not in given.extra_args
 
 
+def test_empty_documents_are_none_of_those_that_are_carried(tokenizer: Any) -> None:
+    bounds = []
+    for documents in (["", "a a", "", "c", ""], ["a a", "c"], ["", ""], []):
+        text = "".join(map(mark, documents)) + "Which?"
+        _, params = document_request(tokenizer, text, NoInterDocumentAttention())
+        bounds.append(params.extra_args[BOUNDS])
+    assert bounds[0] == bounds[1]
+    assert len(bounds[0]) == 3
+    assert bounds[2] == bounds[3] == []
+
+
 def test_rotor_brings_documents_into_its_order(tokenizer: Any) -> None:
     other = PROMPT.permuted([2, 0, 1])
     one, two = (document_request(tokenizer, prompt, RoToR()) for prompt in (PROMPT, other))
@@ -112,6 +127,8 @@ def test_rotor_brings_documents_into_its_order(tokenizer: Any) -> None:
         ({METHOD: "rotor", BOUNDS: "12"}, "where its documents are"),
         ({METHOD: "rotor", BOUNDS: [3]}, "two or more"),
         ({METHOD: "rotor", BOUNDS: [3, 2]}, "ascending"),
+        ({METHOD: "rotor", BOUNDS: [3, 3]}, "ascending"),
+        ({METHOD: "rotor", BOUNDS: [3] * 1000 + [9]}, "ascending"),
         ({METHOD: "rotor", BOUNDS: [-1, 2]}, "ascending"),
         ({METHOD: "rotor", BOUNDS: [3, 21]}, "none beyond the 20"),
         ({METHOD: "rotor", BOUNDS: [3, 4.0]}, "ascending"),
@@ -180,9 +197,7 @@ def test_nobody_else_gets_such_a_salt(admission: Admission) -> None:
 def test_requests_without_a_method_or_without_documents_stay_as_they_are(
     admission: Admission,
 ) -> None:
-    # An empty document at the beginning, too: a layout without a token would end the worker.
-    bounds: tuple[list[int], ...] = ([], [0, 0], [4, 4, 4])
-    for made in (request(), *(request(salt="own", **{METHOD: "rotor", BOUNDS: b}) for b in bounds)):
+    for made in (request(), request(salt="own", **{METHOD: "rotor", BOUNDS: []})):
         before = made.cache_salt
         admission.admit(made)
         assert made.cache_salt == before
@@ -221,9 +236,49 @@ def test_what_vllm_processes_is_admitted() -> None:
         Processor().process_inputs(request(**{METHOD: "rotor", BOUNDS: [1, 2]}))
 
 
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [mark("a")], mark("a")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("use_beam_search", True), ("truncate_prompt_tokens", 2), ("echo", True)]
+)
+def test_completions_refuse_what_loses_the_method_or_its_bounds(
+    prompt: Any, option: str, value: Any
+) -> None:
+    class Renderer:
+        renderer = SimpleNamespace(
+            config=EngineArgs(
+                model=str(reader_path()), max_model_len=64, hf_overrides={"rag_middle": OPTION}
+            ).create_engine_config()
+        )
+
+        async def preprocess_chat(self) -> None: ...
+
+        async def preprocess_completion(self, request: Any, prompt_input: Any) -> Any:
+            return prompt_input
+
+    register()
+    hook_renderer(Renderer)
+    asked: Any = SimpleNamespace(vllm_xargs={METHOD: "rotor", BOUNDS: [1, 2]}, **{option: value})
+    with pytest.raises(VLLMValidationError, match=option):
+        asyncio.run(Renderer().preprocess_completion(asked, prompt))
+
+
+def test_messages_are_read_as_vllm_reads_them() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text"}, "b"]
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+        {"role": "assistant"},
+    ]
+    made = plain_messages(messages)
+    assert [message["content"] for message in made] == ["a\nb", "", ""]
+    for part, reason in (({"type": "text", "text": 5}, "not a string"), ({"type": "x"}, "'x'")):
+        with pytest.raises(PromptError, match=reason):
+            plain_messages([{"role": "user", "content": [part]}])
+
+
 def test_prompts_are_not_split_where_documents_are_enabled() -> None:
     register()
-    option = {"rag_middle": {"documents": METHODS}}
+    option = {"rag_middle": OPTION}
     options: dict[str, Any] = {
         "model": str(reader_path()),
         "max_model_len": 64,

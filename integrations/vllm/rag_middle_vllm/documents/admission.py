@@ -36,9 +36,7 @@ def carried(params: Any) -> tuple[str, tuple[int, ...]] | None:
     """
     extra = getattr(params, "extra_args", None) or {}
     bounds = tuple(extra.get(BOUNDS) or ())
-    if not bounds or bounds[0] == bounds[-1]:
-        return None
-    return extra[METHOD], bounds
+    return (extra[METHOD], bounds) if bounds else None
 
 
 class Admission:
@@ -100,11 +98,12 @@ class Admission:
             )
         checked = tuple(bounds)
         whole = all(type(bound) is int for bound in checked)
-        ordered = whole and all(a <= b for a, b in pairwise((0, *checked, tokens)))
+        # Equal ones would be empty documents, of which a request could have any number.
+        ordered = whole and all(a < b for a, b in pairwise((-1, *checked, tokens + 1)))
         if len(checked) == 1 or not ordered:
             raise refusal(
-                f"{BOUNDS} should be two or more indices in ascending order, none beyond the "
-                f"{tokens} tokens of the prompt, or empty; got {list(checked)[:8]}."
+                f"{BOUNDS} should be two or more different indices in ascending order, none beyond "
+                f"the {tokens} tokens of the prompt, or empty; got {list(checked)[:8]}."
             )
         if tokens >= self._max_model_len:
             raise refusal(

@@ -104,8 +104,8 @@ def hook_renderer(renderer: type[Any]) -> None:
         are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
         if named:
             Admission.of_engine(self.renderer.config).method(method_name(request))
+            _refuse_options(request)
             if are_texts and len(texts) == 1:
-                _refuse_options(request)
                 _refuse_unread(texts)
             elif not _are_tokens(prompt_input):
                 raise refusal("A completion read by a method has one prompt: send them one by one.")
@@ -142,7 +142,7 @@ async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -
     if method_name(request) is not None and not documents:
         # What the model wrote must not make later turns fail.
         others = (message for message in plain if message.get("role") not in MODEL_ROLES)
-        _refuse_unread([message["content"] or "" for message in others])
+        _refuse_unread([message["content"] for message in others])
     if documents:
         plain = _with_documents(plain, documents)
     options = renderer.effective_chat_template_kwargs(request)
@@ -181,7 +181,7 @@ def _with_documents(
         raise refusal("With 'documents', the last message should be the user's question.")
     return [
         *earlier,
-        {**last, "content": ContextPrompt(documents=read, suffix=last["content"] or "")},
+        {**last, "content": ContextPrompt(documents=read, suffix=last["content"])},
     ]
 
 

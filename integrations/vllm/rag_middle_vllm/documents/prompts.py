@@ -60,21 +60,27 @@ def document_request(
 
 
 def document_edges(prompt: TokenizedPrompt) -> list[int]:
-    """The indices where each document begins and where the last one ends; empty without any."""
-    documents = prompt.layout.documents
-    return [start for start, _ in documents] + [end for _, end in documents[-1:]]
+    """The indices where documents begin and where the last one ends; none of empty documents.
+
+    A document without tokens changes nothing under any method served here.
+    """
+    return sorted(
+        {index for start, end in prompt.layout.documents if start < end for index in (start, end)}
+    )
 
 
 def plain_messages(messages: Any) -> list[dict[str, Any]]:
-    """Chat messages with contents that are strings, of which OpenAI's API allows other forms.
+    """Chat messages with contents that are strings, as vLLM makes them of OpenAI's other forms.
+
+    Parts are joined by line ends, and where there is no content, there is an empty one.
 
     Raises:
         PromptError: a content holds something else than text.
     """
     plain = []
     for message in messages:
-        content = message.get("content")
-        if content is not None and not isinstance(content, str):
+        content = message.get("content") or ""
+        if not isinstance(content, str):
             parts = list(content)
             kinds = {part.get("type") if isinstance(part, dict) else str for part in parts}
             if not kinds <= {"text", "input_text", "output_text", str}:  # as responses name them
@@ -82,6 +88,10 @@ def plain_messages(messages: Any) -> list[dict[str, Any]]:
                     "A message with documents holds text only; got parts of "
                     f"{sorted(map(str, kinds))}."
                 )
-            content = "".join(part if isinstance(part, str) else part["text"] for part in parts)
+            texts = [part if isinstance(part, str) else part.get("text") for part in parts]
+            texts = [text for text in texts if text is not None]
+            if not all(isinstance(text, str) for text in texts):
+                raise PromptError("A part of a message has a text that is not a string.")
+            content = "\n".join(texts)
         plain.append({**message, "content": content})
     return plain
