@@ -123,6 +123,9 @@ def tool_reader(
     map_strings(own or tokenizer.chat_template, sources.append)
     template = "\n".join(sources)
     form = format_of(template)
+    writes = ChatTemplate(tokenizer, options.template_options or {}).writes_calls_as
+    if form is not None and not writes(form):
+        form = None
     if form is None and not getattr(tokenizer, "response_template", None):
         raise ChatTemplateError(
             "The chat template writes tool calls in none of the known forms, so nobody could read "

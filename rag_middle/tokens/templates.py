@@ -12,6 +12,7 @@ from rag_middle.errors import ChatTemplateError
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import Message, message_of
 from rag_middle.tokens.text import Tokenizer
+from rag_middle.tools import AnswerText, ToolFormat
 from rag_middle.wording import shortened
 
 __all__ = ["ChatTemplate", "has_chat_template", "vocabulary"]
@@ -66,7 +67,7 @@ class ChatTemplate:
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         if any(message.get("tool_calls") for message in messages):
-            messages = _with_calls(messages, bool(self._takes_text))
+            messages = _with_calls(messages, self._takes_text)
         if any(message["role"] == "system" for message in messages) and not self._takes_system:
             messages = _merged([_as_user(message) for message in messages])
         try:
@@ -97,25 +98,48 @@ class ChatTemplate:
         is_called = any(message.get("tool_calls") for message in messages)
         if not is_called and all(message["role"] != "tool" for message in messages):
             return
-        if self._takes_text is None:
+        if self._written_call is None:
             raise ChatTemplateError(
                 "The chat template shows tools, but not their calls and results, which these "
                 "messages hold. Leave out tools=, and tell results as messages of the user."
             )
 
+    def writes_calls_as(self, form: ToolFormat) -> bool:
+        """Whether a call that the template writes is one in this form; True if it shows none.
+
+        Families share words: ``<tool_call>`` begins calls of several forms.
+        """
+        if self._written_call is None:
+            return True
+        _, text = self._written_call
+        if form.whole:  # which begins an answer, and here stands behind the turn's beginning
+            text = text[max(0, text.find(form.whole)) :]
+        return any(
+            (call.name, call.arguments) == (_PROBE_NAME, {_PROBE_KEY: _PROBE_VALUE})
+            for call in form.message(AnswerText(text), [_PROBE_TOOL]).calls
+        )
+
+    @property
+    def _takes_text(self) -> bool:
+        """Whether the template takes a call's arguments as text."""
+        return self._written_call is not None and self._written_call[0]
+
     @cached_property
-    def _takes_text(self) -> bool | None:
-        """Whether the template takes a call's arguments as text; None if it shows no calls."""
+    def _written_call(self) -> tuple[bool, str] | None:
+        """Whether arguments are taken as text, and a call with its result as the template writes
+        them; None if it shows no calls."""
+        asked = [message_of("user", "?")]
         for as_text in (False, True):
-            messages = [message_of("user", "?"), *_with_calls(_PROBE_CALL, as_text)]
             try:
-                text = self._apply(messages, [_PROBE_TOOL])
+                before = self._apply(asked, [_PROBE_TOOL])
+                text = self._apply([*asked, *_with_calls(_PROBE_CALL, as_text)], [_PROBE_TOOL])
             except ChatTemplateError:
                 continue
             if (
                 _PROBE_VALUE in text and _PROBE_RESULT in text and f"'{_PROBE_KEY}'" not in text
             ):  # as Python writes it, and no model
-                return as_text
+                pairs = enumerate(zip(before, text, strict=False))
+                return as_text, text[next((i for i, (a, b) in pairs if a != b), len(before)) :]
         return None
 
     @cached_property

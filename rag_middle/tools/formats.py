@@ -187,13 +187,14 @@ class ToolFormat:
     def _begin(self, answer: AnswerText) -> int:
         """Where the answer begins after thinking, which may mention calls.
 
-        Thinking ends at the first `</think>`. What a call holds ends none, so where nothing says
-        that the model thinks, no call may stand before it. Where it is no token, any text may
-        quote it, and something has to say that the model thinks.
+        Thinking ends at the first `</think>`; cut before that, all of the text is thinking. What a
+        call holds ends none, so where nothing says that the model thinks, no call may stand before
+        it. Where it is no token, any text may quote it, and something has to say that the model
+        thinks.
         """
         thinking = thinking_of(answer.text, begun=answer.thinking, find=answer.find)
         if thinking.end < 0:
-            return 0
+            return len(answer.text) if thinking.stated else 0
         if not thinking.stated:
             if THINKING[1] not in answer.tokens:
                 return 0

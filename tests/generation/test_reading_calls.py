@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from rag_middle.generation.tool_use import tool_reader
+from rag_middle.errors import ChatTemplateError
+from rag_middle.generation.tool_use import reads_calls, tool_reader
 from rag_middle.options import GenerationOptions
 from tests.tokenizers import byte_level_bpe
 
@@ -69,3 +70,28 @@ def test_where_it_fails_the_known_form_reads() -> None:
     written = '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>'
     (call,) = reads.message(written, {0: "<tool_call>"}).calls
     assert (call.name, call.arguments) == ("search", {"query": "a"})
+
+
+#: As GLM 4.5 writes calls, and as Apriel does: with words of the Hermes family, otherwise.
+OTHERS = {
+    "glm": "<tool_call>{{ f.name }}{% for k, v in f.arguments.items() %}\n<arg_key>{{ k }}"
+    "</arg_key>\n<arg_value>{{ v }}</arg_value>{% endfor %}\n</tool_call>",
+    "apriel": '<tool_calls>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]'
+    "</tool_calls>{# within <tool_call></tool_call> tags #}",
+}
+SHOWN = (
+    "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{% set f = c.function %}CALL{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_a_template_that_writes_calls_otherwise_than_its_words_tell_is_refused(family: str) -> None:
+    tokenizer: PreTrainedTokenizerFast = byte_level_bpe()
+    tokenizer.chat_template = SHOWN.replace("CALL", OTHERS[family])
+    assert not reads_calls(tokenizer)
+    with pytest.raises(ChatTemplateError, match="none of the known forms"):
+        tool_reader(tokenizer, GenerationOptions(tools=[TOOL]))
+    hermes = '<tool_call>\n{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
+    tokenizer.chat_template = SHOWN.replace("CALL", f"{hermes}\n</tool_call>")
+    assert reads_calls(tokenizer)

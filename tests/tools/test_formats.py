@@ -289,6 +289,18 @@ def test_thinking_ends_where_the_answer_begins() -> None:
     assert read(form, f"Or {call}? No.</think>The Loire.", thinking=True).calls == ()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("begin", "begun"), [("<think>Or ", False), ("Or ", True), ("", True)])
+def test_thinking_that_was_cut_holds_no_call(family: str, begin: str, begun: bool) -> None:
+    _, template, written = FAMILIES[family]
+    form = format_of(template)
+    assert form is not None
+    text = f"{begin}{written}? No, because"
+    message = read(form, text, thinking=begun)
+    assert (message.content, message.calls, message.invalid) == (text, (), ())
+    assert form.call_start(AnswerText(text, thinking=begun)) == len(text), "it is streamed"
+
+
 @pytest.mark.parametrize("name", [" lead", "a\nb", "[ARGS]", "</think>", "x</tool_call>", "a{}"])
 def test_names_that_could_not_be_read_back_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedGenerationError, match="no name that can be read"):
