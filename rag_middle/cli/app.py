@@ -53,9 +53,9 @@ class _Group(TyperGroup):
         run = partial(
             super().main, args, prog_name, complete_var, windows_expand_args=windows_expand_args
         )
-        for name in ("stdout", "stderr"):
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             if getattr(sys, name) is None:  # closed by who started the command
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # names of files may have no encoding
                 stream.reconfigure(errors="backslashreplace")
@@ -127,8 +127,9 @@ def _lost(stream: TextIO) -> bool:
 app = typer.Typer(
     cls=_Group,
     help="Training-free methods against lost-in-the-middle, for local Hugging Face decoders.",
-    epilog="Exit status: 0 done; 1 a verification failed, or an answer was expected on standard "
-    "input that has ended; 2 refused, with the reason and the next step; 130 stopped by Ctrl-C.",
+    epilog="Exit status: 0 done; 1 a verification failed, an answer was expected on standard "
+    "input that has ended, or who read standard output has ended (`| head`); 2 refused, with the "
+    "reason and the next step; 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     rich_markup_mode="markdown",  # which leaves [[rm:doc]] alone, and wraps paragraphs
     pretty_exceptions_enable=False,  # its tracebacks would show prompts

@@ -18,8 +18,9 @@ from zipfile import ZipFile
 
 from rag_middle.errors import DocumentLoadError, RagMiddleError
 from rag_middle.extras import require
-from rag_middle.plain_data import parse_json
+from rag_middle.plain_data import parse_json, whole_characters
 from rag_middle.retrieval.html import html_text
+from rag_middle.retrieval.pdf import pdf_left_out
 from rag_middle.retrieval.records import OWN_METADATA, Record, Skipped
 from rag_middle.retrieval.word import check_unpacked, word_blocks, word_left_out
 from rag_middle.wording import shortened
@@ -180,7 +181,8 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
         with _without_remarks("pypdf"):
             reader = pypdf.PdfReader(BytesIO(content))
             title = _pdf_title(reader)
-            pages = [_without_surrogates(page.extract_text()) for page in reader.pages]
+            pages = [whole_characters(page.extract_text()) for page in reader.pages]
+            left_out = list(pdf_left_out(reader, pages))
     except MemoryError:
         raise
     except Exception as error:  # broken files raise anything: KeyError, RecursionError, ...
@@ -199,6 +201,7 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
         if page.strip():
             metadata = {"page": number}
             yield Record(text=page, source=source, title=title, metadata=metadata)
+    yield from (Skipped(source=source, reason=reason) for reason in left_out)
 
 
 READERS: Mapping[str, Reader] = {
@@ -404,15 +407,10 @@ def _no_number(constant: str) -> float:
 
 def _pdf_title(reader: Any) -> str | None:
     title = reader.metadata.title if reader.metadata else None
-    return _as_title(_without_surrogates(title)) if isinstance(title, str) else None
+    return _as_title(whole_characters(title)) if isinstance(title, str) else None
 
 
 def _as_title(words: str | None) -> str | None:
     """The words in a line; None where there are none, or more than a title has."""
     title = " ".join((words or "").split())
     return title if 0 < len(title) <= _LONGEST_TITLE else None
-
-
-def _without_surrogates(text: str) -> str:
-    """PDF text may hold halves of surrogate pairs, which no file can."""
-    return text.encode("utf-8", errors="replace").decode()

@@ -105,6 +105,18 @@ def test_standard_output_may_be_closed() -> None:
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
+def test_standard_input_may_be_closed() -> None:
+    script = (
+        "import sys\nfrom rag_middle.cli import main\nsys.stdin = None\n"
+        "sys.argv = ['rag-middle', 'generate', '--prompt', '-', '--prompt-format', 'json']\nmain()"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert finished.returncode == 2
+    assert "The prompt in standard input is not valid JSON" in " ".join(finished.stderr.split())
+
+
 @pytest.mark.slow
 def test_help_is_shown_without_loading_torch() -> None:
     script = (

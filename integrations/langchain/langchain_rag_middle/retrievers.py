@@ -146,7 +146,7 @@ class FaissRetriever(BaseRetriever):
         if self.embeddings is None or not query.strip():
             hits = self.index.search(query, self.k if k is None else k)
         else:  # questions may be embedded in another way than documents
-            vector = np.asarray(self.embeddings.embed_query(query), dtype=np.float32)
+            vector = _numbers(self.embeddings.embed_query(query), 1)
             hits = self.index.search(vector, self.k if k is None else k)
         return [
             _document(chunk.document(score))
@@ -191,12 +191,27 @@ def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
     return None
 
 
+def _numbers(vectors: object, dimensions: int) -> NDArray[np.float32]:
+    """Raises `EmbedderError` for what is no vector (1), or no list of vectors (2)."""
+    try:
+        array = np.asarray(vectors, dtype=np.float32)
+        if array.ndim == dimensions:
+            return array
+        reason = f"an array of {array.ndim} dimensions"
+    except (TypeError, ValueError) as error:
+        reason = str(error)
+    raise EmbedderError(
+        f"The embeddings should return {'a list' if dimensions == 1 else 'lists'} of numbers, all "
+        f"of one length, got {type(vectors).__name__} ({reason})."
+    )
+
+
 class _Embedder:
     """LangChain's embeddings as an embedder of rag-middle: vectors of length 1."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self._embeddings = embeddings
-        self._dimension = len(embeddings.embed_query("dimension"))
+        self._dimension = len(_numbers(embeddings.embed_query("dimension"), 1))
         self._model = getattr(embeddings, "model_name", None) or getattr(embeddings, "model", None)
         self._fingerprint = _fingerprint(embeddings, self._model)
 
@@ -217,11 +232,11 @@ class _Embedder:
         """float32 [texts, dimension].
 
         Raises:
-            EmbedderError: a vector has no direction.
+            EmbedderError: these are no vectors, or one has no direction.
         """
         if not texts:
             return np.zeros((0, self._dimension), dtype=np.float32)
-        vectors = np.asarray(self._embeddings.embed_documents(list(texts)), dtype=np.float32)
+        vectors = _numbers(self._embeddings.embed_documents(list(texts)), 2)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
         if not np.all(np.isfinite(lengths) & (lengths > 0)):
             raise EmbedderError(

@@ -158,6 +158,14 @@ def test_a_vector_without_direction_is_refused() -> None:
         FaissRetriever.from_documents([Document("zzz")], Letters())
 
 
+@pytest.mark.parametrize("vectors", [None, [[1.0], [1.0, 2.0]], ["a", "b"], [1.0, 2.0]])
+def test_what_is_no_vector_is_refused(monkeypatch: pytest.MonkeyPatch, vectors: object) -> None:
+    monkeypatch.setattr(Letters, "embed_query", lambda self, text: [1.0])
+    monkeypatch.setattr(Letters, "embed_documents", lambda self, texts: vectors)
+    with pytest.raises(EmbedderError, match=r"should return lists of numbers.* got"):
+        FaissRetriever.from_documents(DOCUMENTS, Letters())
+
+
 def test_vectors_need_not_be_of_length_one() -> None:
     long = [Document("a" * 9), Document("ab")]
     retriever: Any = FaissRetriever.from_documents(long, Letters())
