@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -84,8 +85,8 @@ def calibrate(
         model: to fit; left as it is found.
         search: what to try, or the method's name for its usual search.
         examples: that candidates are compared on.
-        held_out: examples that the winner is checked on, every question at the same positions;
-            the search never sees them.
+        held_out: examples that the winner is checked on, every question once at each of the same
+            positions; the search never sees them.
         objective: any function of a method, instead of the mean over `examples`; it runs in this
             process. Its scores have no intervals, so nothing is recommended. A search that goes on
             computes its first three scores again, and is refused where they differ.
@@ -104,7 +105,8 @@ def calibrate(
 
     Raises:
         CalibrationConfigError: neither examples nor an objective, an objective that returns
-            something else than a finite number, or a search that is not for this model.
+            something else than a finite number, a search that is not for this model, or held-out
+            questions that lack a position.
         EvaluationConfigError: examples that do not fit the context window.
         CalibrationStateError: `state` is damaged, belongs to another search, or is in use.
         UnsupportedArchitectureError: the model cannot take the method.
@@ -120,6 +122,14 @@ def calibrate(
         raise CalibrationConfigError(
             f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
             "the check would say nothing. Hold out others."
+        )
+    questions, positions = {e.question for e in held_out}, {e.position for e in held_out}
+    # A prompt that is missing would count as a wrong answer.
+    if sorted((e.question, e.position) for e in held_out) != sorted(product(questions, positions)):
+        raise CalibrationConfigError(
+            f"{len(questions)} held-out questions at {len(positions)} positions need one prompt "
+            f"each, {len(questions) * len(positions)} in all; got {len(held_out)}, some missing or "
+            "there twice. Hold out every question at the same positions, as draw_examples does."
         )
     if objective is None and not examples:
         raise CalibrationConfigError("Give examples to compare candidates on, or an objective.")

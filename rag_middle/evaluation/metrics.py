@@ -164,7 +164,7 @@ def as_compared(text: str) -> str:
     belongs to a number or a name does: "4.5" and "45", "-5" and "5", "1/2" and "12", "C++" and "C".
     An answer of which nothing would be left ("...") stays as it is written.
     """
-    plain = _with_groups(_EMPHASIS.sub(r"\2", _spaced(text)))
+    plain = _EMPHASIS.sub(r"\2", _with_groups(text))
     words = (_bare(word) for word in _apart(plain).casefold().split(" "))
     kept = _composed(" ".join(filter(None, words)))
     return _LEADING_ARTICLE.sub("", _BULLET.sub("", kept, 1), 1) or _spaced(text)
@@ -196,14 +196,14 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
 
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
     "2 days-long" states "2 days", "4.5", "-5" and "1/5" do not state "5", and "C++" and "C#" do not
-    state "C". One to three digits and groups of three after spaces, apostrophes or commas are one
-    number: "12 500" states "12500" and "12,500", not "500". Colons, commas and dots between two
-    digits belong to a number, dots before letters to a name ("node.js", "U.S."); but "Answer:42"
-    states "42", and "Lyon,France" and "It is Lyon.It lies" state "Lyon". Combining signs belong to
-    their word; _Lyon_ states "Lyon", and my_Lyon_x does not. Hyphens and the minus of formulas are
-    the same sign, so are apostrophes, and letters and digits of both widths. Where a script is
-    written without spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an
-    answer may stand anywhere.
+    state "C". One to three digits and groups of three after spaces, apostrophes or commas, in one
+    line, are one number: "12 500" states "12500" and "12,500", not "500". Colons, commas and dots
+    between two digits belong to a number, dots before letters to a name ("node.js", "U.S."); but
+    "Answer:42" states "42", and "Lyon,France" and "It is Lyon.It lies" state "Lyon". Combining
+    signs belong to their word; _Lyon_ states "Lyon", and my_Lyon_x does not. Hyphens and the minus
+    of formulas are the same sign, so are apostrophes, and letters and digits of both widths. Where
+    a script is written without spaces between words (Chinese, Japanese, Thai; Korean, for its
+    particles), an answer may stand anywhere.
     """
     return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
 
@@ -234,7 +234,7 @@ def says(
     if not wanted:
         return False
     if signed:
-        wanted, said = _apart(_with_groups(wanted)), _apart(_with_groups(said))
+        wanted, said = _apart(_with_groups(words)), _apart(_with_groups(text))
     marks = _marks(wanted + said)
     of_words = re.sub(f"[{_UNSPACED}]", "", marks)
     letter = f"(?:{_LETTER}|[{of_words}])" if of_words else _LETTER
@@ -261,8 +261,11 @@ def _spaced(text: str) -> str:
 
 
 def _with_groups(text: str) -> str:
-    """The text with nothing between the groups of three digits of a number."""
-    return _GROUPED.sub(lambda number: number[0].replace(number[1], ""), text)
+    """The text, spaced, with nothing between the groups of three digits of a number in a line."""
+    lines = map(_spaced, text.splitlines())  # not across them: 3, and below it 250
+    return _spaced(
+        "\n".join(_GROUPED.sub(lambda n: n[0].replace(n[1], ""), line) for line in lines)
+    )
 
 
 def _apart(text: str) -> str:

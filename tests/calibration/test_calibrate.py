@@ -324,6 +324,8 @@ def test_the_profile_has_no_time_and_no_path_of_this_machine(
         ({"examples": []}, "Give examples"),
         ({"held_out": "same"}, "held-out questions are among those of the search"),
         ({"held_out": "renamed"}, "held-out questions are among those of the search"),
+        ({"held_out": "cut"}, r"2 held-out questions at 3 positions .* 6 in all; got 5"),
+        ({"held_out": "twice"}, r"2 held-out questions at 3 positions .* 6 in all; got 7"),
         ({"objective": lambda method: 0.0, "workers": lambda a, b: None}, "runs in this process"),
     ],
 )
@@ -336,5 +338,8 @@ def test_what_cannot_be_calibrated_is_refused(
         given["held_out"] = made
     elif given.get("held_out") == "renamed":
         given["held_out"] = [replace(e, question=f"again {e.question}") for e in made]
+    elif "held_out" in given:
+        whole = examples(6, start=50)
+        given["held_out"] = whole[:-1] if given["held_out"] == "cut" else [*whole, whole[0]]
     with pytest.raises(CalibrationConfigError, match=message):
         calibrate(model, SMALL, **given)
