@@ -25,14 +25,13 @@ _MOST_REPEATED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Citation:
-    """The title of a document in an answer; `number` counts documents of its kind, from 0."""
+    """The title of a document in an answer."""
 
     answer: str
     start: int
     end: int
     source: CallerDocument
     index: int
-    number: int
 
     @property
     def title(self) -> str | None:
@@ -112,23 +111,18 @@ def plain_citations(answer: str, documents: Iterable[CallerDocument]) -> list[di
 
 def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:
     """Every mention of a title, in the order of the answer."""
-    counts: dict[str, int] = {}
     citations: list[_Citation] = []
     for index, source in enumerate(documents):
-        if source is None:  # marked text: its title is part of it
-            continue
-        kind = source.convention.partition("_")[0]
-        number = counts[kind] = counts.get(kind, -1) + 1
-        if source.cited:
+        if source is not None and source.cited:  # None: marked text, whose title is part of it
             citations += (
-                _Citation(answer, start, end, source, index, number)
+                _Citation(answer, start, end, source, index)
                 for start, end in mentions(answer, source.title)
             )
     return sorted(citations, key=lambda citation: (citation.start, citation.index))
 
 
 def _cohere(citation: _Citation) -> dict[str, Any]:
-    document, name = citation.source.document, citation.source.id or f"doc:{citation.index}"
+    document, name = citation.source.document, citation.source.id or f"doc:{citation.source.number}"
     shown = {"id": name, "title": document.title, "text": document.text}
     return {
         "start": citation.start,
@@ -143,7 +137,7 @@ def _char_location(citation: _Citation) -> dict[str, Any]:
     return {
         "type": "char_location",
         "cited_text": text,
-        "document_index": citation.number,
+        "document_index": citation.source.number,
         "document_title": citation.title,
         "start_char_index": 0,
         "end_char_index": len(text),
@@ -154,7 +148,7 @@ def _content_block_location(citation: _Citation) -> dict[str, Any]:
     return {
         "type": "content_block_location",
         "cited_text": "".join(citation.source.blocks),
-        "document_index": citation.number,
+        "document_index": citation.source.number,
         "document_title": citation.title,
         "start_block_index": 0,
         "end_block_index": len(citation.source.blocks),
@@ -167,7 +161,7 @@ def _search_result_location(citation: _Citation) -> dict[str, Any]:
         "cited_text": "".join(citation.source.blocks),
         "source": citation.source.source,
         "title": citation.title,
-        "search_result_index": citation.number,
+        "search_result_index": citation.source.number,
         "start_block_index": 0,
         "end_block_index": len(citation.source.blocks),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -39,6 +40,7 @@ __all__ = [
     "block_parts",
     "caller_document",
     "content_parts",
+    "counted",
     "parsed_block",
     "parsed_document",
     "passed_documents",
@@ -76,6 +78,7 @@ class CallerDocument:
         source: address or name; never opened.
         blocks: texts that it was sent in, where there may be several.
         cited: whether its caller wants citations.
+        number: 0-based, among the documents of its kind in the request, read or not.
     """
 
     document: Document
@@ -84,6 +87,14 @@ class CallerDocument:
     source: str | None = None
     blocks: tuple[str, ...] = ()
     cited: bool = True
+    number: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What is counted together by who sends it: Anthropic's documents, search results, ..."""
+        if self.convention in ("documents", "cohere"):  # both in the request's field `documents`
+            return "documents"
+        return self.convention.partition("_")[0]
 
     @property
     def title(self) -> str | None:
@@ -106,6 +117,19 @@ class CallerDocument:
         """Its address on the web, where the source is one."""
         is_address = (self.source or "").startswith(("http://", "https://"))
         return self.source if is_address else None
+
+
+def counted(parts: Iterable[_Item]) -> list[_Item]:
+    """Parts of a request, in order; its documents with their numbers."""
+    counts: Counter[str] = Counter()
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, CallerDocument):
+            found.append(replace(part, number=counts[part.kind]))
+            counts[part.kind] += 1
+        else:
+            found.append(part)
+    return found
 
 
 def _document(text: str, title: str | None = None, score: float | None = None) -> Document:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rag_middle.conventions.documents import CallerDocument, block_parts
+from rag_middle.conventions.documents import CallerDocument, block_parts, counted
 from rag_middle.conventions.messages import template_role
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
 from rag_middle.errors import PromptError
@@ -78,6 +78,8 @@ def chat_prompt(
         if not of_user:
             raise PromptError("documents go with a question: add a message with the role 'user'.")
         turns[of_user[-1]][1][:0] = documents
+    parts_in_order = iter(counted(part for _, parts in turns for part in parts))
+    turns = [(role, [next(parts_in_order) for _ in parts]) for role, parts in turns]
     sources: list[CallerDocument] = []
     spoken = [
         (role, not parts or "tool_calls" in own, _says(parts))
@@ -114,7 +116,7 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
     )
     if not prompt.documents and documents:  # a separator has to stand between them and the text
         numbered = ContextPrompt("", numbered.documents, numbered.suffix)
-    sources = (*documents, *(None for _ in prompt.documents))
+    sources = (*counted(documents), *(None for _ in prompt.documents))
     return RequestPrompt(numbered, sources, marked.has_strays, marked.marked_elsewhere)
 
 

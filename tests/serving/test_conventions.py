@@ -13,8 +13,10 @@ from llama_index.core.base.llms.types import TextBlock as LlamaText
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.conventions.citations import citation_fields
-from rag_middle.conventions.documents import CallerDocument, parsed_document
+from rag_middle.conventions.documents import CallerDocument, counted, parsed_document
 from rag_middle.generation import Generation
+from rag_middle.serving.prompts import chat_prompt
+from rag_middle.serving.schema import ChatMessage
 from tests.serving.conftest import Served
 
 QUESTION = "Which of them lies on the river?"
@@ -283,7 +285,7 @@ def read(kind: str, document: Document) -> CallerDocument:
 def test_citations_are_in_the_callers_convention(
     documents: list[Document], kind: str, first: Any
 ) -> None:
-    sources = [read(kind, document) for document in documents]
+    sources = counted(read(kind, document) for document in documents)
     fields = citation_fields(ANSWER, sources, wanted=True)
     citations = fields.get("citations")
     assert (citations and citations[0]) == first
@@ -324,6 +326,37 @@ def test_documents_with_an_address_are_annotations(documents: list[Document]) ->
         },
     }
     assert ANSWER[26:31] == "Paris"
+
+
+def test_citations_count_all_documents_of_the_request(documents: list[Document]) -> None:
+    def block(title: str) -> dict[str, Any]:
+        source = {"type": "text", "media_type": "text/plain", "data": f"{title}'s text."}
+        enabled = {"citations": {"enabled": True}}
+        return {"type": "document", "source": source, "title": title, **enabled}
+
+    def asked(*blocks: Any) -> ChatMessage:
+        return ChatMessage(role="user", content=[*blocks, {"type": "text", "text": "Which?"}])
+
+    turns = [asked(block("Nantes"), block("Lyon")), asked(block("Paris"))]
+    answered = ChatMessage(role="assistant", content="That one.")
+    later = chat_prompt([turns[0], answered, turns[1]], [], trusted=False)
+    [paris] = citation_fields("(Paris)", later.documents, wanted=True)["citations"]
+    assert (
+        paris["document_index"] == 2
+    )  # documents of earlier turns count, though nobody reads them
+    both = chat_prompt([turns[0]], [], trusted=False).documents
+    [lyon] = citation_fields("(Lyon)", (None, both[1]), wanted=True)["citations"]
+    assert lyon["document_index"] == 1  # and so do those for which there was no room
+
+    system = ChatMessage(role="system", content=[block("Nantes")])
+    passed = [
+        parsed_document({"data": {"title": title, "text": "."}}, "A document")
+        for title in ("Lyon", "Paris")
+    ]
+    prompt = chat_prompt([system, asked()], passed, trusted=False)
+    assert len(prompt.documents) == 3
+    [paris] = citation_fields("(Paris)", prompt.documents, wanted=True)["citations"]
+    assert paris["sources"][0]["id"] == "doc:1"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +88,7 @@ def test_the_fixed_order_does_not_depend_on_the_order_of_nodes(nodes: Nodes) -> 
     tied = [*nodes, NodeWithScore(node=TextNode(text="Tied."), score=nodes[2].score)]
     texts = ("No score.", "None either.", "Half a character: \ud83d")
     tied += [NodeWithScore(node=TextNode(text=text)) for text in texts]
+    tied.insert(1, NodeWithScore(node=TextNode(text="No number."), score=math.nan))
     marker = MarkDocuments(order="fixed")
     expected = [read(n) for n in marker.postprocess_nodes(tied)]
     assert [read(n) for n in marker.postprocess_nodes(tied[::-1])] == expected

@@ -155,7 +155,10 @@ def _marked_class(kind: type[BaseNode]) -> type[Any]:
 def _rank(node: NodeWithScore) -> tuple[bool, float, str]:
     text = node.node.get_content(MetadataMode.LLM)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return node.score is None, -(node.score or 0.0), digest
+    score = node.score
+    if score is None or score != score:  # NaN compares with nothing
+        return True, 0.0, digest
+    return False, -score, digest
 
 
 _INNER_PRODUCT = 0  # faiss.METRIC_INNER_PRODUCT; the one metric of which more is better
