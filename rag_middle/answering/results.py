@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -19,7 +18,7 @@ __all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites", "mentio
 
 _LOCATION_FIELDS = ("start", "end", "page", "line", "first_line", "last_line")
 _SNIPPET = 90  # characters
-_PARENTHESES = re.compile(r"\(([^()]*)\)")
+_SIGNS = re.compile("[();]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,13 +333,24 @@ def _is_named(answer: str, start: int, end: int) -> bool:
         return True
     if around[0] not in ("(", ";") or around[1] not in (")", ";"):
         return False
-    starts, ends = _groups(answer)
-    group = bisect(starts, before) - 1
-    return group >= 0 and after < ends[group]
+    groups = _groups(answer)
+    return before in groups and groups[before] == groups.get(after)
 
 
 @lru_cache(maxsize=8)
-def _groups(answer: str) -> tuple[list[int], list[int]]:
-    """Starts and ends of what is in parentheses without others in it, these included."""
-    groups = list(_PARENTHESES.finditer(answer))
-    return [group.start() for group in groups], [group.end() for group in groups]
+def _groups(answer: str) -> dict[int, int]:
+    """Of parentheses that have their other half, and of semicolons in them: where these begin.
+
+    A semicolon belongs to the innermost ones around it.
+    """
+    groups: dict[int, int] = {}
+    unclosed: list[list[int]] = []
+    for sign in _SIGNS.finditer(answer):
+        if sign[0] == "(":
+            unclosed.append([])
+        if unclosed:
+            unclosed[-1].append(sign.start())
+            if sign[0] == ")":
+                signs = unclosed.pop()
+                groups.update(dict.fromkeys(signs, signs[0]))
+    return groups

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
@@ -30,6 +30,7 @@ __all__ = [
     "is_local",
     "without_key",
     "without_parts_of_key",
+    "without_word",
 ]
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -197,6 +198,18 @@ def _spellings(sign: str) -> list[str]:
     numbers = {f"{ord(sign):04x}", f"{ord(sign):04X}"}
     short = [f"\\{sign}"] if sign in '"\\/' else []
     return [*(f"\\u{number}" for number in sorted(numbers)), *short, sign]
+
+
+def without_word(texts: Sequence[str], key: str | None) -> list[str]:
+    """Texts of a message with a short key struck out where it is a word of its own.
+
+    Within words it stays: a key may be a single letter, and messages have words that are not the
+    server's.
+    """
+    if key is None or len(key) >= _SHORTEST_SECRET:
+        return list(texts)
+    word = re.compile(rf"(?<![^\W_]){re.escape(key)}(?![^\W_])")
+    return [word.sub("***", text) for text in texts]
 
 
 def without_parts_of_key(content: Any, key: str | None) -> Any:

@@ -7,6 +7,7 @@ import random
 import re
 import threading
 import weakref
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from rag_middle.endpoint.address import (
     KeyStrikeout,
     without_key,
     without_parts_of_key,
+    without_word,
 )
 from rag_middle.endpoint.exchange import Exchange
 from rag_middle.errors import (
@@ -216,7 +218,7 @@ class Client:
             yield
         except EndpointError as error:
             texts = [part for part in error.parts if isinstance(part, str)]
-            struck_out = iter(self.without_parts_of_key(texts))
+            struck_out = iter(without_word(self.without_parts_of_key(texts), self._key))
             error.parts = tuple(
                 next(struck_out) if isinstance(part, str) else part for part in error.parts
             )
@@ -444,7 +446,9 @@ def _event_data(chunks: Iterator[bytes]) -> Iterator[bytes]:
     What is whole on its first line is an event already: some servers leave out the empty line.
     """
     parts: list[bytes] = []
-    for line in _lines(chunks):
+    for at, line in enumerate(_lines(chunks)):
+        if at == 0:
+            line = line.removeprefix(BOM_UTF8)
         if line.startswith(b"data:"):
             parts.append(line[5:].strip())
             if len(parts) > 1 or not _is_whole(parts[0]):

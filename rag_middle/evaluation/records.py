@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,9 @@ class Record:
             and type(self.unfinished) is bool
         )
         if not well_typed:
-            raise TypeError(f"a field has another type: {shortened(repr(asdict(self)))}")
+            # Not the values, which may be nested deeper than Python writes them.
+            types = {each.name: type(getattr(self, each.name)).__name__ for each in fields(self)}
+            raise TypeError(f"a field has another type: {shortened(repr(types))}")
 
     @property
     def key(self) -> Key:

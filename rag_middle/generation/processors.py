@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from random import Random
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ __all__ = [
     "combined",
     "ended",
     "first_rows",
+    "refuse_not_finite",
 ]
 
 
@@ -69,19 +70,23 @@ class FiniteCheck(LogitsProcessor):
             MethodConfigError: scores were NaN or infinite.
             UnsupportedGenerationError: they were, without any method.
         """
-        if self._finite is None or self._finite.item():
-            return
-        formats = "the weights are damaged, or too large for the number format: load the model "
-        formats += "with dtype='float32'"
-        if self._method.is_neutral:
-            raise UnsupportedGenerationError(
-                f"The logits of this model are NaN or infinite: {formats}."
-            )
-        raise MethodConfigError(
-            f"{self._method!r} leaves the logits of this model NaN or infinite. A parameter is too "
-            "large or too close to 0 for the model's number format: choose a less extreme one. If "
-            f"method='none' fails as well, {formats}."
+        if self._finite is not None and not self._finite.item():
+            refuse_not_finite(self._method)
+
+
+def refuse_not_finite(method: Method) -> NoReturn:
+    """Refuse a request in which logits were NaN or infinite; raises as `FiniteCheck.check`."""
+    formats = "the weights are damaged, or too large for the number format: load the model "
+    formats += "with dtype='float32'"
+    if method.is_neutral:
+        raise UnsupportedGenerationError(
+            f"The logits of this model are NaN or infinite: {formats}."
         )
+    raise MethodConfigError(
+        f"{method!r} leaves the logits of this model NaN or infinite. A parameter is too "
+        "large or too close to 0 for the model's number format: choose a less extreme one. If "
+        f"method='none' fails as well, {formats}."
+    )
 
 
 class NoRepeatedNGrams(LogitsProcessor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
 
 from transformers import PreTrainedModel
 
@@ -11,6 +12,7 @@ from rag_middle.generation import forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.forward import TokenScores
+from rag_middle.generation.processors import refuse_not_finite
 from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.generation.results import Score
 from rag_middle.methods import Method, method_name
@@ -144,6 +146,9 @@ def _as_scores(
     by_prompt: Sequence[TokenScores],
     method: Method,
 ) -> list[Score]:
+    # NaN or infinite logits leave no log-probability; that of a token ruled out is -inf.
+    if any(isnan(sum(tokens.log_probabilities)) for tokens in by_prompt):
+        refuse_not_finite(method)
     return [
         Score(
             token_ids=tuple(ids),

@@ -23,7 +23,12 @@ from rag_middle.answering import PromptTemplate
 from rag_middle.calibration import journal
 from rag_middle.calibration.journal import open_journal
 from rag_middle.cli.prompt_file import read_prompt
-from rag_middle.errors import EvaluationDataError, ProfileFormatError, RagMiddleError
+from rag_middle.errors import (
+    EvaluationDataError,
+    EvaluationRecordsError,
+    ProfileFormatError,
+    RagMiddleError,
+)
 from rag_middle.evaluation import records
 from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.evaluation.tasks.data_files import first_of, read_entries
@@ -238,6 +243,10 @@ def test_records_of_an_evaluation(tmp_path: Path) -> None:
     attack(header, use)
     attack(record, lambda content: use(content, first))
     attack({"kind": "method", "label": "a", "method": "b"}, lambda content: use(content, first))
+    for depth in (400, 700, 950):  # Python reads more levels of nesting than it can write
+        nested = json.dumps({**record, "item": 0}).replace(": 0", ": " + "[" * depth + "]" * depth)
+        with pytest.raises(EvaluationRecordsError):
+            use(nested.encode(), first)
 
 
 def test_the_state_of_a_search(tmp_path: Path) -> None:

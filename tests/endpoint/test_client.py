@@ -303,6 +303,12 @@ def test_no_thread_waits_for_the_deadline_of_an_answer_that_came() -> None:
         _end_of_threads("rag-middle-send")
 
 
+def test_a_stream_may_begin_with_a_byte_order_mark() -> None:
+    pieces = events("a", "b").content
+    with serving(_scripted(Said([b"\xef\xbb\xbf" + pieces[0], *pieces[1:]]))) as server:
+        assert EndpointModel(server.url).stream(PROMPT).result.text == "ab"
+
+
 def test_a_connection_that_breaks_is_tried_again() -> None:
     cut = Said(b'{"choices"', headers={"Content-Length": "5000", "Connection": "close"})
     with serving(_scripted(cut, Said(answer("there")))) as server:
@@ -579,6 +585,24 @@ def test_a_deeply_nested_reply_is_an_error_also_where_a_key_is_looked_for(
     nested = Said(b'{"a":' * depth + b"1" + b"}" * depth)
     with serving(_scripted(nested)) as server, pytest.raises(EndpointReplyError):
         EndpointModel(server.url).generate(PROMPT)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Said({"hunter2": 1}),
+        Said({"choices": [{"message": {"content": {"k": "hunter2"}}}]}),
+        Said({"error": "bad key hunter2"}),
+        Said({"choices": [{"finish_reason": "error", "error": "hunter2"}]}),
+        Said({"error": {"message": "key hunter2"}}, 401),
+    ],
+)
+def test_no_error_repeats_a_short_key(reply: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hunter2")
+    with serving(_scripted(reply)) as server, pytest.raises(EndpointError) as raised:
+        EndpointModel(server.url, retries=0).generate(PROMPT)
+    assert "hunter2" not in str(raised.value)
+    assert server.url in str(raised.value)
 
 
 def test_a_key_that_is_a_word_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

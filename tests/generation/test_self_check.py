@@ -102,6 +102,8 @@ def test_without_the_check_generation_notices(
     if "num_beams" not in options:
         with pytest.raises(MethodConfigError, match="NaN or infinite"):
             list(model.stream(prompts[0], method=method, max_new_tokens=3, **options))
+    with pytest.raises(MethodConfigError, match="NaN or infinite"):
+        model.score(prompts[0], " yes", method=method)
 
 
 def test_logits_that_become_nan_later_are_noticed_at_the_end(
@@ -120,9 +122,12 @@ def test_logits_that_become_nan_later_are_noticed_at_the_end(
     try:
         with pytest.raises(UnsupportedGenerationError, match="NaN or infinite: the weights"):
             model.generate(prompt, max_new_tokens=5)
+        assert passes == 5
+        passes = 1  # the prompt, the continuation
+        with pytest.raises(UnsupportedGenerationError, match="NaN or infinite: the weights"):
+            model.score(prompt, [5, 6])
     finally:
         hook.remove()
-    assert passes == 5
     assert model.generate(prompt, max_new_tokens=5).token_ids
 
 
