@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -90,6 +91,33 @@ def _plain_prompt(prompt: Any) -> Any:
     return {**prompt, "prompt": plain}
 
 
+def _plain_params(params: Any) -> Any:
+    """Parameters of vLLM's for a chat, without markers in the documents for its template.
+
+    They are documents whatever marks them, so none is refused.
+    """
+    documents = params.chat_template_kwargs.get("documents")
+    if not isinstance(documents, list):
+        return params
+    plain = [_plain_document(document) for document in documents]
+    return replace(params, chat_template_kwargs={**params.chat_template_kwargs, "documents": plain})
+
+
+def _plain_document(document: Any) -> Any:
+    """A text, a mapping ``{"title", "text"}``, or Cohere's, which has one in ``data``."""
+    reader = _MarkerReader()
+
+    def plain(value: Any) -> Any:
+        return reader.plain(value) if isinstance(value, str) else value
+
+    if not isinstance(document, Mapping):
+        return plain(document)
+    fields = {name: plain(value) for name, value in document.items()}
+    if isinstance(fields.get("data"), Mapping):
+        fields["data"] = {name: plain(value) for name, value in fields["data"].items()}
+    return fields
+
+
 def hook_texts(renderer: type[Any]) -> None:
     """Let a class `BaseRenderer` render marked text, strings and chats, as plain text.
 
@@ -99,25 +127,33 @@ def hook_texts(renderer: type[Any]) -> None:
     if getattr(renderer.render_chat, "of_rag_middle", False):
         return
 
-    def reading(render: Callable[..., Any], name: str, plain: Callable[[Any], Any]) -> Any:
+    def reading(render: Callable[..., Any], plain: Mapping[str, Callable[[Any], Any]]) -> Any:
         @functools.wraps(render)
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if name in kwargs:
-                kwargs[name] = [plain(value) for value in kwargs[name]]
-            else:
-                args = ([plain(value) for value in args[0]], *args[1:])
-            return render(self, *args, **kwargs)
+            values = list(args)
+            for at, (name, plain_value) in enumerate(plain.items()):
+                if name in kwargs:
+                    kwargs[name] = plain_value(kwargs[name])
+                elif at < len(values):
+                    values[at] = plain_value(values[at])
+            return render(self, *values, **kwargs)
 
         read.of_rag_middle = True  # type: ignore[attr-defined]
         return read
 
+    # The first parameters of vLLM's functions, in order.
+    of_chats = {
+        "conversations": lambda chats: [_plain_messages(chat) for chat in chats],
+        "chat_params": _plain_params,
+    }
+    of_completions = {"prompts": lambda prompts: [_plain_prompt(prompt) for prompt in prompts]}
     hooks = {
-        function: reading(getattr(renderer, function), name, plain)
-        for function, name, plain in (
-            ("render_chat", "conversations", _plain_messages),
-            ("render_chat_async", "conversations", _plain_messages),
-            ("render_cmpl", "prompts", _plain_prompt),
-            ("render_cmpl_async", "prompts", _plain_prompt),
+        function: reading(getattr(renderer, function), plain)
+        for function, plain in (
+            ("render_chat", of_chats),
+            ("render_chat_async", of_chats),
+            ("render_cmpl", of_completions),
+            ("render_cmpl_async", of_completions),
         )
     }
     for function, hook in hooks.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,16 @@ pytest.importorskip("vllm")
 from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.renderers.online_renderer import OnlineRenderer
 
 from rag_middle.documents import ContextPrompt, mark
 from rag_middle.errors import MethodConfigError, PromptError, UnknownNameError
+from rag_middle.generation import UnreadMarkersWarning
+from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.methods import NoInterDocumentAttention, ParallelContextWindows, RoToR
 from rag_middle.reader import reader_path
 from rag_middle_vllm import register
@@ -39,6 +46,9 @@ from rag_middle_vllm.options import resolved
 METHODS = {"rotor": {}, "no_inter_document_attention": {}, "parallel_context_windows": {}}
 OPTION = {"documents": METHODS}
 PROMPT = ContextPrompt(documents=["b b b", "a a", "c"], suffix="Which?")
+LISTED = [{"title": "B", "text": "b b b"}, {"text": "a a"}]
+ROTOR = {"vllm_xargs": {METHOD: "rotor"}}
+FOREIGN = re.sub("doc:[0-9a-f]{24}", "doc:" + "0" * 24, mark("a a"))
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +270,104 @@ def test_completions_refuse_what_loses_the_method_or_its_bounds(
     asked: Any = SimpleNamespace(vllm_xargs={METHOD: "rotor", BOUNDS: [1, 2]}, **{option: value})
     with pytest.raises(VLLMValidationError, match=option):
         asyncio.run(Renderer().preprocess_completion(asked, prompt))
+
+
+@pytest.fixture(scope="module")
+def online(tokenizer: Any) -> Any:
+    """vLLM's renderer of requests without an engine; it gives back what it would render."""
+    register()
+    options: dict[str, Any] = {"max_model_len": 512, "hf_overrides": {"rag_middle": OPTION}}
+    config = EngineArgs(model=str(reader_path()), **options).create_engine_config()
+
+    class Renderer:
+        renderer = SimpleNamespace(config=config, get_tokenizer=lambda: tokenizer)
+        chat_template = default_chat_template_kwargs = None
+        chat_template_content_format = "auto"
+        effective_chat_template_kwargs = OnlineRenderer.effective_chat_template_kwargs
+
+        async def preprocess_chat(self, request: Any, messages: Any) -> Any:
+            return (request.kv_transfer_params or {}).get("prompt_token_ids", messages)
+
+        async def preprocess_completion(self, request: Any, prompt_input: Any) -> Any:
+            return prompt_input
+
+    hook_renderer(Renderer)
+    return Renderer()
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def chat(online: Any, *messages: dict[str, Any], **fields: Any) -> Any:
+    asked = ChatCompletionRequest(model="reader", messages=list(messages), **fields)
+    return asyncio.run(online.preprocess_chat(asked, list(messages)))
+
+
+def test_documents_for_the_template_alone_are_refused(online: Any) -> None:
+    template: dict[str, Any] = {"chat_template_kwargs": {"documents": LISTED}}
+    refused = pytest.raises(VLLMValidationError, match="field 'documents' with a method, or as")
+    for text, fields in (
+        ("Which?", ROTOR),
+        ("Which?", {**ROTOR, "documents": LISTED}),
+        (PROMPT.marked, ROTOR),
+        (PROMPT.marked, {}),
+    ):
+        with refused:
+            chat(online, user(text), **template, **fields)
+    response = ResponsesRequest(input=PROMPT.marked, **template)
+    with refused:
+        asyncio.run(online.preprocess_chat(response, [user(PROMPT.marked)]))
+    online.default_chat_template_kwargs = template["chat_template_kwargs"]  # of the server
+    try:
+        with refused:
+            chat(online, user("Which?"), **ROTOR)
+        assert chat(online, user("Which?"), documents=LISTED, **ROTOR)
+    finally:
+        online.default_chat_template_kwargs = None
+    # vLLM's own, where rag-middle reads nothing.
+    assert chat(online, user("Which?"), **template) == [user("Which?")]
+
+
+def test_listed_documents_lose_their_markers(online: Any) -> None:
+    marked = [{**document, "text": mark(document["text"])} for document in LISTED]
+    plain = chat(online, user("Which?"), documents=LISTED, **ROTOR)
+    assert chat(online, user("Which?"), documents=marked, **ROTOR) == plain
+
+
+def test_what_the_model_marked_is_text_beside_listed_documents(online: Any) -> None:
+    said = [user("?"), {"role": "assistant", "content": mark("a a")}, user("Which?")]
+    plain = [user("?"), {"role": "assistant", "content": "a a"}, user("Which?")]
+    assert chat(online, *said, documents=LISTED, **ROTOR) == chat(
+        online, *plain, documents=LISTED, **ROTOR
+    )
+    with pytest.raises(VLLMValidationError, match="give one"):
+        chat(online, user(mark("a a")), *said[1:], documents=LISTED, **ROTOR)
+
+
+@pytest.mark.parametrize(
+    "stray", ["[[/rm:doc]]", "[[rm:doc]]", "[[rm:doc]]a[[/rm:doc]]", FOREIGN[:-4], FOREIGN[4:]]
+)
+def test_stray_markers_are_text_under_a_method(online: Any, tokenizer: Any, stray: str) -> None:
+    turns = [user(f"What is {stray}?"), {"role": "assistant", "content": "x"}, user("Which?")]
+    for asked in (turns[:1], turns):
+        with pytest.warns(UnreadMarkersWarning):
+            tokens = chat(online, *asked, **ROTOR)
+        assert stray in tokenizer.decode(tokens)
+    completion = CompletionRequest(prompt=f"What is {stray}?", **ROTOR)
+    with pytest.warns(UnreadMarkersWarning):
+        (tokens,) = asyncio.run(online.preprocess_completion(completion, completion.prompt))
+    assert stray in tokenizer.decode(tokens)
+
+
+def test_documents_of_another_key_are_refused_under_a_method(online: Any) -> None:
+    text = f"{FOREIGN}?"
+    with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
+        chat(online, user(text), **ROTOR)
+    completion = CompletionRequest(prompt=text, **ROTOR)
+    with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
+        asyncio.run(online.preprocess_completion(completion, text))
+    assert chat(online, {"role": "assistant", "content": text}, user("?"), **ROTOR)
 
 
 def test_messages_are_read_as_vllm_reads_them() -> None:

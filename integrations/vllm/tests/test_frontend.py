@@ -20,7 +20,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.model_executor.model_loader import BaseModelLoader
 from vllm.renderers import BaseRenderer, ChatParams, renderer_from_config
 
-from rag_middle.documents import ContextPrompt
+from rag_middle.documents import ContextPrompt, mark
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle.reader import reader_path
 from rag_middle_vllm import plugin, register
@@ -81,6 +81,39 @@ def test_chats_lose_their_markers(renderer: Any, marked: list[Any], plain: list[
     unhooked = BaseRenderer.render_chat.__wrapped__  # type: ignore[attr-defined]
     _, (expected,) = unhooked(renderer, [plain], PARAMS)
     assert chat_tokens(renderer, marked) == expected["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        ([{"title": "L", "text": mark("a")}], [{"title": "L", "text": "a"}]),
+        (
+            [{"id": "1", "data": {"text": mark("a")}}, mark("b")],
+            [{"id": "1", "data": {"text": "a"}}, "b"],
+        ),
+        (
+            [{"text": FOREIGN}, {"text": "[[/rm:doc]]"}],
+            [{"text": FOREIGN}, {"text": "[[/rm:doc]]"}],
+        ),
+        (None, None),
+    ],
+)
+def test_documents_for_the_template_lose_their_markers(marked: Any, plain: Any) -> None:
+    handed: list[Any] = []
+
+    class Renderer:
+        def render_chat(self, conversations: Any, chat_params: Any) -> None:
+            handed.append(chat_params.chat_template_kwargs)
+
+        def render_cmpl(self, prompts: Any) -> None: ...
+
+        render_chat_async, render_cmpl_async = render_chat, render_cmpl
+
+    hook_texts(Renderer)
+    params = ChatParams(chat_template_kwargs={"documents": marked, "other": 1})
+    Renderer().render_chat([[user("?")]], params)
+    Renderer().render_chat(conversations=[[user("?")]], chat_params=params)
+    assert handed == [{"documents": plain, "other": 1}] * 2
 
 
 def test_completions_lose_their_markers(renderer: Any) -> None:

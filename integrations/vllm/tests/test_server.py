@@ -86,6 +86,11 @@ def user(content: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}]}
 
 
+def foreign(marked: str) -> str:
+    """The text as a client with another key marks it."""
+    return re.sub("(?<=doc:)[0-9a-f]{24}", "0" * 24, marked)
+
+
 def body(goldens: dict[str, Any], kind: str, index: int) -> dict[str, Any]:
     """A chat about a prompt of the goldens, in one of the forms that clients send."""
     asked = prompt(goldens, index)
@@ -98,7 +103,7 @@ def body(goldens: dict[str, Any], kind: str, index: int) -> dict[str, Any]:
     if kind == "unknown method":
         return {**user(asked.marked), "vllm_xargs": {"rag_middle": "pine"}}
     if kind == "markers of another key":
-        return {**user(asked.marked.replace("[[rm:doc:", "[[rm:doc:00")), **chosen, "stream": True}
+        return {**user(foreign(asked.marked)), **chosen, "stream": True}
     if kind == "too long":
         return {**user(asked.with_documents(asked.documents * 9).marked), **chosen, "stream": True}
     if kind == "both kinds":
@@ -142,6 +147,17 @@ def check_texts_of_documents(post: Post) -> None:
     assert post("/v1/chat/completions", {"messages": turns, **named})[0] == 400
     turns[2] = turns[0]
     assert post("/v1/chat/completions", {"messages": turns, **named})[0] == 200
+    turns[0] = user("What is [[/rm:doc]]?")["messages"][0]
+    assert post("/v1/chat/completions", {"messages": turns, **named})[0] == 200
+    template = {"chat_template_kwargs": {"documents": [{"text": "a b"}]}}
+    for chat in ({**user("?"), **named}, user(harmless.marked)):
+        status, content = post("/v1/chat/completions", {**chat, **template})
+        assert (status, "field 'documents'" in content["error"]["message"]) == (400, True)
+    listed = [
+        post("/v1/chat/completions", {**user("?"), **named, "documents": [{"text": text}]})
+        for text in (mark("a b"), "a b")
+    ]
+    assert listed[0][1]["usage"] == listed[1][1]["usage"]
     for text in (harmless.with_documents(["a" * 500_000]).marked, "a" * 500_000):
         status, content = post("/v1/chat/completions", {**user(text), **named})
         assert (status, "cannot fit" in content["error"]["message"]) == (400, True)
@@ -198,12 +214,12 @@ def test_lpes_from_the_command_line(
             for text in (marked, prompt(goldens, index).text)
         ]
         assert completions[0] == completions[1] != ""
-        foreign = re.sub("(?<=doc:)[0-9a-f]{24}", "0" * 24, marked)
+        unread = foreign(marked)
         for path, body in (
-            ("/v1/chat/completions", {**user(foreign), "stream": True}),
-            ("/v1/completions", {"prompt": [foreign, "?"]}),
-            ("/v1/responses", {"input": foreign}),
-            ("/tokenize", {"prompt": foreign}),
+            ("/v1/chat/completions", {**user(unread), "stream": True}),
+            ("/v1/completions", {"prompt": [unread, "?"]}),
+            ("/v1/responses", {"input": unread}),
+            ("/tokenize", {"prompt": unread}),
         ):
             status, content = post(path, body)
             assert (path, status) == (path, 400)

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rag_middle.documents import ContextPrompt, Document, MarkedText
+from rag_middle.conventions.documents import parsed_document
+from rag_middle.documents import ContextPrompt, MarkedText
 from rag_middle.errors import RagMiddleError
+from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
@@ -141,12 +143,17 @@ async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -
     reader.admission.check_characters(len(written))
     if method_name(request) is not None and not documents:
         # What the model wrote must not make later turns fail.
-        others = (message for message in plain if message.get("role") not in MODEL_ROLES)
-        _refuse_unread([message["content"] for message in others])
+        _refuse_unread([message["content"] for message in _said_to_model(plain)])
     if documents:
         plain = _with_documents(plain, documents)
     options = renderer.effective_chat_template_kwargs(request)
-    options.pop("documents", None)
+    of_template = options.pop("documents", None)  # the field's where there are some
+    if (not documents and of_template) or (request.chat_template_kwargs or {}).get("documents"):
+        raise refusal(
+            "chat_template_kwargs must not hold documents here: the template would write them as "
+            "text, and no method could tell where they are. Send them as the field 'documents' "
+            "with a method, or as marked text."
+        )
     if options.pop("continue_final_message", None):
         raise refusal("continue_final_message does not go with documents: leave it out.")
     add_generation_prompt = options.pop("add_generation_prompt", True)
@@ -166,7 +173,7 @@ def _with_documents(
     messages: list[dict[str, Any]], documents: Sequence[Mapping[str, str]]
 ) -> list[dict[str, Any]]:
     """The messages with documents before the text of the last one."""
-    if _marked(messages):
+    if _marked(_said_to_model(messages)):
         raise refusal("Documents are marked in the messages and listed in 'documents': give one.")
     read = []
     for index, document in enumerate(documents):
@@ -175,7 +182,8 @@ def _with_documents(
                 f"Document {index} should have a 'text' and may have a 'title', nothing else; got "
                 f"{sorted(document)}."
             )
-        read.append(Document(document["text"], title=document.get("title")))
+        # As everywhere in rag-middle, marked text that a client lists is the text that was marked.
+        read.append(parsed_document(document, f"Document {index}").document)
     *earlier, last = messages
     if last["role"] != "user":
         raise refusal("With 'documents', the last message should be the user's question.")
@@ -183,6 +191,10 @@ def _with_documents(
         *earlier,
         {**last, "content": ContextPrompt(documents=read, suffix=last["content"])},
     ]
+
+
+def _said_to_model(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [message for message in messages if message.get("role") not in MODEL_ROLES]
 
 
 def _marked(messages: Any) -> bool:
@@ -200,16 +212,19 @@ def _are_tokens(prompt: object) -> bool:
 
 
 def _refuse_unread(texts: Sequence[str]) -> None:
-    """Raise where markers mark nothing and there are no documents: the model would read them.
+    """Raise where another key's documents are the only ones: the model would read their markers.
 
-    Beside documents they are text: whoever writes one must not have a conversation refused.
+    Other stray markers are text, as are all beside documents: whoever writes some must not have a
+    conversation refused.
     """
     marked = [MarkedText(text) for text in texts]
-    if any(text.has_strays for text in marked) and not any(text.has_documents() for text in marked):
+    if any(text.marked_elsewhere for text in marked) and not any(
+        text.has_documents() for text in marked
+    ):
         raise refusal(
-            "The prompt holds document markers that were not made with this server's key around "
-            "this text: set RAG_MIDDLE_MARKER_KEY to the same secret in the client and the server, "
-            "and let nothing change the text in between."
+            "The prompt seems to hold documents, marked with another key than this server's: set "
+            f"{MARKER_KEY_VARIABLE} to the same secret in the client and the server, and let "
+            "nothing change the text in between."
         )
 
 
