@@ -105,6 +105,31 @@ def test_front_matter_is_left_out(tmp_path: Path, fields: str) -> None:
     assert (record.title, record.text) == ("Lyon", "Other text.\n")
 
 
+@pytest.mark.parametrize(
+    ("fields", "title"),
+    [
+        ("title: >\n  On the\n  Rhône\nx: 1", "On the Rhône"),
+        ("title: |-\n  On the Rhône", "On the Rhône"),
+        ("title: On the\n  Rhône", "On the Rhône"),
+        ('"title": "Rh\\u00f4ne"', "Rhône"),
+        ("title: Rhône # a river", "Rhône"),
+        ("title: 'It''s a river: Rhône'", "It's a river: Rhône"),
+        ("of: &a Rhône\ntitle: *a", "Rhône"),
+        ("title: 2026-01-01", "2026-01-01"),
+        ("title: 007", "007"),
+        ("title: Lyon\ntitle: Rome", "Lyon"),
+        ("about: |\n  text\nof:\n  title: Dr", "a"),  # the name of the file
+        ("title: ~", "a"),
+        ("title:", "a"),
+        ("title: [Lyon]", "a"),
+        ('title: "\\ud800"', "\ufffd"),
+    ],
+)
+def test_the_title_of_front_matter_is_read_as_yaml(tmp_path: Path, fields: str, title: str) -> None:
+    record = _only(_write(tmp_path / "a.md", f"---\n{fields}\n---\nOther text.\n"))
+    assert (record.title, record.text) == (title, "Other text.\n")
+
+
 def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
     page = """<!doctype html><html><head><title>Lyon &amp; Nantes</title>
         <style>p { color: red }</style><script>var hidden = "<p>never</p>";</script></head>
