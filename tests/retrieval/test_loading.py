@@ -1049,3 +1049,28 @@ def test_headings_behind_many_marks_of_markdown_are_soon_found(mark: str) -> Non
 )
 def test_what_cannot_stand_in_the_head_of_a_page_ends_it(page: str, title: str, text: str) -> None:
     assert html_text(page) == (title, text)
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<p>a</p><svg><path d='M0'><p>b", "a\n\nb"),
+        ("<svg><path><h2>b</h2>c", "b\nc"),
+        ("<div><svg><path></div>b", "b"),
+        ("<span><svg><path></span>b", "b"),
+        ("a <svg><path><span>b</span>", "a b"),
+        ("a<svg><path><br/>b", "a\nb"),
+        ("a <svg><path><img src='x'/>b", "a b"),
+        ("<svg><text>a<p>b", "a\n\nb"),
+        ("<svg><path><xmp><b></xmp>c", "<b>\nc"),
+        ("<template><svg><p>no</template>b", "b"),
+        ("<svg><foreignObject><p>a<p>b</foreignObject><path>no</svg>c", "a\n\nb c"),
+        ("<svg><title>a <b>b</b></title><path>no</svg>c", "a b c"),
+        ("<math><mi>a</mi><annotation>no<p>b", "a\n\nb"),
+        ("<math><mi>a</mi><annotation>no</math> b", "a b"),
+        ("<math><mi>a</mi><annotation-xml><p>no</p></annotation-xml></math> b", "a\n\nb"),
+        ("<span class='katex-mathml'><math><mi>no<p>b", "b"),
+    ],
+)
+def test_what_cannot_stand_in_a_picture_or_an_equation_ends_it(page: str, text: str) -> None:
+    assert html_text(page) == (None, text)
