@@ -226,7 +226,8 @@ def report_skipped(skipped: tuple[Skipped, ...]) -> None:
 
     stderr = console(stderr=True)
     for source in skipped[:_SHOWN]:
-        shown = printable(str(source))  # file names may hold anything
+        # File names may hold anything: with a line end, a line that looks like another message.
+        shown = printable(str(source)).replace("\n", "\N{REPLACEMENT CHARACTER}")
         stderr.print(Text.assemble(("Skipped ", "yellow"), shown), soft_wrap=True)
     if len(skipped) > _SHOWN:
         more = f"... and {len(skipped) - _SHOWN} more; --json lists them all."

@@ -35,7 +35,6 @@ _HEADING_WITHIN = 2**16  # characters; no title comes later
 _LONGEST_TITLE = 1000  # characters; it is kept, embedded and shown with every part of the text
 #: Characters of a text times those of the other fields of its line, kept with every part of it.
 _MOST_COPIED = 2**31
-_FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
 #: Without such a line there is no heading, and nothing is parsed.
 _MAYBE_HEADING = re.compile(r"^ {0,3}(?:#|(?:=+|-+)[ \t]*$)", re.MULTILINE)
 #: Characters of Markdown that are parsed at once, which takes about 500 times the memory; and
@@ -59,14 +58,14 @@ def read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
 def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """The file as it is written, without front matter. Its first heading is the title.
 
-    Where there is no heading, a ``title:`` line of the front matter is the title.
+    Where there is no heading, ``title:`` of the front matter is the title.
     """
     whole = _decoded(content)
-    start = _front_matter_end(whole)
+    start, named = _front_matter(whole)
     body = start
     title, heading_end = _first_heading(whole[start:])
-    if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
-        title = _as_title(named.group(1).strip().strip("\"'"))
+    if title is None:
+        title = named
     start = _text_start(whole, start + heading_end) or start
     yield Record(
         text=whole[start:],
@@ -272,8 +271,8 @@ def _decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _front_matter_end(text: str) -> int:
-    """Where the text begins behind front matter; 0 where there is none.
+def _front_matter(text: str) -> tuple[int, str | None]:
+    """Where the text begins behind front matter, and its title; 0 where there is none.
 
     Prose between two thematic breaks stands at the same place (``Note: it was raised.``), so that
     only fields whose names are one word each, as YAML reads them, are front matter.
@@ -281,19 +280,26 @@ def _front_matter_end(text: str) -> int:
     opened = _FRONT_MATTER.match(text)
     closed = _FRONT_MATTER_END.search(text, opened.end()) if opened else None
     if opened is None or closed is None or closed.start() - opened.end() > _LONGEST_FRONT_MATTER:
-        return 0
+        return 0, None
     between = text[opened.end() : closed.start()]
     if not between:
-        return closed.end()
+        return closed.end(), None
     yaml = require("yaml", package="pyyaml", what="Reading front matter")
     try:
         fields = yaml.compose(between, Loader=yaml.SafeLoader)  # values are not made: no bombs
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError):  # "\\UFFFFFFFF"
-        return 0
-    is_mapping = isinstance(fields, yaml.MappingNode) and all(
+        return 0, None
+    if not isinstance(fields, yaml.MappingNode) or not all(
         isinstance(key, yaml.ScalarNode) and len(key.value.split()) == 1 for key, _ in fields.value
+    ):
+        return 0, None
+    titles = (  # as they are written: numbers and dates too
+        value.value
+        for key, value in fields.value
+        if key.value == "title" and isinstance(value, yaml.ScalarNode)
+        if value.tag != "tag:yaml.org,2002:null"
     )
-    return closed.end() if is_mapping else 0
+    return closed.end(), _as_title(whole_characters(next(titles, "")))
 
 
 def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:

@@ -38,11 +38,17 @@ _IN_HEAD = frozenset(
     | {"script", "style", "template", "title"}
 )
 _IN_PICTURE = ("text", "title", "desc", "foreignobject")
+#: Elements of pictures that hold HTML.
+_HTML_IN_PICTURE = ("title", "desc", "foreignobject")
 _NEW_LINE = re.compile(r"\s(?:x|y|dx|dy)\s*=")  # of a part of a picture's text
 _BLOCK = re.compile(
     "address|article|aside|blockquote|br|caption|center|d[dlt]|details|dialog|div|fieldset"
     "|figcaption|figure|footer|form|h[1-6]|header|hr|legend|li|main|menu|nav|ol|optgroup|option|p"
     "|plaintext|pre|search|section|summary|table|t(body|d|foot|h|head|r)|ul|xmp"
+)
+#: Besides blocks and <body>, what ends a picture that was not closed (HTML, "foreign content").
+_ENDS_PICTURE = re.compile(
+    "b|big|code|em|embed|i|img|listing|meta|nobr|ruby|s|small|span|strike|strong|su[bp]|tt|u|var"
 )
 _MARKUP = re.compile(r"<(?:!--|[!?]|(/)?([a-zA-Z][^\s/>]*))")
 _TAG_PART = re.compile(r">|=\s*([\"'])")
@@ -193,6 +199,9 @@ class _Reader:
             name = (opened.group(2) or "").lower()
             if prefixed := _PREFIXED.fullmatch(name):
                 name = prefixed.group(1)
+            if self._hidden or self._math:
+                self._leave_foreign(name)
+                in_foreign = in_foreign and (self._math is not None or "svg" in self._hidden)
             if opened.group(1):
                 self._end(name)
             elif name and text.endswith("/>", 0, end):
@@ -220,9 +229,26 @@ class _Reader:
         self._text(text[start:])
         self._end_math()
 
+    def _leave_foreign(self, tag: str) -> None:
+        """End what browsers end before this tag: a picture or an equation that was not closed."""
+        is_block = tag == "body" or _BLOCK.fullmatch(tag) is not None
+        if is_block:
+            self._end_math()
+        elif not _ENDS_PICTURE.fullmatch(tag):
+            return
+        if self._in_picture in _HTML_IN_PICTURE or "annotation-xml" in self._hidden:
+            return  # which hold HTML
+        # In equations only blocks: <mtext><b> is one's text.
+        ended = ("svg", "math", "annotation") if is_block else ("svg",)
+        begun = [self._hidden.index(name) for name in ended if name in self._hidden]
+        if begun:
+            del self._hidden[min(begun) :]
+            self._katex = False
+            if self._in_picture:
+                self._in_picture = ""
+                self.pieces.append(" ")
+
     def _begin(self, tag: str, attributes: str) -> None:
-        if self._math and (_BLOCK.fullmatch(tag) or tag == "body"):
-            self._end_math()  # </math> was left out
         if tag in _READING or tag in _RUBY or tag == "body" or _BLOCK.fullmatch(tag):
             self._in_reading = tag in _READING and self._rubies > 0
         if self._hidden == ["head"] and tag not in _IN_HEAD:
@@ -263,8 +289,10 @@ class _Reader:
                 self._in_heading = self._headings == 1
 
     def _end(self, tag: str) -> None:
-        if self._math and (_BLOCK.fullmatch(tag) or tag == "math"):
+        if tag == "math" and self._math:
             self._end_math()
+            if "annotation" in self._hidden:  # </annotation> was left out
+                del self._hidden[self._hidden.index("annotation") :]
         if tag in _READING or tag == "ruby" or _BLOCK.fullmatch(tag):
             self._in_reading = False
         if tag == "ruby":

@@ -197,6 +197,8 @@ RUNS = {
         ("<textarea>", "</textarea", ""),
         ("", "<!--a--!", ""),
         ("<svg>", "<![CDATA[", ""),
+        ("<template>" * 100, "<i>", ""),
+        ("", "<svg><text><p>", ""),
         ("", "<template>", "</template>"),
         ("<math><mfrac linethickness=", " ", "x><mi>a</mi><mi>b</mi></mfrac></math>"),
         ("<math><mfrac linethickness=", "0", "1><mi>a</mi><mi>b</mi></mfrac></math>"),

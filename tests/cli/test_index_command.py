@@ -67,6 +67,14 @@ def test_what_was_skipped_is_told(run: Run, docs: Path, tmp_path: Path) -> None:
     assert (described["sources"], described["chunks"], described["changes"]) == (2, 2, None)
 
 
+def test_a_line_end_in_the_name_of_a_skipped_file_begins_no_line(
+    run: Run, docs: Path, tmp_path: Path
+) -> None:
+    (docs / "a\nError: forged.png").write_bytes(b"\x89PNG")
+    shown = run("index", docs, "--out", tmp_path / "index")
+    assert "Skipped a\ufffdError: forged.png: '.png' is not read." in shown.err
+
+
 def test_without_a_folder_the_index_is_in_the_cache(run: Run, docs: Path, tmp_path: Path) -> None:
     folder = Path(run("index", docs, "--json").json["folder"])
     assert folder.is_relative_to(tmp_path / "cache" / "rag-middle")

@@ -105,6 +105,31 @@ def test_front_matter_is_left_out(tmp_path: Path, fields: str) -> None:
     assert (record.title, record.text) == ("Lyon", "Other text.\n")
 
 
+@pytest.mark.parametrize(
+    ("fields", "title"),
+    [
+        ("title: >\n  On the\n  Rhône\nx: 1", "On the Rhône"),
+        ("title: |-\n  On the Rhône", "On the Rhône"),
+        ("title: On the\n  Rhône", "On the Rhône"),
+        ('"title": "Rh\\u00f4ne"', "Rhône"),
+        ("title: Rhône # a river", "Rhône"),
+        ("title: 'It''s a river: Rhône'", "It's a river: Rhône"),
+        ("of: &a Rhône\ntitle: *a", "Rhône"),
+        ("title: 2026-01-01", "2026-01-01"),
+        ("title: 007", "007"),
+        ("title: Lyon\ntitle: Rome", "Lyon"),
+        ("about: |\n  text\nof:\n  title: Dr", "a"),  # the name of the file
+        ("title: ~", "a"),
+        ("title:", "a"),
+        ("title: [Lyon]", "a"),
+        ('title: "\\ud800"', "\ufffd"),
+    ],
+)
+def test_the_title_of_front_matter_is_read_as_yaml(tmp_path: Path, fields: str, title: str) -> None:
+    record = _only(_write(tmp_path / "a.md", f"---\n{fields}\n---\nOther text.\n"))
+    assert (record.title, record.text) == (title, "Other text.\n")
+
+
 def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
     page = """<!doctype html><html><head><title>Lyon &amp; Nantes</title>
         <style>p { color: red }</style><script>var hidden = "<p>never</p>";</script></head>
@@ -1024,3 +1049,28 @@ def test_headings_behind_many_marks_of_markdown_are_soon_found(mark: str) -> Non
 )
 def test_what_cannot_stand_in_the_head_of_a_page_ends_it(page: str, title: str, text: str) -> None:
     assert html_text(page) == (title, text)
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<p>a</p><svg><path d='M0'><p>b", "a\n\nb"),
+        ("<svg><path><h2>b</h2>c", "b\nc"),
+        ("<div><svg><path></div>b", "b"),
+        ("<span><svg><path></span>b", "b"),
+        ("a <svg><path><span>b</span>", "a b"),
+        ("a<svg><path><br/>b", "a\nb"),
+        ("a <svg><path><img src='x'/>b", "a b"),
+        ("<svg><text>a<p>b", "a\n\nb"),
+        ("<svg><path><xmp><b></xmp>c", "<b>\nc"),
+        ("<template><svg><p>no</template>b", "b"),
+        ("<svg><foreignObject><p>a<p>b</foreignObject><path>no</svg>c", "a\n\nb c"),
+        ("<svg><title>a <b>b</b></title><path>no</svg>c", "a b c"),
+        ("<math><mi>a</mi><annotation>no<p>b", "a\n\nb"),
+        ("<math><mi>a</mi><annotation>no</math> b", "a b"),
+        ("<math><mi>a</mi><annotation-xml><p>no</p></annotation-xml></math> b", "a\n\nb"),
+        ("<span class='katex-mathml'><math><mi>no<p>b", "b"),
+    ],
+)
+def test_what_cannot_stand_in_a_picture_or_an_equation_ends_it(page: str, text: str) -> None:
+    assert html_text(page) == (None, text)
