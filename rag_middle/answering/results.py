@@ -269,11 +269,15 @@ _MOST_AROUND = 6  # such as "***Lyon***" in quotes
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
     """Where an answer names a title, as `cites` says: start and end in characters, in order."""
-    answer = answer.translate(_FULL_WIDTH)
-    title = unicodedata.normalize("NFD", (title or "").translate(_FULL_WIDTH).lower())
-    name = " ".join(title.split())
-    if not name or len(name) > 4 * len(answer):  # lower case and NFD may be longer
+    title = " ".join((title or "").translate(_FULL_WIDTH).split())
+    if not title or len(title) > 4 * len(answer):  # an answer may be longer as it is compared
         return []
+    name, _ = _compared(title)
+    return list(_named(answer.translate(_FULL_WIDTH), name))
+
+
+@lru_cache(maxsize=8)  # many documents of a prompt may have one title
+def _named(answer: str, name: str) -> tuple[tuple[int, int], ...]:
     text, places = _squeezed(answer)
     spans = []
     at = text.find(name)
@@ -281,25 +285,29 @@ def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
         start, end = places[at], places[at + len(name) - 1] + 1
         after = at + len(name)
         # Neither half of a letter with its accent, nor of a syllable of Korean.
-        is_whole = (not at or places[at - 1] < start) and places[after : after + 1] != (end - 1,)
+        is_whole = (not at or places[at - 1] < start) and places[after : after + 1] != [end - 1]
         if is_whole and _is_named(answer, *_with_signs(answer, start, end)):
             spans.append((start, end))
         at = text.find(name, at + 1)
-    return spans
+    return tuple(spans)
 
 
 @lru_cache(maxsize=8)  # every document of a prompt looks for its title
-def _squeezed(answer: str) -> tuple[str, tuple[int, ...]]:
-    """In lower case and NFD, with one space for any whitespace; and where each character was."""
+def _squeezed(answer: str) -> tuple[str, list[int]]:
+    return _compared(answer)
+
+
+def _compared(text: str) -> tuple[str, list[int]]:
+    """Without case, in NFD, with one space for any whitespace; and where each character was."""
     characters: list[str] = []
     places: list[int] = []
-    for index, character in enumerate(answer):
-        lower = " " if character.isspace() else character.lower()
-        for written in lower if lower.isascii() else unicodedata.normalize("NFD", lower):
+    for index, character in enumerate(text):
+        folded = " " if character.isspace() else character.casefold()
+        for written in folded if folded.isascii() else unicodedata.normalize("NFD", folded):
             if written != " " or characters[-1:] != [" "]:
                 characters.append(written)
                 places.append(index)
-    return "".join(characters), tuple(places)
+    return "".join(characters), places
 
 
 def _with_signs(answer: str, start: int, end: int) -> tuple[int, int]:

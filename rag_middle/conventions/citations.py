@@ -7,9 +7,9 @@ claims, not that it is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from heapq import merge
 from typing import Any
 
 from rag_middle.answering.results import mentions
@@ -17,10 +17,11 @@ from rag_middle.conventions.documents import CallerDocument, Convention
 
 __all__ = ["citation_fields", "langchain_citations", "llama_index_citations", "plain_citations"]
 
-#: Characters of documents that the citations of one answer repeat. Each has its document's text,
-#: name and address, of which a request holds megabytes, and an answer has a citation every few
-#: tokens.
+#: Characters of the citations of one answer. Each has its document's text, name and address, of
+#: which a request holds megabytes, and an answer has a citation every few tokens, of any number of
+#: documents with one title.
 _MOST_REPEATED = 1 << 20
+_CHARACTERS_OF_ITSELF = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,11 @@ class _Citation:
 
     @property
     def repeated(self) -> int:
-        """Characters of its document that it repeats, about."""
+        """Characters that it adds to a reply, about."""
         source = self.source
         names = (source.id, source.source, source.title)
-        return len(source.document.text) + 2 * sum(len(name or "") for name in names)
+        repeated = len(source.document.text) + 2 * sum(len(name or "") for name in names)
+        return _CHARACTERS_OF_ITSELF + repeated
 
 
 def citation_fields(
@@ -53,13 +55,17 @@ def citation_fields(
     Returns:
         ``annotations`` (OpenAI's, for documents with an address) and ``citations`` (in the
         conventions of the documents), each left out where it would be empty. They end where they
-        would repeat more than 1,048,576 characters of the documents.
+        would have more than 1,048,576 characters: each 256, and what it repeats of its document.
     """
     if not wanted:
         return {}
-    citations = _in_answer(answer, documents)
-    repeated = accumulate(citation.repeated for citation in citations)
-    citations = citations[: sum(1 for _ in takewhile(_MOST_REPEATED.__ge__, repeated))]
+    citations: list[_Citation] = []
+    room = _MOST_REPEATED
+    for citation in _in_answer(answer, documents):
+        room -= citation.repeated
+        if room < 0:
+            break
+        citations.append(citation)
     annotations = [
         {
             "type": "url_citation",
@@ -109,16 +115,19 @@ def plain_citations(answer: str, documents: Iterable[CallerDocument]) -> list[di
     ]
 
 
-def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:
+def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> Iterator[_Citation]:
     """Every mention of a title, in the order of the answer."""
-    citations: list[_Citation] = []
-    for index, source in enumerate(documents):
-        if source is not None and source.cited:  # None: marked text, whose title is part of it
-            citations += (
-                _Citation(answer, start, end, source, index)
-                for start, end in mentions(answer, source.title)
-            )
-    return sorted(citations, key=lambda citation: (citation.start, citation.index))
+
+    def of(index: int, source: CallerDocument) -> Iterator[_Citation]:
+        for start, end in mentions(answer, source.title):
+            yield _Citation(answer, start, end, source, index)
+
+    found = [
+        of(index, source)
+        for index, source in enumerate(documents)
+        if source is not None and source.cited  # None: marked text, whose title is part of it
+    ]
+    return merge(*found, key=lambda citation: (citation.start, citation.index))
 
 
 def _cohere(citation: _Citation) -> dict[str, Any]:

@@ -568,8 +568,13 @@ class EndpointModel:
             chosen = voters[question.method.vote([said[index] or "" for index in voters])]
         served = replies[chosen].served or {}
         name = method_name(question.method)
-        if name == "none":  # the server may have a method that it uses where none is named
-            name = _served_name(served.get("method")) or self.served_under or name
+        applied = question.applied
+        if method_name(_applied_here(question.method, question.served_method)) == "none":
+            # The server may have a method that it uses where none is named.
+            if name == "none":
+                name = _served_name(served.get("method")) or self.served_under or name
+            applied |= name != method_name(question.method)
+            applied &= served.get("applied") is not False
         return Generation(
             text=replies[chosen].text,
             token_ids=(),
@@ -581,8 +586,7 @@ class EndpointModel:
             ),
             timings=Timings(tokenize=0.0, wait=0.0, prefill=prefill, decode=seconds - prefill),
             method=name,
-            applied=(question.applied or name != method_name(question.method))
-            and served.get("applied") is not False,
+            applied=applied,
             documents=len(question.document_ids),
             document_ids=_in_order_read(question.document_ids, served.get("document_order")),
             dropped_documents=(),

@@ -56,7 +56,7 @@ def chat_prompt(
         messages: in order.
         documents: of the request.
         trusted: take markers without a tag too, except in what the model said.
-        has_tools: the chat template is shown tools, so it writes earlier calls and results as well.
+        has_tools: the request has tools, so the chat template writes earlier calls and results.
 
     Raises:
         PromptError: `documents`, and no message of the user.
@@ -82,7 +82,7 @@ def chat_prompt(
     turns = [(role, [next(parts_in_order) for _ in parts]) for role, parts in turns]
     sources: list[CallerDocument] = []
     spoken = [
-        (role, not parts or "tool_calls" in own, _says(parts))
+        (role, not parts or bool(own.get("tool_calls")), _says(parts))
         for (role, parts), own in zip(turns, fields, strict=True)
     ]
     answered = max(indices_of_answers(spoken), default=-1)

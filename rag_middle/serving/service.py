@@ -371,7 +371,8 @@ def _written(fields: object) -> int:
 def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:
     documents = top_documents(body.documents)
     if isinstance(body, ChatRequest):
-        has_tools = bool(body.constraints().get("tools"))
+        # Also where none may be called: what was called before is in the conversation.
+        has_tools = bool(body.tools)
         return [chat_prompt(body.messages, documents, trusted=trusted, has_tools=has_tools)]
     texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     return [text_prompt(text, documents, trusted=trusted) for text in texts]

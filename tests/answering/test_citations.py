@@ -31,6 +31,13 @@ from rag_middle.answering.results import cites, mentions
         ("(Rho\u0302ne) It is.", "Rh\u00f4ne"),
         ("(Rh\u00f4ne) It is.", "Rho\u0302ne"),
         ("(RH\u00d4NE) It is.", "Rho\u0302ne"),
+        (
+            "(\u039f\u0394\u039f\u03a3) It is.",
+            "\u039f\u0394\u039f\u03a3",
+        ),  # a word that ends in sigma
+        ("(\u039f\u0394\u039f\u03a3) It is.", "\u03bf\u03b4\u03bf\u03c2"),
+        ("(STRASSE)", "Stra\u00dfe"),
+        ("(\u00ea\u0323)", "\u00ea\u0323"),  # two accents in an order of their own
         ("(\uc11c\uc6b8)", "\u1109\u1165\u110b\u116e\u11af"),
     ],
 )

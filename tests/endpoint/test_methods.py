@@ -150,6 +150,18 @@ def test_documents_as_a_field_and_the_method_by_name() -> None:
     assert [document["id"] for document in reordered["documents"]] == ["b", "a", "c"]
 
 
+def test_what_acts_here_acts_whatever_the_server_says_of_its_own_method() -> None:
+    idle = {"method": "none", "documents": 3, "applied": False}
+    with serving(lambda _: Said({**answer("yes"), "rag_middle": idle})) as server:
+        for model in (
+            EndpointModel(server.url, send_documents="field"),
+            EndpointModel(server.url, send_documents="text"),
+        ):
+            for method in ("long_context_reorder", "permutation"):
+                assert model.generate(PROMPT, method=method).applied
+            assert not model.generate(PROMPT, method="none").applied
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [("lpes:reader", "lpes:reader"), ("none", "none"), (3, "none"), ("\x1b[2J", "none")],

@@ -312,6 +312,15 @@ def test_citations_repeat_documents_up_to_a_limit(large: Any) -> None:
     assert len(str(often)) < 2_000_000
 
 
+@pytest.mark.timeout(5)  # of documents with one title, each mention is a citation of each
+def test_many_documents_of_one_title_have_so_many_citations_as_a_reply_may_hold() -> None:
+    document = parsed_document({"data": {"title": "x", "text": "y"}}, "A document")
+    fields = citation_fields("(x)" * 10_000, [document] * 300, wanted=True)
+    places = [(citation["start"], citation["end"]) for citation in fields["citations"]]
+    assert places[:301] == [(1, 2)] * 300 + [(4, 5)]
+    assert 3_000 < len(places) < 4_097
+
+
 def test_documents_with_an_address_are_annotations(documents: list[Document]) -> None:
     fields = citation_fields(
         ANSWER, [read("search_result", document) for document in documents], wanted=True

@@ -200,6 +200,34 @@ def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
         assert "stand together" in reply.text
 
 
+def test_where_no_tool_may_be_called_earlier_calls_are_calls(served: Served) -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": f"{mark('One.')} Q"},
+        {"role": "assistant", "content": "Let me search.", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "1", "content": mark("Two.")},
+    ]
+    body = {"model": "tested", "max_tokens": 2, "messages": messages, "tools": [TOOL]}
+    read = []
+    for choice in ("auto", "none"):
+        reply = served.post({**body, "tool_choice": choice}).json()
+        read.append(reply["rag_middle"]["documents"])
+    assert read == [2, 2]
+
+
+def test_no_calls_are_no_call(served: Served) -> None:
+    parts = [f"{mark('One.')} Q: {mark('Two.')}", mark("Three.")]
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": text} for text in parts]},
+        {"role": "assistant", "content": "", "tool_calls": []},
+        {"role": "user", "content": f"{mark('Four.')} Q"},
+    ]
+    body = {"model": "tested", "max_tokens": 2, "messages": messages, "tools": [TOOL]}
+    reply = served.post(body)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["rag_middle"]["documents"] == 1
+
+
 def test_tools_that_must_not_be_called_are_not_shown(served: Served) -> None:
     plain = ask(served, max_tokens=2).usage.prompt_tokens
     assert ask(served, max_tokens=2, tools=[TOOL], tool_choice="none").usage.prompt_tokens == plain
