@@ -16,6 +16,8 @@ from rag_middle.wording import Argument
 
 __all__ = ["Splitter"]
 
+_Part = tuple[int, int, int]  # its start, end and length
+
 
 @dataclass(frozen=True, kw_only=True)
 class Splitter:
@@ -145,7 +147,7 @@ class Splitter:
         )
         for is_small, group in groupby(parts, key=lambda part: part[2] < self._piece_size):
             if is_small:
-                yield from self._joined(group)
+                yield from self._joined(text, group)
                 continue
             for begin, stop, _ in group:
                 if finer:
@@ -153,20 +155,37 @@ class Splitter:
                 else:
                     yield begin, stop
 
-    def _joined(self, parts: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-        """Neighbouring parts, each with its length, together as long as they are small enough."""
-        joined: deque[tuple[int, int, int]] = deque()
+    def _joined(self, text: str, parts: Iterable[_Part]) -> Iterator[tuple[int, int]]:
+        """Neighbouring parts, together as long as they are small enough."""
+        joined: deque[_Part] = deque()
         total = 0
         for part in parts:
             *_, length = part
             if joined and total + length > self._piece_size:
-                yield joined[0][0], joined[-1][1]
+                spans = [*self._halved(text, [*joined])]
+                yield from spans
+                if len(spans) > 1:  # what they share could hold one of them
+                    joined.clear()
+                    total = 0
                 while total > self.overlap or (total and total + length > self._piece_size):
                     total -= joined.popleft()[2]
             joined.append(part)
             total += length
         if joined:
-            yield joined[0][0], joined[-1][1]
+            yield from self._halved(text, [*joined])
+
+    def _halved(self, text: str, parts: Sequence[_Part]) -> Iterator[tuple[int, int]]:
+        """The span of the parts; those of their halves where they are longer than their sum.
+
+        A token may be counted for 8 characters, but for none of them alone: zero-width ones.
+        """
+        start, end = parts[0][0], parts[-1][1]
+        if len(parts) == 1 or self._measure(text[start:end]) <= self.chunk_size:
+            yield start, end
+            return
+        middle = len(parts) // 2
+        yield from self._halved(text, parts[:middle])
+        yield from self._halved(text, parts[middle:])
 
 
 #: Paragraphs, lines, words, characters.

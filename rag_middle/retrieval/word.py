@@ -73,6 +73,7 @@ def word_blocks(document: Any) -> Iterator[tuple[str, bool]]:
     Not by python-docx's own ``text``, which leaves out insertions, content controls, simple fields
     and tables within tables.
     """
+    _whole_texts(document.element)
     is_heading, by_default = _headings(document)
     _place_scripts(document)
     for block in _within(document.element.body, *_BLOCKS):
@@ -80,6 +81,21 @@ def word_blocks(document: Any) -> Iterator[tuple[str, bool]]:
             if text.strip():
                 is_paragraph = part.tag == _PARAGRAPH
                 yield text, is_paragraph and is_heading.get(part.style, by_default)
+
+
+def _whole_texts(root: Any) -> None:
+    """Take out comments and processing instructions, behind which lxml's ``text`` ends.
+
+    Raises:
+        DocumentLoadError: there are entities, which no word processor writes; they are not opened.
+    """
+    etree = require("lxml.etree", package="lxml", what="Reading Word documents")
+    if next(root.iter(etree.Entity), None) is not None:
+        raise DocumentLoadError(
+            "its text has entities of XML, which are not read. Open it in a word processor and "
+            "save it again as .docx."
+        )
+    etree.strip_tags(root, etree.Comment, etree.ProcessingInstruction)
 
 
 def _headings(document: Any) -> tuple[dict[str | None, bool], bool]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -867,6 +868,31 @@ def test_symbols_that_are_not_known_are_reported(tmp_path: Path) -> None:
     assert [record.text for record in loaded.records] == ["a" + "\ufffd" * 5 + "b"]
     [skipped] = loaded.skipped
     assert "5 symbols of it stand as \ufffd" in str(skipped)
+
+
+def test_text_behind_comments_in_the_xml_of_word_documents_is_read(tmp_path: Path) -> None:
+    text = "The limit is <!-- x -->NOT <?x y?>5 <![CDATA[<]]> 6 mg."
+    equation = "<m:oMath><m:r><m:t>a=<!-- x -->b</m:t></m:r></m:oMath>"
+    field = "<w:r><w:instrText><!-- x -->EQ x</w:instrText></w:r>"
+    path = _word_body(tmp_path / "a.docx", f"<w:p>{_word_run(text)}{equation}{field}</w:p>")
+    loaded = load(path)
+    assert [record.text for record in loaded.records] == ["The limit is NOT 5 < 6 mg.a=b"]
+    [skipped] = loaded.skipped
+    assert "1 fields (EQ" in str(skipped)
+
+
+def test_a_word_document_with_entities_is_refused(tmp_path: Path) -> None:
+    path = _word_body(tmp_path / "a.docx", f"<w:p>{_word_run('The limit is NOT 5 mg.')}</w:p>")
+    with ZipFile(path) as saved:
+        parts = {name: saved.read(name) for name in saved.namelist()}
+    start, declaration, rest = parts["word/document.xml"].partition(b"?>")
+    declaration += b'<!DOCTYPE a [<!ENTITY x "NOT">]>'
+    parts["word/document.xml"] = start + declaration + rest.replace(b"NOT", b"&x;")
+    with ZipFile(path, "w") as changed:
+        for name, part in parts.items():
+            changed.writestr(name, part)
+    with pytest.raises(DocumentLoadError, match="entities of XML, which are not read"):
+        load(path)
 
 
 def test_the_symbol_font_is_that_of_adobe() -> None:
