@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import PromptError
-from rag_middle.wording import quoted
+from rag_middle.wording import Argument, quoted
 
 __all__ = [
     "MODEL_ROLES",
@@ -110,7 +110,9 @@ class Conversation:
         """
         if self.messages and self.messages[0]["role"] == "system":
             raise PromptError(
-                "The messages start with a system message and system= was given too. Pass one."
+                "The messages start with a system message, and ",
+                Argument("system"),
+                " was given too. Only one of the two can be.",
             )
         messages = (message_of("system", system), *self.messages)
         return replace(self, messages=messages, at=None if self.at is None else self.at + 1)

@@ -239,6 +239,14 @@ def test_halves_of_characters_go_in_and_out(server: Served) -> None:
     response.json()
 
 
+def test_a_system_message_beside_the_server_s_own(serve: Serve, server: Served) -> None:
+    """The client cannot know Python's name of it, nor pass it."""
+    own = serve(server.model, defaults=GenerationOptions(system="Be brief."))
+    messages = [{"role": "system", "content": "Be kind."}, *MESSAGES]
+    error = refusal(own.post({"model": "tested", "messages": messages}))
+    assert "--system when the server starts" in error["message"]
+
+
 def test_more_documents_than_allowed(serve: Serve, server: Served) -> None:
     small = serve(server.model, max_documents=2)
     body = {"model": "tested", "messages": MESSAGES, "documents": ["a", "b", "c"]}
