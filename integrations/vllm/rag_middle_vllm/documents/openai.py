@@ -22,7 +22,7 @@ from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
-from rag_middle_vllm.documents.prompts import document_edges, plain_messages
+from rag_middle_vllm.documents.prompts import document_edges, plain_messages, without_developers
 
 __all__ = ["hook_renderer"]
 
@@ -42,6 +42,11 @@ class _DocumentReader:
         if reader is None:
             reader = vars(renderer)["_rag_middle_reader"] = cls(renderer)
         return reader
+
+    def knows_developers(self, tools: Any) -> bool:
+        """Whether the chat template has the role ``developer``, by vLLM's own test."""
+        template = self._tokenizer.get_chat_template(tools=tools)
+        return "'developer'" in template or '"developer"' in template
 
     async def tokens(self, request: Any, prompt: Any, **options: Any) -> list[int]:
         """Token ids of a prompt; where a method is named, `request` carries the documents' bounds.
@@ -134,11 +139,15 @@ async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -
             "Documents are read with the tokenizer's own chat template: leave out chat_template."
         )
     try:
-        plain = plain_messages(messages)
+        plain = plain_messages(messages, renderer.renderer.config.model_config)
     except RagMiddleError as error:
         raise refusal(str(error)) from error
     documents = getattr(request, "documents", None)
     reader = _DocumentReader.of_renderer(renderer.renderer)
+    if any(message["role"] == "developer" for message in plain) and not reader.knows_developers(
+        tools
+    ):
+        plain = without_developers(plain)
     written = json.dumps([plain, documents, tools], ensure_ascii=False, default=str)
     reader.admission.check_characters(len(written))
     if method_name(request) is not None and not documents:
