@@ -361,6 +361,16 @@ def test_what_the_model_marked_is_text_beside_listed_documents(online: Any) -> N
         chat(online, user(mark("a a")), *said[1:], documents=LISTED, **ROTOR)
 
 
+def test_none_is_the_unmodified_model(online: Any) -> None:
+    """`/v1/models` has it among the methods of such an engine."""
+    none = {"vllm_xargs": {METHOD: "none", "other": 1}}
+    assert chat(online, user("Which?"), **none) == [user("Which?")]
+    assert chat(online, user(PROMPT.marked), **none) == chat(online, user(PROMPT.marked))
+    completion = CompletionRequest(prompt="Which?", **none)
+    assert asyncio.run(online.preprocess_completion(completion, "Which?")) == ["Which?"]
+    assert completion.vllm_xargs == {"other": 1}
+
+
 @pytest.mark.parametrize(
     "stray", ["[[/rm:doc]]", "[[rm:doc]]", "[[rm:doc]]a[[/rm:doc]]", FOREIGN[:-4], FOREIGN[4:]]
 )

@@ -79,6 +79,13 @@ def method_name(request: Any) -> Any | None:
     return (getattr(request, "vllm_xargs", None) or {}).get(METHOD)
 
 
+def _forget_none(request: Any, methods: Mapping[str, Any]) -> None:
+    """Let a request name the unmodified model as `/v1/models` does where there is a choice."""
+    if methods and method_name(request) == "none":
+        others = {key: value for key, value in request.vllm_xargs.items() if key != METHOD}
+        request.vllm_xargs = others
+
+
 def hook_renderer(renderer: type[Any]) -> None:
     """Let a class `OnlineRenderer` read documents."""
     preprocess_chat = renderer.preprocess_chat
@@ -87,6 +94,7 @@ def hook_renderer(renderer: type[Any]) -> None:
     @functools.wraps(preprocess_chat)
     async def chat(self: Any, request: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
         methods = Admission.of_engine(self.renderer.config).methods
+        _forget_none(request, methods)
         takes_tokens = hasattr(request, "kv_transfer_params")  # chats and responses
         is_chat = takes_tokens and hasattr(request, "documents")
         if method_name(request) is not None and not is_chat:
@@ -105,7 +113,8 @@ def hook_renderer(renderer: type[Any]) -> None:
     async def completion(
         self: Any, request: Any, prompt_input: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        reads = bool(Admission.of_engine(self.renderer.config).methods)
+        methods = Admission.of_engine(self.renderer.config).methods
+        _forget_none(request, methods)
         named = method_name(request) is not None
         texts = [prompt_input] if isinstance(prompt_input, str) else prompt_input
         are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
@@ -116,7 +125,7 @@ def hook_renderer(renderer: type[Any]) -> None:
                 _refuse_unread(texts)
             elif not _are_tokens(prompt_input):
                 raise refusal("A completion read by a method has one prompt: send them one by one.")
-        if are_texts and reads:
+        if are_texts and methods:
             # The whole prompt is the caller's, as it is in vLLM; only documents are inert.
             options = {"template": "raw", "allow_control_tokens": True}
             prompt_input = []
