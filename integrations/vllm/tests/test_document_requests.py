@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from copy import deepcopy
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.renderers.chat_utils import parse_chat_messages
+from vllm.renderers.hf import safe_apply_chat_template
 from vllm.renderers.online_renderer import OnlineRenderer
 
 from rag_middle.documents import ContextPrompt, mark
@@ -165,6 +168,19 @@ def test_a_request_that_leaves_no_room_or_is_no_plain_text_is_refused(
     images.mm_features = [object()]
     with pytest.raises(VLLMValidationError, match="text only"):
         admission.admit(images)
+
+
+def test_a_prompt_that_was_cut_is_refused(admission: Admission, tokenizer: Any) -> None:
+    """vLLM cuts prompts in tokens too, from the left: the documents would be read elsewhere."""
+    prompt, params = document_request(tokenizer, PROMPT, NoInterDocumentAttention())
+    made = request()
+    made.sampling_params = params
+    made.prompt_token_ids = prompt["prompt_token_ids"]
+    admission.admit(made)
+    made.cache_salt = None
+    made.prompt_token_ids = made.prompt_token_ids[3:]
+    with pytest.raises(VLLMValidationError, match="tokenization_kwargs"):
+        admission.admit(made)
 
 
 def test_an_engine_without_documents_refuses_methods() -> None:
@@ -345,6 +361,16 @@ def test_what_the_model_marked_is_text_beside_listed_documents(online: Any) -> N
         chat(online, user(mark("a a")), *said[1:], documents=LISTED, **ROTOR)
 
 
+def test_none_is_the_unmodified_model(online: Any) -> None:
+    """`/v1/models` has it among the methods of such an engine."""
+    none = {"vllm_xargs": {METHOD: "none", "other": 1}}
+    assert chat(online, user("Which?"), **none) == [user("Which?")]
+    assert chat(online, user(PROMPT.marked), **none) == chat(online, user(PROMPT.marked))
+    completion = CompletionRequest(prompt="Which?", **none)
+    assert asyncio.run(online.preprocess_completion(completion, "Which?")) == ["Which?"]
+    assert completion.vllm_xargs == {"other": 1}
+
+
 @pytest.mark.parametrize(
     "stray", ["[[/rm:doc]]", "[[rm:doc]]", "[[rm:doc]]a[[/rm:doc]]", FOREIGN[:-4], FOREIGN[4:]]
 )
@@ -370,18 +396,69 @@ def test_documents_of_another_key_are_refused_under_a_method(online: Any) -> Non
     assert chat(online, {"role": "assistant", "content": text}, user("?"), **ROTOR)
 
 
-def test_messages_are_read_as_vllm_reads_them() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text"}, "b"]
+def test_messages_are_read_as_vllm_reads_them(online: Any) -> None:
+    config = online.renderer.config.model_config
+    parts = [{"type": "text", "text": "a"}, {"type": "text"}, {"type": "text", "text": ""}, "b"]
     messages = [
         {"role": "user", "content": parts},
         {"role": "assistant", "content": None},
         {"role": "assistant"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
     ]
-    made = plain_messages(messages)
-    assert [message["content"] for message in made] == ["a\nb", "", ""]
+    made = plain_messages(messages, config)
+    assert [message["content"] for message in made] == ["a\nb", "", "", "no"]
     for part, reason in (({"type": "text", "text": 5}, "not a string"), ({"type": "x"}, "'x'")):
         with pytest.raises(PromptError, match=reason):
-            plain_messages([{"role": "user", "content": [part]}])
+            plain_messages([{"role": "user", "content": [part]}], config)
+
+
+def called(arguments: str, **fields: Any) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call], **fields}
+
+
+RESULT = {"role": "tool", "tool_call_id": "1", "content": "1"}
+
+
+@pytest.mark.parametrize("documents", [[], ["a a", "c"]])
+@pytest.mark.parametrize(
+    "history",
+    [
+        [{"role": "developer", "content": "Be brief."}],
+        [{"role": "system", "content": "Be"}, {"role": "developer", "content": "brief."}],
+        [user("?"), {"role": "assistant", "content": "x", "tool_calls": []}],
+        [user("?"), {"role": "assistant", "content": "x", "tool_calls": None, "refusal": None}],
+        [user("?"), {"role": "assistant", "content": "x", "reasoning": "thought"}],
+        [user("?"), called('{"x": 1}', reasoning="thought"), RESULT],
+        [user("?"), called('{"x"'), RESULT],
+    ],
+)
+def test_a_history_reaches_the_template_as_from_vllm(
+    online: Any, history: list[dict[str, Any]], documents: list[str]
+) -> None:
+    """By a template that knows four roles and minds every call, as those of Llama 3 and Qwen do."""
+    tokenizer = AutoTokenizer.from_pretrained(reader_path())
+    tokenizer.chat_template = """
+        {%- for m in messages -%}
+        {%- if 'tool_calls' in m -%}
+        {%- if m.tool_calls | length != 1 %}{{ raise_exception('one call') }}{% endif -%}
+        <think>{{ m.reasoning_content }}</think>
+        {%- for k, v in m.tool_calls[0].function.arguments.items() %}{{ k }}={{ v }}{% endfor -%}
+        {%- elif m.role in ('system', 'user', 'assistant', 'tool') -%}
+        {{ m.role }}: {{ m.reasoning_content }} {{ m.content }}
+        {%- endif -%}
+        {%- endfor -%}"""
+    own = type(online)()
+    config = online.renderer.config
+    own.renderer = SimpleNamespace(config=config, get_tokenizer=lambda: tokenizer)
+    plain = deepcopy([*history, user("".join(documents) + "Which?")])  # which vLLM changes
+    conversation, *_ = parse_chat_messages(plain, config.model_config, "string")
+    expected = safe_apply_chat_template(
+        config.model_config, tokenizer, conversation, tokenize=False, add_generation_prompt=True
+    )
+    messages = deepcopy([*history, user("".join(map(mark, documents)) + "Which?")])
+    named = {"vllm_xargs": {METHOD: "no_inter_document_attention"}}
+    assert tokenizer.decode(chat(own, *messages, **named)) == expected
 
 
 def test_prompts_are_not_split_where_documents_are_enabled() -> None:

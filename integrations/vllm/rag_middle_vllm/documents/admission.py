@@ -18,11 +18,13 @@ from typing import Any
 from rag_middle_vllm.documents.methods import DocumentMethod, document_methods
 from rag_middle_vllm.options import DOCUMENTS, OPTION, option_of
 
-__all__ = ["BOUNDS", "METHOD", "Admission", "carried", "hook_admission", "hook_cache"]
+__all__ = ["BOUNDS", "METHOD", "TOKENS", "Admission", "carried", "hook_admission", "hook_cache"]
 
 #: Keys of `extra_args` (``vllm_xargs`` in HTTP): the method's name, and the indices of the tokens
 #: where each document begins and where the last one ends; no index where there are no documents.
 METHOD, BOUNDS = OPTION, f"{OPTION}_documents"
+#: How many tokens the prompt has that the bounds were made for, where the request says so.
+TOKENS = f"{OPTION}_tokens"
 
 _SALT = "rag-middle:"
 # No text has so many per token; reading a long one keeps all other requests with documents waiting.
@@ -134,6 +136,12 @@ class Admission:
         if resumable:
             raise refusal("Documents are not served in prompts that are continued later.")
         ids = request.prompt_token_ids
+        if extra.get(TOKENS, len(ids)) != len(ids):
+            raise refusal(
+                f"The request was made for a prompt of {extra[TOKENS]} tokens, and this one has "
+                f"{len(ids)}: its documents would be elsewhere. Have no prompt cut "
+                "(tokenization_kwargs), and give each the parameters that were made with it."
+            )
         bounds = self.check_prompt(extra[METHOD], extra.get(BOUNDS), len(ids))
         if carried(request.sampling_params) is not None:
             read = ids[: bounds[-1]]

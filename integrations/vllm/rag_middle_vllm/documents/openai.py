@@ -22,7 +22,7 @@ from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
-from rag_middle_vllm.documents.prompts import document_edges, plain_messages
+from rag_middle_vllm.documents.prompts import document_edges, plain_messages, without_developers
 
 __all__ = ["hook_renderer"]
 
@@ -42,6 +42,11 @@ class _DocumentReader:
         if reader is None:
             reader = vars(renderer)["_rag_middle_reader"] = cls(renderer)
         return reader
+
+    def knows_developers(self, tools: Any) -> bool:
+        """Whether the chat template has the role ``developer``, by vLLM's own test."""
+        template = self._tokenizer.get_chat_template(tools=tools)
+        return "'developer'" in template or '"developer"' in template
 
     async def tokens(self, request: Any, prompt: Any, **options: Any) -> list[int]:
         """Token ids of a prompt; where a method is named, `request` carries the documents' bounds.
@@ -74,6 +79,13 @@ def method_name(request: Any) -> Any | None:
     return (getattr(request, "vllm_xargs", None) or {}).get(METHOD)
 
 
+def _forget_none(request: Any, methods: Mapping[str, Any]) -> None:
+    """Let a request name the unmodified model as `/v1/models` does where there is a choice."""
+    if methods and method_name(request) == "none":
+        others = {key: value for key, value in request.vllm_xargs.items() if key != METHOD}
+        request.vllm_xargs = others
+
+
 def hook_renderer(renderer: type[Any]) -> None:
     """Let a class `OnlineRenderer` read documents."""
     preprocess_chat = renderer.preprocess_chat
@@ -82,6 +94,7 @@ def hook_renderer(renderer: type[Any]) -> None:
     @functools.wraps(preprocess_chat)
     async def chat(self: Any, request: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
         methods = Admission.of_engine(self.renderer.config).methods
+        _forget_none(request, methods)
         takes_tokens = hasattr(request, "kv_transfer_params")  # chats and responses
         is_chat = takes_tokens and hasattr(request, "documents")
         if method_name(request) is not None and not is_chat:
@@ -100,7 +113,8 @@ def hook_renderer(renderer: type[Any]) -> None:
     async def completion(
         self: Any, request: Any, prompt_input: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        reads = bool(Admission.of_engine(self.renderer.config).methods)
+        methods = Admission.of_engine(self.renderer.config).methods
+        _forget_none(request, methods)
         named = method_name(request) is not None
         texts = [prompt_input] if isinstance(prompt_input, str) else prompt_input
         are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
@@ -111,7 +125,7 @@ def hook_renderer(renderer: type[Any]) -> None:
                 _refuse_unread(texts)
             elif not _are_tokens(prompt_input):
                 raise refusal("A completion read by a method has one prompt: send them one by one.")
-        if are_texts and reads:
+        if are_texts and methods:
             # The whole prompt is the caller's, as it is in vLLM; only documents are inert.
             options = {"template": "raw", "allow_control_tokens": True}
             prompt_input = []
@@ -134,11 +148,15 @@ async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -
             "Documents are read with the tokenizer's own chat template: leave out chat_template."
         )
     try:
-        plain = plain_messages(messages)
+        plain = plain_messages(messages, renderer.renderer.config.model_config)
     except RagMiddleError as error:
         raise refusal(str(error)) from error
     documents = getattr(request, "documents", None)
     reader = _DocumentReader.of_renderer(renderer.renderer)
+    if any(message["role"] == "developer" for message in plain) and not reader.knows_developers(
+        tools
+    ):
+        plain = without_developers(plain)
     written = json.dumps([plain, documents, tools], ensure_ascii=False, default=str)
     reader.admission.check_characters(len(written))
     if method_name(request) is not None and not documents:

@@ -6,12 +6,13 @@ documents are the same tokens in every prompt, whatever vLLM's own renderer woul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import PromptError
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt, encode
-from rag_middle_vllm.documents.admission import BOUNDS, METHOD
+from rag_middle_vllm.documents.admission import BOUNDS, METHOD, TOKENS
 from rag_middle_vllm.documents.methods import document_method
 
 if TYPE_CHECKING:
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
 
     from rag_middle.tokens.encode import Prompt
 
-__all__ = ["document_edges", "document_request", "plain_messages"]
+__all__ = ["document_edges", "document_request", "plain_messages", "without_developers"]
+
+#: The field that holds the text of a part, by type. Two of the types are those of responses.
+_FIELDS = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
 
 
 def document_request(
@@ -55,6 +63,7 @@ def document_request(
         **(params.extra_args or {}),
         METHOD: method.name,
         BOUNDS: document_edges(tokenized),
+        TOKENS: len(tokenized),
     }
     return TokensPrompt(prompt_token_ids=list(tokenized.input_ids)), params
 
@@ -69,29 +78,45 @@ def document_edges(prompt: TokenizedPrompt) -> list[int]:
     )
 
 
-def plain_messages(messages: Any) -> list[dict[str, Any]]:
-    """Chat messages with contents that are strings, as vLLM makes them of OpenAI's other forms.
+def plain_messages(messages: Any, model_config: Any) -> list[dict[str, Any]]:
+    """Chat messages as vLLM hands them to a template, with contents that are strings.
 
     Parts are joined by line ends, and where there is no content, there is an empty one.
 
     Raises:
         PromptError: a content holds something else than text.
+        VLLMValidationError: vLLM refuses the messages.
     """
+    from vllm.renderers.chat_utils import parse_chat_messages
+
     plain = []
     for message in messages:
         content = message.get("content") or ""
         if not isinstance(content, str):
-            parts = list(content)
-            kinds = {part.get("type") if isinstance(part, dict) else str for part in parts}
-            if not kinds <= {"text", "input_text", "output_text", str}:  # as responses name them
-                raise PromptError(
-                    "A message with documents holds text only; got parts of "
-                    f"{sorted(map(str, kinds))}."
-                )
-            texts = [part if isinstance(part, str) else part.get("text") for part in parts]
-            texts = [text for text in texts if text is not None]
-            if not all(isinstance(text, str) for text in texts):
-                raise PromptError("A part of a message has a text that is not a string.")
-            content = "\n".join(texts)
+            content = "\n".join(_texts(list(content)))
         plain.append({**message, "content": content})
-    return plain
+    # Arguments of calls, empty lists of calls, reasoning, fields that templates do not know.
+    return list(parse_chat_messages(plain, model_config, content_format="string")[0])
+
+
+def _texts(parts: list[Any]) -> list[str]:
+    kinds = {part.get("type") if isinstance(part, dict) else str for part in parts}
+    if not kinds <= {*_FIELDS, str}:
+        raise PromptError(
+            f"A message with documents holds text only; got parts of {sorted(map(str, kinds))}."
+        )
+    texts = [part if isinstance(part, str) else part.get(_FIELDS[part["type"]]) for part in parts]
+    if not all(isinstance(text, str) for text in texts if text is not None):
+        raise PromptError("A part of a message has a text that is not a string.")
+    return [text for text in texts if text]
+
+
+def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages for a template that does not know the role ``developer``, as vLLM makes them.
+
+    Those of developers are the system's, and one message has all of these, as many templates want.
+    """
+    system = ("system", "developer")
+    texts = [message["content"] for message in messages if message["role"] in system]
+    others = [message for message in messages if message["role"] not in system]
+    return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
