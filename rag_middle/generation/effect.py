@@ -128,9 +128,10 @@ def check_numbers(method: Method, starts: Sequence[str]) -> None:
     free = " and ".join(part.name for part in method.parts if part.order_free)
     warn_caller(
         NumberedDocumentsWarning(
+            # Nothing of the documents: a server logs this.
             f"Under {free} the order of documents makes no difference, and these say theirs: they "
-            f"are numbered ({starts[0].strip()!r}), so another order is another prompt. Name a "
-            "document by its title or id instead of its rank."
+            f"are numbered from {numbers[0]} to {numbers[-1]}, so another order is another prompt. "
+            "Name a document by its title or id instead of its rank."
         )
     )
 

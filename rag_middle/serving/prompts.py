@@ -71,6 +71,8 @@ def chat_prompt(
         own = message.tool_fields if has_tools else {}
         # A message of calls alone is left out.
         if _says(parts) or own or role != "assistant" or (parts and not message.tool_calls):
+            if role == "assistant" and message.reasoning_content is not None:
+                own = {**own, "reasoning_content": message.reasoning_content}
             turns.append((role, parts))
             fields.append(own)
     if documents:

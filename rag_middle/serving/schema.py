@@ -167,6 +167,7 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | ListOf[Block] | None = None
     name: str | None = None
+    reasoning_content: str | None = None
     tool_calls: ListOf[EarlierCall] | None = None
     tool_call_id: str | None = None
 

@@ -230,6 +230,17 @@ def check_response_format(response_format: Any) -> None:
         raise UnsupportedGenerationError(
             Argument("response_format"), f" of type {kind} needs {needed!r}: {shape}."
         )
+    others = [
+        name
+        for name, item in response_format.items()
+        if name not in ("type", needed) and item is not None
+    ]
+    if others:  # elsewhere {"type": "json_object", "schema": ...} asks for that schema
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" of type {kind} has no {quoted(others[0])}. Leave it out; a schema belongs into "
+            '{"type": "json_schema", "json_schema": {"schema": ...}}.',
+        )
     _check_plain("response_format", response_format)
     length = len(json.dumps(response_format, ensure_ascii=False))
     if length > _LONGEST:

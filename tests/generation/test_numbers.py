@@ -50,8 +50,11 @@ def test_their_answers_are_the_same_in_any_order(reader: RagMiddleModel, method:
 @pytest.mark.parametrize("start", [0, 1])
 def test_numbered_documents_are_warned_of(reader: RagMiddleModel, form: str, start: int) -> None:
     texts = [form.format(number, text) for number, text in enumerate(FACTS, start=start)]
-    with pytest.warns(NumberedDocumentsWarning, match="pine the order"):
+    with pytest.warns(NumberedDocumentsWarning, match="pine the order") as warned:
         reader.generate(ContextPrompt("", texts, QUESTION), method="pine", max_new_tokens=1)
+    said = str(warned[0].message)
+    assert f"numbered from {start} to {start + len(texts) - 1}," in said
+    assert not any(word in said for word in FACTS[0].split())  # a server logs it, but no prompt
 
 
 @pytest.mark.parametrize(

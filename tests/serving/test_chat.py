@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from rag_middle import ContextPrompt, Document
-from tests.serving.conftest import METHODS, Served
+from rag_middle.generation import RagMiddleModel
+from tests.serving.conftest import METHODS, Serve, Served
+from tests.tokenizers import byte_level_bpe
 
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>"
+    "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+)
 QUESTION = "Which of them lies on the river?"
 
 
@@ -221,3 +227,15 @@ def test_the_model_is_listed(server: Served) -> None:
     assert listed.rag_middle["methods"] == list(METHODS)
     assert listed.rag_middle["default_method"] == "none"
     assert server.client.models.retrieve("tested").id == "tested"
+
+
+def test_earlier_thinking_reaches_the_template(serve: Serve, tiny_model: RagMiddleModel) -> None:
+    model = RagMiddleModel(tiny_model.model, byte_level_bpe(chat_template=THINKING))
+    messages = [
+        {"role": "user", "content": "A river?"},
+        {"role": "assistant", "content": "Yes.", "reasoning_content": "<|im_end|> Hm."},
+        {"role": "user", "content": QUESTION},
+    ]
+    body = {"model": "tested", "messages": messages, "max_tokens": 1}
+    answer = serve(model).post(body).json()
+    assert answer["usage"]["prompt_tokens"] == len(model.encode(messages))

@@ -308,6 +308,8 @@ def test_nesting_does_not_end_the_thread_that_compares() -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format"),
+        ({"response_format": {"type": "regex", "regex": "a", "flags": "i"}}, "response_format"),
         ({"response_format": "json"}, "response_format"),
     ],
     ids=str,
