@@ -20,7 +20,7 @@ from rag_middle.errors import DocumentLoadError, RagMiddleError
 from rag_middle.extras import require
 from rag_middle.plain_data import parse_json, whole_characters
 from rag_middle.retrieval.html import html_text
-from rag_middle.retrieval.pdf import pdf_left_out
+from rag_middle.retrieval.pdf import page_text, pdf_left_out
 from rag_middle.retrieval.records import OWN_METADATA, Record, Skipped
 from rag_middle.retrieval.word import check_unpacked, word_blocks, word_left_out
 from rag_middle.wording import shortened
@@ -180,7 +180,7 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
         with _without_remarks("pypdf"):
             reader = pypdf.PdfReader(BytesIO(content))
             title = _pdf_title(reader)
-            pages = [whole_characters(page.extract_text()) for page in reader.pages]
+            pages = [whole_characters(page_text(page)) for page in reader.pages]
             left_out = list(pdf_left_out(reader, pages))
     except MemoryError:
         raise

@@ -1,16 +1,53 @@
-"""What the text of a PDF's pages lacks."""
+"""The text of a PDF's pages, and what it lacks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from rag_middle.retrieval.symbols import UNKNOWN
 
-__all__ = ["pdf_left_out"]
+__all__ = ["page_text", "pdf_left_out"]
 
 _MOST_RANGES = 20  # of pages, in one reason
+
+#: How the character codes begin that pypdf reads as characters. It takes other codes of composite
+#: fonts for Unicode too, though they are mostly numbers of glyphs.
+_READ_CODES = ("/Uni", "/GB-", "/GBpc-", "/GBK-", "/GBK2K-", "/ETen", "/90ms-")
+
+
+def page_text(page: Any) -> str:
+    """What a page shows, with U+FFFD for characters whose font does not say what they are."""
+    pieces: list[str] = []
+    untold: dict[int, re.Pattern[str] | None] = {}  # by the id of a font, which the page keeps
+
+    def piece(text: str, _current: Any, _matrix: Any, font: Any, _size: Any) -> None:
+        if text and isinstance(font, Mapping):
+            if id(font) not in untold:
+                untold[id(font)] = _untold(font)
+            if pattern := untold[id(font)]:
+                text = pattern.sub(UNKNOWN, text)
+        pieces.append(text)
+
+    page.extract_text(visitor_text=piece)
+    return "".join(pieces)
+
+
+def _untold(font: Mapping[str, Any]) -> re.Pattern[str] | None:
+    """What pypdf gives for characters of a font that does not say what they are."""
+    encoding = _value(font, "/Encoding")
+    if _value(font, "/Subtype") == "/Type0" and _value(font, "/ToUnicode") is None:
+        told = isinstance(encoding, str) and encoding.startswith(_READ_CODES)
+        return None if told else re.compile(r"\S")
+    # Of glyphs without a usual name, pypdf gives the name.
+    differences = _value(encoding, "/Differences") if isinstance(encoding, Mapping) else None
+    if not isinstance(differences, Sequence):
+        return None
+    names = {name for name in differences if isinstance(name, str) and re.search(r"[\d._]", name)}
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if names else None
 
 
 def pdf_left_out(reader: Any, pages: Sequence[str]) -> Iterator[str]:

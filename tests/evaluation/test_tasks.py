@@ -377,6 +377,29 @@ def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> No
     assert set(third.others) == {first.gold, second.gold}
 
 
+def test_documents_that_repeat_the_gold_one_are_left_out_and_counted(tmp_path: Path) -> None:
+    answers = {"question": "q", "answers": ["Loire"]}
+    gold, tiber, rhone = "Nantes lies on the Loire.", "Rome: Tiber.", "Lyon: Rhône."
+    title = {"title": "Nantes", "text": " nantes lies\non the Loire. "}
+    lines = (
+        {**answers, "gold": gold, "distractors": [gold, tiber, title, rhone]},
+        {**answers, "documents": [gold, tiber, gold, rhone], "gold": 2},
+    )
+    task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
+    assert task.num_positions == 3
+    assert "documents left out as repeats of a gold one: 3" in task.description
+    for item, place in zip(task.items(None, 0), (0, 1), strict=True):
+        assert (item.gold, item.gold_position) == (Document(gold), place)
+        assert [document.text for document in item.others] == [tiber, rhone]
+
+    line = {**answers, "documents": [tiber, gold, rhone, gold, tiber, "Third."], "gold": [2, 1]}
+    task = make_task("multi_hop", {"data": written(tmp_path / "hops.jsonl", line)})
+    assert task.description.endswith("documents left out as repeats of a gold one: 1")
+    [item] = task.items(None, 0)
+    assert [document.text for document in item.golds] == [rhone, gold]
+    assert [document.text for document in item.others] == [tiber, tiber, "Third."]
+
+
 def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
     corpus = written(tmp_path / "corpus.jsonl", *({"text": f"Note {n}."} for n in range(9)))
     line = {"question": "q", "answers": ["Note 3"], "gold": "It says: Note 3"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 
-def pdf(*pages: str, title: str | None = None) -> bytes:
-    """A PDF with one line of ASCII text on each page."""
+def pdf(*pages: str, title: str | None = None, font: str = "/Type1 /BaseFont /Helvetica") -> bytes:
+    """A PDF with one line of ASCII text, or of codes of a font, on each page."""
     count = len(pages)
     kids = " ".join(f"{4 + 2 * at} 0 R" for at in range(count))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
         f"<< /Type /Pages /Kids [{kids}] /Count {count} >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Type /Font /Subtype {font} >>",
     ]
     for at, text in enumerate(pages):
         stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"

@@ -209,6 +209,32 @@ def test_every_line_of_jsonl_is_a_record(tmp_path: Path) -> None:
     assert (second.text, second.title, second.metadata) == ("B", "a, line 3", {"line": 3})
 
 
+@pytest.mark.parametrize(
+    ("font", "codes", "text", "unknown"),
+    [
+        # Numbers of glyphs, and nothing that says which characters they are.
+        ("/Type0 /Encoding /Identity-H", r"\000+\000\040\000H", "\ufffd \ufffd", 2),
+        ("/Type0 /Encoding /KSCms-UHC-H", r"\260\241", "\ufffd", 1),
+        ("/Type0 /Encoding /UniJIS-UCS2-H", r"\000L\000y", "Ly", 0),
+        ("/Type0 /Encoding /Identity-H /ToUnicode /Identity-H", r"\000L\000y", "Ly", 0),
+        (
+            "/Type1 /Encoding << /Differences [76 /G12 /one.old /u] >>",
+            "LMNy/G",
+            "\ufffd\ufffduy/G",
+            2,
+        ),
+    ],
+)
+def test_characters_that_the_font_of_a_pdf_does_not_tell_are_named(
+    tmp_path: Path, font: str, codes: str, text: str, unknown: int
+) -> None:
+    loaded = load(_write(tmp_path / "a.pdf", pdf(codes, font=font)))
+    assert loaded.records[0].text.strip() == text
+    assert [each.reason[:27] for each in loaded.skipped] == (
+        [f"{unknown} characters of it stand as"] if unknown else []
+    )
+
+
 def test_every_page_of_a_pdf_is_a_record(tmp_path: Path) -> None:
     content = pdf("Lyon lies on the Rhone.", "", "Nantes lies on the Loire.", title="Rivers")
     first, second = load(_write(tmp_path / "a.pdf", content)).records
@@ -240,7 +266,7 @@ _LINK = "/Annots [<< /Subtype /Link >> << /Subtype /Widget /FT /Tx >> null 5]"
         ("/Type /Page ", "/Annots [<< /Parent 99 0 R >>] /Annots 5", None),
         ("/Type /Catalog ", "/Names << /EmbeddedFiles << >> >>", "the files attached to it are"),
         ("/Type /Catalog ", "/NeedsRendering true /AcroForm << /XFA [] >>", "its form (XFA)"),
-        ("/Type /Font ", "/Encoding << /Differences [76 /g9] >>", None),
+        ("/Type /Font ", "/Encoding << /Differences [76 /g9] >>", "1 characters of it stand as"),
         ("/Font << /F1", "3 0 R >> /Unused << /F1", "5 characters of it stand as � in its text"),
     ],
 )

@@ -30,6 +30,7 @@ __all__ = [
     "read_entries",
     "read_lines",
     "read_text",
+    "without_repeats",
 ]
 
 _PIECE = 2**20
@@ -147,6 +148,20 @@ def first_of(read: Callable[[str | Path], Iterator[Entry]], path: str | Path) ->
     raise EvaluationDataError(
         f"The data file {str(path)!r} is empty. Write one JSON object per line."
     )
+
+
+def without_repeats(
+    documents: Sequence[Document], golds: Sequence[int]
+) -> tuple[list[Document], list[int]]:
+    """The documents without others that have a gold one's text, and where the gold ones are then.
+
+    A gold document that the others hold too would stand at two positions at once. As for
+    questions, spaces and case make no difference.
+    """
+    texts = [" ".join(document.text.split()).casefold() for document in documents]
+    gold_texts = {texts[at] for at in golds}
+    kept = [at for at, text in enumerate(texts) if at in golds or text not in gold_texts]
+    return [documents[at] for at in kept], [kept.index(at) for at in golds]
 
 
 def _listed(path: Path, text: str) -> Iterator[Entry]:

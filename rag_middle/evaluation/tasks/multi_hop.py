@@ -25,6 +25,7 @@ from rag_middle.evaluation.tasks.data_files import (
     flagged,
     get_field,
     read_lines,
+    without_repeats,
 )
 from rag_middle.reader.chains import HOPS, draw_chains
 from rag_middle.reader.names import SPLITS, Split
@@ -47,8 +48,9 @@ class MultiHop(Task):
         {"documents": ["...", ...], "gold": [3, 0]}
         {"documents": [{"text": "...", "gold": true}, ...]}
 
-    Without `data`, documents about invented things are drawn, the others of chains of the same
-    relations; then the last gold document's question is asked directly, too.
+    Others that repeat a gold document are left out. Without `data`, documents about invented things
+    are drawn, the others of chains of the same relations; then the last gold document's question is
+    asked directly, too.
 
     Attributes:
         data: the file, plain or gzipped; None for invented documents.
@@ -62,7 +64,7 @@ class MultiHop(Task):
     """
 
     name: ClassVar[str] = "multi_hop"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions that need several documents"
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")
@@ -127,9 +129,14 @@ class MultiHop(Task):
     def description(self) -> str:
         count = self.num_questions
         questions = "" if count is None else f": {counted(count, 'question')}"
+        repeats = 0
+        if self.data is not None:
+            for _, line, content in self._lines():
+                repeats += len(content["documents"]) - len(_documents(line, content)[0])
+        note = f"; documents left out as repeats of a gold one: {repeats}"
         return (
             f"{self.title} ({self.provenance}){questions}, {self.hops} gold documents among "
-            f"{self.documents}"
+            f"{self.documents}{note if repeats else ''}"
         )
 
     def layout(self, columns: int) -> Layout:
@@ -209,7 +216,7 @@ class MultiHop(Task):
 
 
 def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list[int]]:
-    """All documents of a line, and the 0-based positions of the gold ones along the chain."""
+    """The documents of a line, the gold ones once, and their 0-based positions along the chain."""
     values = get_field(content, "documents", list, line)
     golds = content["gold"] if "gold" in content else flagged(values, "gold")
     if (
@@ -224,4 +231,4 @@ def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list
             f"positions of some of its {len(values)} documents in the order of the chain, such as "
             f'[3, 0], or "gold": true in each of them; got {golds!r}.'
         )
-    return [as_document(value, line) for value in values], golds
+    return without_repeats([as_document(value, line) for value in values], golds)

@@ -24,6 +24,7 @@ from rag_middle.evaluation.tasks.data_files import (
     flagged,
     get_field,
     read_lines,
+    without_repeats,
 )
 from rag_middle.wording import Argument, counted
 
@@ -47,7 +48,8 @@ class OwnQuestions(Task):
         {"title": "...", "text": "..."}                  the gold document itself
 
     What is missing to `documents` is drawn from `corpus`, or without one from the gold documents of
-    the other lines; none that holds an answer is taken.
+    the other lines; none that holds an answer is taken. Documents of a line that repeat its gold
+    one are left out.
 
     Attributes:
         data: the file, plain or gzipped.
@@ -61,7 +63,7 @@ class OwnQuestions(Task):
     """
 
     name: ClassVar[str] = "own_questions"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions of a file"
 
@@ -105,6 +107,12 @@ class OwnQuestions(Task):
         drawn = self.num_positions - len(self._documents(line, content)[0])
         source = "the other lines" if self.corpus is None else Path(self.corpus).name
         note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
+        repeats = sum(
+            len(self._listed(*each)[0]) - len(self._documents(*each)[0])
+            for each in read_lines(self.data)
+        )
+        if repeats:
+            note += f"; documents left out as repeats of a gold one: {repeats}"
         lines = Counter(name for _, other in read_lines(self.data) for name in other)
         count = self.num_questions
         fields = ", ".join(name for name in lines if lines[name] == count)
@@ -153,6 +161,12 @@ class OwnQuestions(Task):
         return items
 
     def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
+        """The documents of the line, the gold one once, and its 0-based position."""
+        listed, gold_position = self._listed(line, content)
+        documents, [gold_position] = without_repeats(listed, [gold_position])
+        return documents, gold_position
+
+    def _listed(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         """All documents of the line, and the 0-based position of the gold one."""
         if "documents" in content:
             values = get_field(content, "documents", list, line)
@@ -224,7 +238,7 @@ class MultiDocumentQA(OwnQuestions):
     """
 
     name: ClassVar[str] = "multi_document_qa"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Multi-document question answering"
     max_new_tokens: ClassVar[int] = 100
 
@@ -260,9 +274,9 @@ class MultiDocumentQA(OwnQuestions):
             item, condition, text if self.whole_answer else text.partition("\n")[0]
         )
 
-    def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
+    def _listed(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         if "ctxs" not in content:
-            documents, gold_position = super()._documents(line, content)
+            documents, gold_position = super()._listed(line, content)
         else:
             contexts = get_field(content, "ctxs", list, line)
             golds = flagged(contexts, "isgold")
