@@ -250,7 +250,7 @@ def diagnose(
     )
     from rag_middle.evaluation import diagnose as run_diagnosis
     from rag_middle.evaluation.charts import require_library
-    from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
+    from rag_middle.evaluation.conclusions import MIN_QUESTIONS, notes_on_gold
     from rag_middle.evaluation.diagnosis import default_methods
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport, run_notes
@@ -267,7 +267,7 @@ def diagnose(
     tell("Data", "dim", f"{task.description}.")
     if repeated:
         tell("Warning", "yellow", repeated_note(repeated))
-    if note := note_on_gold(items):
+    for note in notes_on_gold(items):
         tell("Warning", "yellow", note)
     if stop_early and len(looks(len(items))) == 1:
         tell(

@@ -437,11 +437,11 @@ def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) 
     return tuple(filter(None, steps))
 
 
-def note_on_gold(items: Sequence[Item]) -> str | None:
-    """A warning of gold documents that hold none of their question's answers; None: there is none.
+def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
+    """Warnings of gold documents that cannot be what they are taken for.
 
-    Word for word, normalised. Answers in other words than the document's are legitimate, so this is
-    no error.
+    No errors: answers in other words than the document's are legitimate, and an index may hold a
+    page twice.
     """
     without = [
         item.question
@@ -449,13 +449,34 @@ def note_on_gold(items: Sequence[Item]) -> str | None:
         if item.gold
         and not best_subspan_em(f"{item.gold.title or ''}\n{item.gold.text}", item.answers)
     ]
-    if not without:
-        return None
-    return (
-        f"The gold document holds none of the answers, word for word, in {len(without)} of "
-        f"{counted(len(items), 'question')}, such as {shortened(repr(without[0]), 100)}. Where it "
-        "does not answer its question, every method scores 0 at every position."
-    )
+    twice = [item.question for item in items if _said_again(item)]
+    texts = []
+    if without:
+        texts.append(
+            "The gold document holds none of the answers, word for word, in "
+            f"{_how_many(without, items)}. Where it does not answer its question, every method "
+            "scores 0 at every position."
+        )
+    if twice:
+        texts.append(
+            "Another document repeats the gold one, word for word, in "
+            f"{_how_many(twice, items)}. An answer may be read there, whatever position is "
+            "measured: positions then seem to differ less than they do."
+        )
+    return tuple(texts)
+
+
+def _said_again(item: Item) -> bool:
+    """Whether one of the other documents holds all words of a gold one, in their order."""
+    golds = [f" {' '.join(gold.text.split())} " for gold in item.golds or (item.gold,) if gold]
+    others = [f" {' '.join(other.text.split())} " for other in item.others]
+    return any(gold in other for gold in golds for other in others)
+
+
+def _how_many(questions: Sequence[str], items: Sequence[Item]) -> str:
+    """These of all questions, with the first one as an example."""
+    example = shortened(repr(questions[0]), 100)
+    return f"{len(questions)} of {counted(len(items), 'question')}, such as {example}"
 
 
 def order_free_note(method: MethodSummary) -> str | None:
@@ -485,7 +506,9 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
     texts = []
     controls = {control.name: control for control in summary.controls}
     closed_book, gold_only = controls.get("closed_book"), controls.get("gold_only")
-    if closed_book and closed_book.difference.high >= 0 and closed_book.mean.value > 0:
+    if closed_book and closed_book.difference.high < 0:
+        closed_book = None  # documents are read, whatever happens to the gold one alone
+    if closed_book and closed_book.mean.value > 0:
         # With few questions no difference is significant: both values are told.
         shown, with_documents = (
             summary.metric.shown(mean.value) for mean in (closed_book.mean, summary[BASELINE].mean)
@@ -497,8 +520,9 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
         )
     if closed_book and gold_only and gold_only.mean.value <= closed_book.mean.value:
         texts.append(
-            "With the gold document alone the model does no better than with none: it does not use "
-            "the document at any position. No position method mends that."
+            "With the gold document alone the model does no better than with none: where it does "
+            "not know an answer, it does not use the document at any position. No position method "
+            "mends that."
         )
     if shape.confidence < 0.8:
         texts.append(

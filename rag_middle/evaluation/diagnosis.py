@@ -23,8 +23,8 @@ from rag_middle.evaluation.conclusions import (
     answer,
     comparisons,
     next_steps,
-    note_on_gold,
     notes,
+    notes_on_gold,
     order_advice,
     recommend_from,
 )
@@ -244,7 +244,7 @@ def diagnose(
         comparisons=comparisons(results.compared, results.confidence),
         notes=(
             *missing_answers(results),
-            *filter(None, [note_on_gold(results.items)]),
+            *notes_on_gold(results.items),
             *notes(summary, shape, curves),
             *searched_notes(results),
             *_run_notes(task, results, measurement, here),

@@ -190,6 +190,26 @@ def test_gold_documents_without_the_answer_are_named(run: Run, tmp_path: Path) -
     assert shown.err.index("Which is 3?") < shown.err.index("no model")
 
 
+def test_documents_that_repeat_the_gold_one_are_named(run: Run, tmp_path: Path) -> None:
+    """An index may hold a page twice, and a retriever finds the gold one too."""
+    lines = [
+        {
+            "question": f"Which is {number}?",
+            "answers": [f"v{number}"],
+            "gold": f"Number {number} is v{number}.",
+            "distractors": [f"Number {number + 1} is v{number + 1}.", "Nothing else."],
+        }
+        for number in range(30)
+    ]
+    lines[3]["distractors"] = ["Before it. Number 3  is\nv3. After it.", "Nothing else."]
+    data = tmp_path / "mine.jsonl"
+    for repeated, said in ((lines[4:], False), (lines, True)):
+        data.write_text("\n".join(map(json.dumps, repeated)))
+        shown = run("diagnose", "-m", tmp_path / "no model", "--data", data, "--documents", "3")
+        assert ("in 1 of 30 questions, such as 'Which is 3?'" in shown.err) == said
+        assert ("repeats the gold one" in shown.err) == said
+
+
 def test_prompts_that_do_not_fit_name_the_flag(run: Run, model: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "long.jsonl", 12, words=60)
     shown = run(

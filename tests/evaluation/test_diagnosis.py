@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -63,6 +64,23 @@ def test_a_method_that_helps_is_found_with_its_cost(model: RagMiddleModel) -> No
     assert diagnosis.recommendation.label == "pine"
     assert diagnosis.answer_time_ratios["pine"] == 1.0  # the fake's times are equal
     assert not [v for v in diagnosis.recommendation.verdicts if v.label == "ms_poe" and v.helps]
+
+
+@pytest.mark.parametrize(
+    ("chance", "noted"),
+    [
+        (lambda at, d: 0.6 if d > 1 else 0.0, False),  # read among others only
+        (lambda at, d: 0.3, True),  # what it knows, and nothing else
+        (lambda at, d: 0.0, True),
+    ],
+    ids=["read", "known", "nothing"],
+)
+def test_a_document_counts_as_unused_only_where_none_helps(
+    model: RagMiddleModel, chance: Callable[[int | None, int], float], noted: bool
+) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: chance(at, d))
+    diagnosis = diagnose(fake, TASK, [], replace(HOW, orders=0))
+    assert any("does not use the document" in note for note in diagnosis.notes) == noted
 
 
 def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> None:
