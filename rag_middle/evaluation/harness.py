@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from jinja2 import TemplateError
 
 from rag_middle.documents import ContextPrompt, parse
@@ -32,6 +33,8 @@ from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.tokens import TokenizedPrompt
 
 try:
+    # The harness lists its own models only where it knows of none: before this one is registered.
+    import lm_eval.models  # noqa: F401
     from lm_eval import utils
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import register_model
@@ -61,7 +64,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         method: a name, a preset or a composition; see `resolve_method`.
         batch_size: prompts per forward pass.
         max_batch_size: taken from the harness's command line; not used.
-        device: where the model goes.
+        device: where the model goes; ``cuda:0``, which the harness names by itself, may be missing.
         max_length: tokens of context and answer, instead of what the model's config says.
         dtype: of the weights.
         attn_implementation: of the model.
@@ -104,6 +107,8 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 f"batch_size must be a whole number above 0 (there is no 'auto' here), got "
                 f"{batch_size!r}."
             )
+        if device == "cuda:0" and not torch.cuda.is_available():
+            device = None  # the harness says so where nobody named a device
         chosen = {name.removeprefix(_METHOD_PREFIX): value for name, value in options.items()}
         window = int(max_length) if max_length else None
         if isinstance(pretrained, RagMiddleModel):
@@ -162,11 +167,12 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """Messages as one text, by the tokenizer's template; without system ones it refuses."""
+        messages = self._last_documents(chat_history)
         try:
-            return self._templated(chat_history, add_generation_prompt)
+            return self._templated(messages, add_generation_prompt)
         except TemplateError:
-            others = [message for message in chat_history if message["role"] != "system"]
-            if others == chat_history:
+            others = [message for message in messages if message["role"] != "system"]
+            if others == messages:
                 raise
             warn_caller(
                 ChatTemplateWarning(
@@ -174,6 +180,16 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 )
             )
             return self._templated(others, add_generation_prompt)
+
+    def _last_documents(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Documents of earlier turns (examples of a few-shot task) as text, as in conversations."""
+        users = {i: m["content"] for i, m in enumerate(messages) if m["role"] == "user"}
+        prompts = {index: self._parsed(content) for index, content in users.items()}
+        earlier = [index for index, prompt in prompts.items() if prompt.documents][:-1]
+        return [
+            {**message, "content": prompts[index].text} if index in earlier else message
+            for index, message in enumerate(messages)
+        ]
 
     def _templated(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         text = self.tokenizer.apply_chat_template(

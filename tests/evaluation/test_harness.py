@@ -220,6 +220,45 @@ def test_a_template_without_system_messages_is_used_without_them(model: RagMiddl
     assert text == "<user>Why?"
 
 
+def test_documents_of_earlier_turns_are_text(model: RagMiddleModel) -> None:
+    tokenizer = deepcopy(model.tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    ours = RagMiddleLM(RagMiddleModel(model.model, tokenizer), method="rotor", trust_markers=True)
+    for marked in (MARKED, BY_HAND):
+        example = {"role": "user", "content": marked.replace("Paris", "Nantes")}
+        answer = {"role": "assistant", "content": "The Loire."}
+        system = {"role": "system", "content": "Be short."}
+        last = {"role": "user", "content": marked}
+        text = ours.apply_chat_template([system, example, answer, last])
+        prompt = ours._parsed(text)
+        assert [d.text for d in prompt.documents] == ["Paris lies here.", "Lyon."]
+        assert "user: Nantes lies here.\nLyon.\nWhich river?\n" in prompt.prefix
+        [(value, _)] = ours.loglikelihood([request(text, " The Seine")], True)
+        assert value < 0
+        # Documents that only an earlier turn has are documents, as in conversations.
+        later = {"role": "user", "content": "Sure?"}
+        assert len(ours._parsed(ours.apply_chat_template([last, answer, later])).documents) == 2
+
+
+def test_the_device_that_the_harness_names_by_itself_may_be_missing(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    model.model.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    ours = RagMiddleLM(str(tmp_path), device="cuda:0")
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert ours.reader.model.device.type == expected
+
+
+def test_models_of_the_harness_are_found_beside_this_one() -> None:
+    code = (
+        "import rag_middle.evaluation.harness; from lm_eval.api.registry import get_model; "
+        "print(get_model('hf').__name__, get_model('rag-middle').__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split()[-2:] == ["HFLM", "RagMiddleLM"]
+
+
 def local_task(folder: Path) -> Path:
     data = folder / "data.jsonl"
     lines = [{"q": "Paris is the capital of", "choices": ["France", "Lyon"], "label": 0}] * 3
