@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "openai_logprobs",
+    "reasoning_field",
     "template_role",
     "tool_calls_field",
     "tool_result_fields",
@@ -76,6 +77,15 @@ def tool_calls_field(
         for call_id, name, arguments in calls
     ]
     return {"tool_calls": entries} if entries else {}
+
+
+def reasoning_field(thinking: Iterable[str | None]) -> dict[str, Any]:
+    """The field of a message in which the model thought before it answered; empty without.
+
+    Chat templates show it where the model was trained to see it, as between calls of tools.
+    """
+    text = "\n".join(filter(None, thinking))
+    return {"reasoning_content": text} if text else {}
 
 
 def tool_result_fields(call_id: str | None, name: str | None) -> dict[str, Any]:

@@ -252,9 +252,10 @@ class TextReply(Reply):
             "tokens": texts,
             "token_logprobs": [token.log_probability for token in tokens],
             "top_logprobs": [
+                # Parts of characters have the same text: the likeliest of them stays.
                 {
                     self._token_text(other): log_probability
-                    for other, log_probability in token.alternatives
+                    for other, log_probability in reversed(token.alternatives)
                 }
                 for token in tokens
             ],

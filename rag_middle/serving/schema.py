@@ -10,6 +10,7 @@ from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -167,7 +168,10 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | ListOf[Block] | None = None
     name: str | None = None
-    reasoning_content: str | None = None
+    # The second name is vLLM's, and that of clients of several providers.
+    reasoning_content: str | None = Field(
+        None, validation_alias=AliasChoices("reasoning_content", "reasoning")
+    )
     tool_calls: ListOf[EarlierCall] | None = None
     tool_call_id: str | None = None
 

@@ -144,7 +144,10 @@ class _Rendering:
         Warns:
             ChatTemplateWarning: it is not exactly as the template writes it.
         """
-        plain = self._split(self._apply(str, str))
+        text = self._apply(str, str)
+        plain = self._split(text)
+        if self._names is not None:  # a caller's function may leave out what it likes
+            self._check_messages(text)
         texts = ["".join(part) for part in (plain.before, plain.after)]
         # Where the template looks for control tokens in contents, it finds none in the second.
         fenced = self._fenced(self._fence) or self._fenced(
@@ -168,6 +171,44 @@ class _Rendering:
             "roles that the template knows, and let it write contents as they are (stripping and "
             "formatting them is fine), without removing unusual characters."
         )
+
+    def _check_messages(self, text: str) -> None:
+        """Make sure that `text` has all messages but the model's, whose earlier calls and thinking
+        templates leave out: those of a role that they do not know are missing without a word.
+
+        Raises:
+            ChatTemplateError: it would be the same if one of them said something else.
+        """
+        messages = [*self._conversation.messages]
+        missing = [
+            index
+            for index, message in enumerate(messages)
+            if message["role"] not in MODEL_ROLES
+            and (message.get("content") or "").strip() not in text
+        ]
+        # Most that are not there literally were changed a little: one rendering finds all of them.
+        shown = self._with_more_said(missing) or "" if missing else ""
+        for index in missing:
+            if f"x{index}x" in shown:
+                continue
+            if self._with_more_said([index]) == self._with_more_said([]):
+                raise ChatTemplateError(
+                    f"The chat template leaves out message {index}, of the role "
+                    f"{shortened(messages[index]['role'], 30)!r}. Give it a role that the template "
+                    "shows there, such as 'user', or join it with another message."
+                )
+
+    def _with_more_said(self, indices: Sequence[int]) -> str | None:
+        """The template's text where these messages say their index too; None if it refuses that."""
+        messages = [*self._conversation.messages]
+        for index in indices:
+            content = messages[index]["content"]
+            # At both ends: a template may cut either.
+            messages[index] = {**messages[index], "content": f"x{index}x{content}x{index}x"}
+        try:
+            return self._written(messages, [*self._conversation.tools])
+        except ChatTemplateError:
+            return None
 
     def _fenced(self, change: Callable[[str], str]) -> list[Segments] | None:
         """Text before and after the documents, with sentinels around what messages say.

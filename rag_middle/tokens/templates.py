@@ -68,8 +68,12 @@ class ChatTemplate:
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         if any(message.get("tool_calls") for message in messages):
             messages = _with_calls(messages, self._takes_text)
-        if any(message["role"] == "system" for message in messages) and not self._takes_system:
-            messages = _merged([_as_user(message) for message in messages])
+        roles = {message["role"] for message in messages}
+        if "developer" in roles and not self._takes_developer:
+            messages = [_with_role(message, "developer", "system") for message in messages]
+            roles.add("system")
+        if "system" in roles and not self._takes_system:
+            messages = _merged([_with_role(message, "system", "user") for message in messages])
         try:
             return self._apply(messages, tools)
         except ChatTemplateError:
@@ -143,10 +147,17 @@ class ChatTemplate:
         return None
 
     @cached_property
+    def _takes_developer(self) -> bool:
+        return self._takes_first("developer")
+
+    @cached_property
     def _takes_system(self) -> bool:
-        """Whether a system message is rendered, rather than refused or left out."""
+        return self._takes_first("system")
+
+    def _takes_first(self, role: str) -> bool:
+        """Whether a first message of this role is rendered, rather than refused or left out."""
         try:
-            text = self._apply([message_of("system", _PROBE), message_of("user", "?")])
+            text = self._apply([message_of(role, _PROBE), message_of("user", "?")])
         except ChatTemplateError:
             return False
         return _PROBE in text
@@ -200,8 +211,8 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
     return merged
 
 
-def _as_user(message: Message) -> Message:
-    return {**message, "role": "user"} if message["role"] == "system" else message
+def _with_role(message: Message, role: str, substitute: str) -> Message:
+    return {**message, "role": substitute} if message["role"] == role else message
 
 
 @lru_cache(maxsize=16)

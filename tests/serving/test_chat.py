@@ -229,13 +229,19 @@ def test_the_model_is_listed(server: Served) -> None:
     assert server.client.models.retrieve("tested").id == "tested"
 
 
-def test_earlier_thinking_reaches_the_template(serve: Serve, tiny_model: RagMiddleModel) -> None:
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_earlier_thinking_reaches_the_template(
+    serve: Serve, tiny_model: RagMiddleModel, field: str
+) -> None:
     model = RagMiddleModel(tiny_model.model, byte_level_bpe(chat_template=THINKING))
     messages = [
         {"role": "user", "content": "A river?"},
         {"role": "assistant", "content": "Yes.", "reasoning_content": "<|im_end|> Hm."},
         {"role": "user", "content": QUESTION},
     ]
-    body = {"model": "tested", "messages": messages, "max_tokens": 1}
-    answer = serve(model).post(body).json()
+    sent = [
+        {field if name == "reasoning_content" else name: text for name, text in message.items()}
+        for message in messages
+    ]
+    answer = serve(model).post({"model": "tested", "messages": sent, "max_tokens": 1}).json()
     assert answer["usage"]["prompt_tokens"] == len(model.encode(messages))

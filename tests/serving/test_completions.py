@@ -78,3 +78,13 @@ def test_log_probabilities_have_the_older_shape(server: Served, stream: bool) ->
 def test_tokens_are_no_prompt(server: Served) -> None:
     response = server.post({"model": "tested", "prompt": [1, 2]}, "completions")
     assert response.status_code == 400
+
+
+def test_of_parts_of_characters_with_one_text_the_likeliest_stays(server: Served) -> None:
+    body = {"model": "tested", "prompt": "Hello", "max_tokens": 3, "logprobs": 20}
+    logprobs = server.post(body, "completions").json()["choices"][0]["logprobs"]
+    assert "\N{REPLACEMENT CHARACTER}" in logprobs["tokens"]
+    for token, value, top in zip(
+        *(logprobs[name] for name in ("tokens", "token_logprobs", "top_logprobs")), strict=True
+    ):
+        assert top[token] == value  # greedy

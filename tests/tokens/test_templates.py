@@ -223,6 +223,37 @@ def test_nobody_takes_the_place_of_texts_that_a_template_writes_otherwise(
     assert [role.partition("\n")[0] for role in roles] == ["user", "assistant", "tool", "assistant"]
 
 
+KNOWN = (  # what Qwen's, Phi's and others' do with roles, and with a system message further down
+    "{% for m in messages %}{% if m.role in ('user', 'assistant') or m.role == 'system' and "
+    "loop.first %}<|im_start|>{{ m.role }}\n{{ m.content | e }}<|im_end|>\n{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("role", ["system", "tool", "User", "critic"])
+def test_a_message_that_the_template_leaves_out_is_refused(role: str) -> None:
+    messages = [{"role": "user", "content": "a & b"}, {"role": role, "content": "<Be> brief."}]
+    with pytest.raises(ChatTemplateError, match=f"leaves out message 1, of the role '{role}'"):
+        encode(byte_level_bpe(chat_template=KNOWN), messages)
+
+
+def test_earlier_answers_may_be_left_out() -> None:
+    template = KNOWN.replace("'assistant'", "''")
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert encode(byte_level_bpe(chat_template=template), messages).input_ids
+
+
+def test_a_developer_is_the_system_where_the_template_knows_none() -> None:
+    tokenizer = byte_level_bpe(chat_template=KNOWN)
+    developer, system = (
+        encode(
+            tokenizer, [{"role": role, "content": "Be brief."}, {"role": "user", "content": "?"}]
+        )
+        for role in ("developer", "system")
+    )
+    assert developer.input_ids == system.input_ids
+    assert "Be brief." in str(tokenizer.decode(developer.input_ids))
+
+
 def test_calls_of_tools_are_written_as_ever() -> None:
     template = wrapped(
         "m['content'] ~ ('<tool_call>' ~ m.calls[0] | tojson ~ '</tool_call>' if m.calls and "

@@ -16,6 +16,7 @@ from haystack.dataclasses import ChatMessage, ImageContent, StreamingChunk, Tool
 from haystack.tools import create_tool_from_function
 from haystack.utils import ComponentDevice, Secret
 from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
+from haystack_integrations.components.generators.rag_middle.messages import prompt_messages
 
 from rag_middle import (
     MarkerError,
@@ -202,6 +203,13 @@ def test_without_tools_the_user_quotes_what_they_said(
     [reply] = generator.run([*history, *prompt(question)])["replies"]
     assert reply.text == answer
     assert reply.meta["rag_middle"]["documents"] == 1
+
+
+def test_earlier_thinking_reaches_the_template() -> None:
+    answer = ChatMessage.from_assistant("Yes.", reasoning="Hm.")
+    messages = [ChatMessage.from_user("A river?"), answer, ChatMessage.from_user("Which?")]
+    read = prompt_messages(messages, with_tools=False)
+    assert [one.get("reasoning_content") for one in read] == [None, "Hm.", None]
 
 
 @pytest.mark.parametrize("nothing", ["", "\n"])

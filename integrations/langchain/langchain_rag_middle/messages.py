@@ -14,7 +14,7 @@ from langchain_rag_middle.tools import history_fields
 from rag_middle import ContextPrompt
 from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
-from rag_middle.conventions.messages import template_role
+from rag_middle.conventions.messages import reasoning_field, template_role
 from rag_middle.documents import MarkedText, prompt_of_parts, split, unmark
 from rag_middle.plain_data import whole_characters
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
@@ -78,6 +78,7 @@ def prompt_messages(
         if calls and not fields and not _says(parts):
             continue  # calls a tool and says nothing
         role = fields.pop("role", None) or _role(message)
+        fields |= _thinking(message)
         previous = turns[-1] if turns else ("", [], {})
         if role == "user" == previous[0] and _documents(parts) and _documents(previous[1]):
             previous[1].extend(parts)
@@ -128,6 +129,11 @@ def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[Pro
         return document_prompt.document(entry) if isinstance(entry, Document) else None
 
     return passed_documents(given, read, "LangChain documents")
+
+
+def _thinking(message: BaseMessage) -> dict[str, Any]:
+    blocks = message.content_blocks if isinstance(message, AIMessage) else ()
+    return reasoning_field(block.get("reasoning") for block in blocks)
 
 
 def _role(message: BaseMessage) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.base.llms.types import ChatMessage, ThinkingBlock, ToolCallBlock
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.prompts import PromptTemplate
@@ -16,6 +16,7 @@ from llama_index.core.selectors import PydanticSingleSelector
 from llama_index.core.tools import FunctionTool, ToolMetadata
 from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
+from llama_index.llms.rag_middle.prompting import chat_messages
 from transformers import PreTrainedTokenizerFast
 
 from rag_middle import mark
@@ -65,6 +66,14 @@ def llm(make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast) -> RagMiddleLLM:
     tokenizer.chat_template, own = TOOLS, tokenizer.chat_template
     yield make_llm(max_new_tokens=100)
     tokenizer.chat_template = own
+
+
+def test_earlier_thinking_reaches_the_template() -> None:
+    answer = ChatMessage("Yes.", role="assistant")
+    answer.blocks.insert(0, ThinkingBlock(content="Hm."))
+    messages = [ChatMessage("A river?"), answer, ChatMessage("Which?")]
+    read = chat_messages(messages, with_tools=True)
+    assert [one.get("reasoning_content") for one in read] == [None, "Hm.", None]
 
 
 def test_calls_come_with_the_message(llm: RagMiddleLLM, said: Callable[..., None]) -> None:

@@ -24,7 +24,8 @@ from langchain_core.messages import (
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from langchain_rag_middle import ChatRagMiddle, MarkDocuments, format_docs
+from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, MarkDocuments, format_docs
+from langchain_rag_middle.messages import prompt_messages
 from rag_middle import Document as PromptDocument
 from rag_middle import MarkerError, PromptError, UnsupportedGenerationError
 from rag_middle.documents import MARKER_KEY_VARIABLE
@@ -42,6 +43,20 @@ def chat(model: Any, **settings: Any) -> ChatRagMiddle:
 
 def turn(role: str, text: str) -> str:
     return f"<|im_start|>{role}\n{text}<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AIMessage([{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "Yes."}]),
+        AIMessage("Yes.", additional_kwargs={"reasoning_content": "Hm."}),
+    ],
+)
+def test_earlier_thinking_reaches_the_template(message: AIMessage) -> None:
+    messages = [HumanMessage("A river?"), message, HumanMessage("Which?")]
+    read = prompt_messages(messages, document_prompt=DocumentPrompt())
+    assert [one.get("reasoning_content") for one in read] == [None, "Hm.", None]
+    assert read[1]["content"] == "Yes."
 
 
 def test_roles_become_those_of_the_template(tiny: Any) -> None:

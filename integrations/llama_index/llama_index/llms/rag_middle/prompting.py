@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
-from llama_index.core.base.llms.types import ChatMessage, TextBlock
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ThinkingBlock
 from llama_index.core.llms.llm import LLM, default_completion_to_prompt
 from llama_index.core.prompts import (
     BasePromptTemplate,
@@ -19,7 +19,7 @@ from llama_index.llms.rag_middle.documents import block_content
 from llama_index.llms.rag_middle.tools import call_fields, history_fields
 
 from rag_middle import UnsupportedGenerationError, asynchronous
-from rag_middle.conventions.messages import template_role
+from rag_middle.conventions.messages import reasoning_field, template_role
 from rag_middle.generation import GenerationKwargs, Prompt
 from rag_middle.options import TemplateFunction, checked_options, overridden, without_neutral
 from rag_middle.tokens.conversation import Message, indices_of_answers
@@ -280,9 +280,15 @@ def chat_messages(
             "role": role,
             "content": block_content(message.blocks, index, earlier=index < answered),
             **own,
+            **_thinking(message),
         }
         for index, (role, own, message) in enumerate(zip(roles, fields, messages, strict=True))
     ]
+
+
+def _thinking(message: ChatMessage) -> dict[str, Any]:
+    blocks = message.blocks if message.role == MessageRole.ASSISTANT else ()
+    return reasoning_field(block.content for block in blocks if isinstance(block, ThinkingBlock))
 
 
 def _only_calls(message: ChatMessage) -> bool:

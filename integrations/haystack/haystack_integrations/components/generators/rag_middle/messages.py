@@ -22,6 +22,7 @@ from rag_middle.conventions.citations import plain_citations
 from rag_middle.conventions.documents import sources_of
 from rag_middle.conventions.messages import (
     openai_logprobs,
+    reasoning_field,
     template_role,
     tool_calls_field,
     tool_result_fields,
@@ -61,7 +62,8 @@ def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> lis
         content = "\n".join(message.texts)
         # Nothing where the model calls a tool without a word.
         if content.strip() or calls or (message.texts and not message.tool_calls):
-            converted.append({"role": message.role.value, "content": content, **calls})
+            thinking = reasoning_field(thought.reasoning_text for thought in message.reasonings)
+            converted.append({"role": message.role.value, "content": content, **calls, **thinking})
     return converted
 
 
