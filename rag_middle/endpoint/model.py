@@ -20,6 +20,7 @@ from rag_middle.endpoint.client import Client
 from rag_middle.endpoint.server import MAX_FACT_LENGTH, Server
 from rag_middle.endpoint.wire import (
     Reply,
+    as_read,
     check_sending,
     check_served,
     request_body,
@@ -118,10 +119,10 @@ class EndpointModel:
             none.
         method_options: the method's parameters, where `method` is a name.
         send_documents: ``"text"`` within the message; ``"marked"`` the same with markers, for a
-            server that shares ``RAG_MIDDLE_MARKER_KEY``; ``"field"`` as `documents` beside the
-            messages. The last two are for `rag-middle serve`, whose replies must say that it read
-            them, and name the method in each request. ``"auto"``: ``"field"`` there, ``"text"``
-            elsewhere.
+            server that shares ``RAG_MIDDLE_MARKER_KEY``; ``"field"`` by themselves, as `documents`
+            beside the messages or as blocks behind instructions. The last two are for
+            `rag-middle serve`, whose replies must say that it read them, and name the method in
+            each request. ``"auto"``: ``"field"`` there, ``"text"`` elsewhere.
         timeout: seconds that a request may take.
         retries: of a request after failures that may pass, with growing pauses between them.
         extra_body: more fields of each request, such as ``{"reasoning_effort": "low"}``; None
@@ -306,7 +307,8 @@ class EndpointModel:
 
         Warns:
             EndpointWarning: the server counts fewer tokens than the prompt has words, so it has
-                cut it; or the prompt holds what the server may read as control tokens.
+                cut it; or the prompt holds what the server may read as control tokens; or it reads
+                another prompt of documents that travel by themselves.
         """
         return self.batch([prompt], method=method, method_options=method_options, **options)[0]
 
@@ -454,6 +456,7 @@ class EndpointModel:
         for example, (prompt, seed) in enumerate(zip(contexts, seeds, strict=True)):
             layout = stand_in(prompt).layout
             self._warn_of_control_tokens(prompt)
+            self._warn_of_layout(prompt, settings)
             check_documents(chosen, layout, settings, example, prompt=prompt)
             orders = arrangements(prompt, around)
             questions.append(
@@ -483,6 +486,20 @@ class EndpointModel:
                     "documents too, and who wrote it may end the user's turn. Remove it from what "
                     "others wrote, or ask a model whose text stays text: one that is loaded here, "
                     "or behind `rag-middle serve`."
+                )
+            )
+
+    def _warn_of_layout(self, prompt: ContextPrompt, options: GenerationOptions) -> None:
+        """Say that documents which travel by themselves make another prompt of this one."""
+        if self._send_documents != "field" or not prompt.documents:
+            return
+        if as_read(prompt, options).text != prompt.text:
+            warn_caller(
+                EndpointWarning(
+                    "The server reads another prompt than the one here: documents that travel by "
+                    "themselves have one blank line around them, and stand first with "
+                    "template='raw'. Send them within the text, with send_documents='marked' "
+                    "(--send-documents marked) and a key that it shares, for this very prompt."
                 )
             )
 

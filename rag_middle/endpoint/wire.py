@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag_middle.documents import ContextPrompt
+from rag_middle.documents import ContextPrompt, MarkedText, prompt_of_parts
 from rag_middle.endpoint.address import CHECK_ADDRESS, KeyStrikeout
 from rag_middle.errors import (
     EndpointConfigError,
@@ -15,7 +15,7 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import FinishReason, Usage
-from rag_middle.markers import MARKER_KEY_VARIABLE
+from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle.options import OPTIONS, GenerationOptions, SendDocuments
 from rag_middle.plain_data import is_whole
 from rag_middle.wording import Argument, shortened
@@ -109,17 +109,28 @@ def request_body(
     """
     text = prompt.marked if documents == "marked" else prompt.text
     body: dict[str, Any] = {"model": model}
+    beside = [
+        {"id": d.id or str(index), "title": d.title or "", "text": d.text}
+        for index, d in enumerate(prompt.documents)
+    ]
     if documents == "field":
         text = prompt.prefix + prompt.suffix
-        body["documents"] = [
-            {"id": d.id or str(index), "title": d.title or "", "text": d.text}
-            for index, d in enumerate(prompt.documents)
-        ]
     if resource(options) == COMPLETIONS:
         body["prompt"] = text if options.system is None else f"{options.system}\n\n{text}"
     else:
         system = [] if options.system is None else [{"role": "system", "content": options.system}]
-        body["messages"] = [*system, {"role": "user", "content": text}]
+        content: str | list[dict[str, str]] = text
+        if documents == "field" and prompt.prefix.strip() and beside:
+            # The field `documents` would stand before the instructions.
+            content = [
+                {"type": "text", "text": prompt.prefix},
+                *({"type": "text-plain", **document} for document in beside),
+                {"type": "text", "text": prompt.suffix},
+            ]
+            beside = []
+        body["messages"] = [*system, {"role": "user", "content": content}]
+    if documents == "field":
+        body["documents"] = beside
     body["max_tokens"] = options.max_new_tokens
     body["temperature"] = options.temperature
     if options.samples:
@@ -129,6 +140,14 @@ def request_body(
     if method is not None:
         body["method"] = method
     return {name: value for name, value in {**body, **extra}.items() if value is not None}
+
+
+def as_read(prompt: ContextPrompt, options: GenerationOptions) -> ContextPrompt:
+    """What `rag-middle serve` makes of a prompt whose documents travel by themselves."""
+    if resource(options) == COMPLETIONS:  # documents stand before a text, not within it
+        return ContextPrompt("", prompt.documents, prompt.prefix + prompt.suffix)
+    before, after = (MarkedText(literal(text)) for text in (prompt.prefix, prompt.suffix))
+    return prompt_of_parts([before, *prompt.documents, after])
 
 
 def check_sending(documents: SendDocuments, extra: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import warnings
@@ -151,7 +152,7 @@ class SentenceTransformerEmbedder:
     def max_tokens(self) -> int | None:
         """Tokens of a text that are read, special tokens included; None: no limit known."""
         limit = self._model.max_seq_length
-        return None if limit is None else int(limit)
+        return None if limit is None or math.isinf(limit) else int(limit)  # StaticEmbedding: inf
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, without special tokens: a length for :class:`Splitter`.
@@ -161,8 +162,12 @@ class SentenceTransformerEmbedder:
         """
         with self._running():
             # Not verbose: counting is no reason to warn of a text's length.
-            tokens = self._model.tokenizer(text, add_special_tokens=False, verbose=False)
-        return max(len(tokens.input_ids), len(text) // _CHARACTERS_PER_TOKEN)
+            tokenizer = self._model.tokenizer
+            if callable(tokenizer):
+                tokens = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+            else:  # StaticEmbedding has one of the library tokenizers
+                tokens = tokenizer.encode(text, add_special_tokens=False).ids
+        return max(len(tokens), len(text) // _CHARACTERS_PER_TOKEN)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 [texts, dimension], each row of Euclidean length 1.

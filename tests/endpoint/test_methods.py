@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rag_middle.answering import Answerer
+from rag_middle.conventions.documents import PlainDocument, top_documents
 from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.endpoint import EndpointModel
 from rag_middle.errors import (
@@ -20,7 +21,9 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import METHODS, LongContextReorder, Method, Permutation
-from rag_middle.notices import MissingDocumentsWarning
+from rag_middle.notices import EndpointWarning, MissingDocumentsWarning
+from rag_middle.serving.prompts import chat_prompt, text_prompt
+from rag_middle.serving.schema import ChatMessage
 from tests.endpoint.server import Request, Said, answer, events, saying, serving
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -30,6 +33,8 @@ DOCUMENTS = [
     Document("third", id="c", metadata={"score": 0.5}),
 ]
 PROMPT = ContextPrompt("Read.\n", DOCUMENTS, "Which?", separator="\n")
+#: Which documents that travel by themselves leave as it is.
+AS_READ = ContextPrompt("Read.\n\n", DOCUMENTS, "Which?")
 
 
 def test_reordering_is_that_of_the_model_here(model: RagMiddleModel) -> None:
@@ -123,10 +128,17 @@ def test_prompts_of_other_kinds_are_refused(model: RagMiddleModel) -> None:
 # -- a server that applies methods ----------------------------------------------------------------
 
 
+def _documents(body: dict[str, Any]) -> list[dict[str, str]]:
+    """The documents that a request holds by themselves."""
+    content = body["messages"][-1]["content"] if "messages" in body else ""
+    blocks = [block for block in content if isinstance(block, dict)]
+    documents = [*body.get("documents", ()), *(b for b in blocks if b["type"] == "text-plain")]
+    return [{name: d[name] for name in ("id", "title", "text")} for d in documents]
+
+
 def _ours(request: Request) -> Said:
     """What our own server says besides: which documents it has read, under which method."""
-    documents = request.body.get("documents")
-    seen = len(parse(request.text).documents if documents is None else documents)
+    seen = len(_documents(request.body) or parse(request.text).documents)
     served = {"method": request.body.get("method", "rotor"), "documents": seen, "applied": True}
     return Said({**answer("yes"), "rag_middle": served})
 
@@ -134,20 +146,64 @@ def _ours(request: Request) -> Said:
 def test_documents_as_a_field_and_the_method_by_name() -> None:
     with serving(_ours) as server:
         model = EndpointModel(server.url, send_documents="field")
-        assert model.generate(PROMPT, method="pine").method == "pine"
-        assert model.generate(PROMPT).method == "rotor"  # as the server has it
-        assert model.generate(PROMPT, method="none").method == "none"
-        model.generate(PROMPT, method="long_context_reorder")
+        assert model.generate(AS_READ, method="pine").method == "pine"
+        assert model.generate(AS_READ).method == "rotor"  # as the server has it
+        assert model.generate(AS_READ, method="none").method == "none"
+        model.generate(AS_READ, method="long_context_reorder")
         pine, served, base, reordered = (request.body for request in server.asked)
     assert "method" not in served
-    assert pine["messages"] == [{"role": "user", "content": "Read.\nWhich?"}]
-    assert pine["documents"] == [
+    first, *_, last = pine["messages"][0]["content"]
+    assert (first["text"], last["text"]) == ("Read.\n\n", "Which?")
+    assert _documents(pine) == [
         {"id": "a", "title": "", "text": "first"},
         {"id": "b", "title": "", "text": "second"},
         {"id": "c", "title": "", "text": "third"},
     ]
     assert (pine["method"], base["method"], reordered["method"]) == ("pine", "none", "none")
-    assert [document["id"] for document in reordered["documents"]] == ["b", "a", "c"]
+    assert [document["id"] for document in _documents(reordered)] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template"),
+    [
+        (AS_READ, "chat"),
+        (ContextPrompt("", DOCUMENTS, "Which?"), "chat"),
+        (ContextPrompt("", DOCUMENTS, "Which?"), "raw"),
+        (ContextPrompt("Read.\n\n", [], "Which?"), "chat"),
+    ],
+)
+def test_our_server_reads_documents_of_a_request_where_the_prompt_has_them(
+    prompt: ContextPrompt, template: Any
+) -> None:
+    assert _read(prompt, template) == prompt.text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template"),
+    [
+        (PROMPT, "chat"),
+        (AS_READ, "raw"),
+        (ContextPrompt("", DOCUMENTS, "Which?", separator="\n---\n"), "chat"),
+    ],
+)
+def test_another_prompt_at_our_server_is_warned_of(prompt: ContextPrompt, template: Any) -> None:
+    with pytest.warns(EndpointWarning, match="another prompt"):
+        assert _read(prompt, template) != prompt.text
+
+
+def _read(prompt: ContextPrompt, template: Any) -> str:
+    """The text that `rag-middle serve` makes of the client's request."""
+    with serving(_ours) as server:
+        EndpointModel(server.url, send_documents="field").generate(prompt, template=template)
+        body = server.asked[-1].body
+    documents = top_documents([PlainDocument(**document) for document in body["documents"]])
+    if template == "raw":
+        read = text_prompt(body["prompt"], documents, trusted=False).prompt
+    else:
+        messages = [ChatMessage(**message) for message in body["messages"]]
+        [message] = chat_prompt(messages, documents, trusted=False).prompt
+        read = message["content"]
+    return read.text if isinstance(read, ContextPrompt) else str(read)
 
 
 def test_what_acts_here_acts_whatever_the_server_says_of_its_own_method() -> None:
@@ -158,8 +214,8 @@ def test_what_acts_here_acts_whatever_the_server_says_of_its_own_method() -> Non
             EndpointModel(server.url, send_documents="text"),
         ):
             for method in ("long_context_reorder", "permutation"):
-                assert model.generate(PROMPT, method=method).applied
-            assert not model.generate(PROMPT, method="none").applied
+                assert model.generate(AS_READ, method=method).applied
+            assert not model.generate(AS_READ, method="none").applied
 
 
 @pytest.mark.parametrize(
@@ -169,7 +225,7 @@ def test_what_acts_here_acts_whatever_the_server_says_of_its_own_method() -> Non
 def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str) -> None:
     reply = {**answer("yes"), "rag_middle": {"method": said, "documents": 0, "applied": True}}
     with serving(lambda _: Said(reply)) as server:
-        answered = EndpointModel(server.url).generate(PROMPT)
+        answered = EndpointModel(server.url).generate(AS_READ)
     assert answered.method == shown
     assert answered.applied == (shown != "none")
 
@@ -184,7 +240,7 @@ def test_documents_are_listed_in_the_order_in_which_the_server_read_them(
     served = {"method": "pine", "documents": 3, "applied": True, "document_order": order}
     with serving(lambda _: Said({**answer("yes"), "rag_middle": served})) as server:
         model = EndpointModel(server.url, send_documents="field")
-        answered = model.generate(PROMPT, method="pine")
+        answered = model.generate(AS_READ, method="pine")
     assert answered.document_ids == tuple(read)
 
 
@@ -214,8 +270,8 @@ def test_our_server_gets_documents_and_says_what_it_offers() -> None:
         server.models = _listed("pine", "none", "mine=profile:x")
         model = EndpointModel(server.url)
         assert model.offered_methods == ("pine",)
-        assert model.generate(PROMPT, method="pine").method == "pine"
-        assert len(server.asked[-1].body["documents"]) == 3
+        assert model.generate(AS_READ, method="pine").method == "pine"
+        assert len(_documents(server.asked[-1].body)) == 3
         with pytest.raises(WeightsNeededError, match="--allow-method rotor"):
             model.checked_method("rotor")
         server.models = _listed("pine")
@@ -228,7 +284,7 @@ def test_vllm_gets_text_whatever_its_plugin_says() -> None:
         served = {"methods": ["lpes:reader"], "default_method": "lpes:reader"}
         server.models = Said({"data": [{"id": "v", "owned_by": "vllm", "rag_middle": served}]})
         model = EndpointModel(server.url)
-        assert model.generate(PROMPT, method="none").method == "lpes:reader"
+        assert model.generate(AS_READ, method="none").method == "lpes:reader"
         assert "documents" not in server.asked[-1].body
         assert model.identity()["name"] == "v under lpes:reader"
 
@@ -250,7 +306,7 @@ def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> No
         model = EndpointModel(server.url, send_documents="text")
         ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
         with pytest.raises(EndpointReplyError, match="'pine', which had no effect"):
-            ask(PROMPT)
+            ask(AS_READ)
         assert "yes" in ask("Which?", on_missing_documents="ignore").text
 
 
@@ -268,10 +324,10 @@ def test_the_method_of_the_model_list_stands_in_for_replies_without_one(
     with serving(saying("yes")) as server:
         server.models = Said({"data": [{"id": "served", "rag_middle": entry}]})
         model = EndpointModel(server.url)
-        assert model.generate(PROMPT).method == shown
+        assert model.generate(AS_READ).method == shown
         # A reply that names a method knows better.
         server.reply = lambda _: Said({**answer("yes"), "rag_middle": {"method": "none"}})
-        assert model.generate(PROMPT).method == "none"
+        assert model.generate(AS_READ).method == "none"
 
 
 def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +337,7 @@ def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> 
         with monkeypatch.context() as patch:
             patch.setenv("RAG_MIDDLE_MARKER_KEY", "k" * 32)
             model = EndpointModel(server.url, send_documents="marked")
-            assert model.generate(PROMPT, method="pine").applied
+            assert model.generate(AS_READ, method="pine").applied
             assert model.generate("Which?", on_missing_documents="ignore").text == "yes"
         assert "documents" not in server.asked[0].body
 
@@ -309,7 +365,7 @@ def test_a_server_that_has_not_read_the_documents_is_no_measurement(
         model = EndpointModel(server.url, send_documents="field")
         ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
         with pytest.raises(EndpointReplyError, match="3 documents under pine"):
-            ask(PROMPT, method="pine")
+            ask(AS_READ, method="pine")
 
 
 def test_a_method_with_parameters_of_its_own_has_no_name_to_be_asked_for_by() -> None:

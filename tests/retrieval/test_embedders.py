@@ -426,6 +426,20 @@ def test_a_layer_much_larger_than_its_weights_is_refused_before_it_is_made(
         SentenceTransformerEmbedder(tmp_path / "model", device="cpu")
 
 
+def test_static_embeddings_read_texts_of_any_length(tmp_path: Path) -> None:
+    tokenizer = _saved_model(tmp_path / "model").tokenizer
+    layers = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    words = layers.StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)
+    library = sentence_transformers.SentenceTransformer(modules=[words], device="cpu")
+    library.save(str(tmp_path / "static"))
+    embedder = SentenceTransformerEmbedder(tmp_path / "static", device="cpu")
+    assert embedder.max_tokens is None
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "lyon.txt").write_text("Lyon lies on the river. " * 200)
+    built = build_index(tmp_path / "notes", tmp_path / "index", embedder=embedder)
+    assert len(built.index) > 1
+
+
 def test_layers_with_weights_of_their_size_are_loaded(tmp_path: Path) -> None:
     library = _saved_model(tmp_path / "model")
     layers = importlib.import_module("sentence_transformers.sentence_transformer.modules")
