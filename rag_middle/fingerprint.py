@@ -51,6 +51,8 @@ _NAMED = (torch.dtype, torch.device, torch.Size, Enum, type)
 _BASES = frozenset({object, *PreTrainedModel.__mro__, *GenerationMixin.__mro__})
 #: What a compiler keeps of a model changes with use, and not what the model computes.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+#: Where types written in C say that an object keeps things; read as slots, these are addresses.
+_PLACES = ("__dictoffset__", "__vectorcalloffset__", "__weaklistoffset__")
 
 #: What a config says besides what the model computes: number formats, what calls return, names.
 _BOOKKEEPING = frozenset(
@@ -236,6 +238,8 @@ class _Description:
         if isinstance(value, types.ModuleType):
             return value.__name__
         if isinstance(value, types.FunctionType):
+            if _is_compilers(value) and hasattr(value, "__wrapped__"):
+                return self.of(value.__wrapped__, depth)  # computes the same
             return self._function(value, depth)
         if depth > _DEPTH or kind.__module__.startswith(_COMPILERS):
             return _name(kind)
@@ -268,7 +272,12 @@ class _Description:
         name, code = f"{function.__module__}.{function.__qualname__}", function.__code__
         if depth > _DEPTH:
             return name
-        beside: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
+        attributes = {
+            name: value  # libraries keep what they let a compiler make at the first call
+            for name, value in _without_marks(vars(function)).items()
+            if not _is_compilers(value)
+        }
+        beside: list[Any] = [function.__defaults__, function.__kwdefaults__, attributes]
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # nothing was put into it yet
                 beside.append(cell.cell_contents)
@@ -289,7 +298,7 @@ class _Description:
             if issubclass(owner, nn.Module):
                 self._files.add(owner.__module__)
             for name, value in list(vars(owner).items()):
-                if isinstance(value, types.MemberDescriptorType):
+                if isinstance(value, types.MemberDescriptorType) and name not in _PLACES:
                     slots.append(value)
                 inside = getattr(value, "fget", getattr(value, "__func__", value))
                 if isinstance(inside, types.FunctionType) or (
@@ -300,7 +309,7 @@ class _Description:
 
     def _attributes(self, value: Any) -> dict[str, Any]:
         """Those of an object whose class is described, in ``__dict__`` and in slots."""
-        attributes = dict(getattr(value, "__dict__", ()))
+        attributes = _without_marks(getattr(value, "__dict__", {}))
         for slot in self._slots[type(value)]:
             with suppress(AttributeError):  # nothing was put into it yet
                 attributes[slot.__name__] = slot.__get__(value)
@@ -382,6 +391,18 @@ def _constant(value: Any) -> str:
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_compilers(value: object) -> bool:
+    """Whether it is a function that a compiler put around another."""
+    return isinstance(value, types.FunctionType) and str(
+        value.__globals__.get("__name__")
+    ).startswith(_COMPILERS)
+
+
+def _without_marks(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those of a compiler, which hold addresses, and which decorators copy."""
+    return {n: value for n, value in attributes.items() if not n.startswith("_torchdynamo_")}
 
 
 def _lasting(hook: object) -> object:

@@ -309,17 +309,44 @@ def test_a_request_of_another_thread_leaves_it(family_model: FamilyModel) -> Non
     assert found == [before]
 
 
+def _scaled(module: object, args: object, output: Tensor, *, factor: float) -> Tensor:
+    return output * factor
+
+
+def _with_functions(targets: set[str]) -> PreTrainedModel:
+    """A model with functions that hold addresses: partial ones, and those kept from a compiler."""
+    model: Any = build("fingerprint", tiny(LlamaConfig), "sdpa")
+    model.targets = targets
+    model.lm_head.register_forward_hook(functools.partial(_scaled, factor=2.0))
+    disabled = torch.compiler.disable(model.model.norm.forward)
+    model.model.norm.forward = functools.wraps(disabled)(lambda hidden: disabled(hidden))
+    return model  # type: ignore[no-any-return]
+
+
+def test_what_a_compiler_is_let_make_later_keeps_it(model: PreTrainedModel) -> None:
+    """As accelerate's hooks do at their first call."""
+
+    def hook(module: object, args: object, output: Tensor) -> Tensor:
+        made: Any = vars(hook).setdefault("_compiled_fn", torch.compiler.disable(_scaled))
+        return made(module, args, output, factor=2.0)  # type: ignore[no-any-return]
+
+    model.lm_head.register_forward_hook(hook)
+    before = fingerprint(model)
+    model(torch.tensor([[1, 2, 3]]))
+    assert vars(hook)
+    assert fingerprint(model) == before
+
+
 @pytest.mark.slow  # starts a process that imports everything again
 def test_it_is_the_same_in_another_process_and_keeps_no_model() -> None:
     code = (
-        "from tests.test_fingerprint import *; m = build('fingerprint', tiny(LlamaConfig), 'sdpa');"
-        "m.targets = {'q_proj', 'v_proj', 'k_proj', 'o_proj'}; print(fingerprint(m))"
+        "from tests.test_fingerprint import *; from tests.test_fingerprint import _with_functions;"
+        "print(fingerprint(_with_functions({'q_proj', 'v_proj', 'k_proj', 'o_proj'})))"
     )
     printed = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
-    model = build("fingerprint", tiny(LlamaConfig), "sdpa")
-    model.targets = {"o_proj", "k_proj", "v_proj", "q_proj"}  # type: ignore[assignment]
+    model = _with_functions({"o_proj", "k_proj", "v_proj", "q_proj"})
     assert printed.strip() == fingerprint(model)
     gone = weakref.ref(model)
     del model
