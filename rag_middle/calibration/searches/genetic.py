@@ -73,9 +73,10 @@ class CurveSearch:
             curves so far; see `Race`.
         screening: mutants and pairs drawn per one that is scored, which is the one most like good
             curves. 1, as in the paper, to score them all.
-        as_in_paper: no races, no screening, all generations, every child scored on every prompt,
-            even if its curve was scored before, and fitness alone decides which is better.
-            `patience`, `racing`, `risk` and `screening` then have no effect.
+        as_in_paper: no races, no screening, all generations, every child scored on every prompt
+            and kept beside others of its curve (which have its score already), and fitness alone
+            decides which is better. `patience`, `racing`, `risk` and `screening` then have no
+            effect.
     """
 
     curve: Curve = "bezier"

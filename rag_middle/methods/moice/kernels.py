@@ -103,7 +103,7 @@ def mixed_values(
     if sinks is not None:
         extra = sinks.float()[None, :, None, None].expand(b, h, experts, 1)
         scores = torch.cat((scores, extra), dim=-1)
-    attention = scores.softmax(-1).flatten(0, 1)
+    attention = scores.softmax(-1, dtype=shares.dtype).flatten(0, 1)  # a mask may have another
     mean = torch.bmm(shares.reshape(b * h, 1, experts), attention)[..., :n]
     g = values.shape[1]
     return weighed(mean.view(b * g, h // g, n), values.flatten(0, 1)).view(b, h, -1)

@@ -68,8 +68,8 @@ class _BloomBlocks(LayerHandler):
         if name not in made:
             made.clear()  # those of earlier passes are not needed again
             slopes = self._slopes[:, None, None]
-            # Half of the lowest number: a score on top of it must not make it infinite.
-            hide = torch.finfo(hidden.dtype).min / 2
+            # Half of the lowest number of both: a score on top of it must not make it infinite.
+            hide = max(torch.finfo(x.dtype).min for x in (hidden, slopes)) / 2
             by_group: dict[int, Tensor] = {}
             for group in self._request.groups:
                 tokens = torch.arange(keys, device="cpu") - group.padding
