@@ -185,8 +185,9 @@ def fingerprint(model: nn.Module) -> str:
     tensor's version counter or address says so, and when one of 64 values, spread over the tensor
     and read every time, is another. So what is missed is an edit that goes round the version
     counter (through ``.data`` or NumPy) and changes none of the 64; functions further away than
-    those named above; and whatever stands in other global variables, an extension keeps outside
-    Python, or a disk keeps of offloaded weights.
+    those named above; attributes of a container of a class of one's own (only what it contains is
+    seen); and whatever stands in other global variables, an extension keeps outside Python, or a
+    disk keeps of offloaded weights.
 
     Args:
         model: not changed, and not waited for. While another thread's request runs on a model

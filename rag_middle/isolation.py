@@ -27,8 +27,12 @@ __all__ = [
 #: What the new process runs: it finds modules where the process that starts it does.
 _RUN = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from rag_middle import isolation; isolation._is_started = True; "
     "importlib.import_module(sys.argv[2]).serve()"
 )
+#: Whether this process was started here. It starts no other: where a script has the name of a
+#: library, each would run that script in the library's place, and start the next one.
+_is_started = False
 _PACKAGES = str(Path(__file__).resolve().parents[1])
 
 
@@ -51,7 +55,8 @@ def start_process(module: str, *, quiet: bool) -> tuple[subprocess.Popen[bytes],
     Raises:
         OSError: it cannot be started.
     """
-    if os.name != "posix" or not sys.executable or getattr(sys, "frozen", False):
+    frozen = getattr(sys, "frozen", False)
+    if os.name != "posix" or not sys.executable or frozen or _is_started:
         raise OSError("there is no Python here that could be started")
     ours, theirs = socket.socketpair()
     # Not the folder where this process stands now, as interactive sessions have it: files of

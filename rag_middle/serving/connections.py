@@ -23,6 +23,7 @@ __all__ = ["timed_protocol"]
 
 #: Chunks of a body may be as small as a client likes, this many of them; the others on average.
 _SMALL_CHUNKS, _CHUNK_BYTES = 256, 256
+_HEAD_BYTES = 2**16
 
 
 class _Chunks(h11.Connection):
@@ -48,7 +49,7 @@ class _CountingProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn = _Chunks(h11.SERVER, self.conn._max_incomplete_event_size)
+        self.conn = _Chunks(h11.SERVER, _HEAD_BYTES)
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None:

@@ -312,3 +312,15 @@ def test_the_reason_quotes_little_of_a_file(tmp_path: Path) -> None:
         load(tmp_path / "a.docx")
     assert "xxx" in str(raised.value)
     assert len(str(raised.value)) < 1000
+
+
+def test_a_script_that_is_taken_for_a_library_starts_one_process(tmp_path: Path) -> None:
+    """The process that reads Word documents imports the script in the place of python-docx."""
+    script, document = tmp_path / "docx.py", tmp_path / "a" / "a.docx"
+    document.parent.mkdir()
+    document.write_bytes(b"PK")
+    script.write_text(f"from rag_middle.retrieval import load\nload({str(document)!r})\n")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "DocumentLoadError" in done.stderr

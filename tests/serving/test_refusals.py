@@ -307,6 +307,17 @@ def test_headers_without_end_are_not_kept(serve: Serve, server: Served, begun: b
     assert sent < 1000
 
 
+def test_a_head_of_60_kb_in_pieces_is_read(server: Served) -> None:
+    """As proxies with long tokens, and cookies, send one over a network."""
+    address = urlsplit(server.url)
+    head = b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 60_000 + b"\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        for start in range(0, len(head), 5000):
+            connection.sendall(head[start : start + 5000])
+            time.sleep(0.01)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_the_parser_with_limits_is_used_whatever_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
