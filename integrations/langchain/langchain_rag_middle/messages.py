@@ -133,7 +133,9 @@ def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[Pro
 
 def _thinking(message: BaseMessage) -> dict[str, Any]:
     blocks = message.content_blocks if isinstance(message, AIMessage) else ()
-    return reasoning_field(block.get("reasoning") for block in blocks)
+    return reasoning_field(
+        block.get("reasoning") for block in blocks if block["type"] == "reasoning"
+    )
 
 
 def _role(message: BaseMessage) -> str:
