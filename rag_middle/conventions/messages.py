@@ -79,12 +79,12 @@ def tool_calls_field(
     return {"tool_calls": entries} if entries else {}
 
 
-def reasoning_field(thinking: Iterable[str | None]) -> dict[str, Any]:
+def reasoning_field(thinking: Iterable[object]) -> dict[str, Any]:
     """The field of a message in which the model thought before it answered; empty without.
 
     Chat templates show it where the model was trained to see it, as between calls of tools.
     """
-    text = "\n".join(filter(None, thinking))
+    text = "\n".join(part for part in thinking if part and isinstance(part, str))
     return {"reasoning_content": text} if text else {}
 
 

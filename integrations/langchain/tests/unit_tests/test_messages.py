@@ -59,6 +59,12 @@ def test_earlier_thinking_reaches_the_template(message: AIMessage) -> None:
     assert read[1]["content"] == "Yes."
 
 
+def test_thinking_that_is_no_text_is_left_out() -> None:
+    answer = AIMessage([{"type": "reasoning", "reasoning": 5}, {"type": "text", "text": "Yes."}])
+    [read] = prompt_messages([answer], document_prompt=DocumentPrompt())
+    assert "reasoning_content" not in read
+
+
 def test_roles_become_those_of_the_template(tiny: Any) -> None:
     messages: list[BaseMessage] = [
         SystemMessage("Be brief."),
