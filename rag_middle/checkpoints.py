@@ -50,13 +50,13 @@ def checkpoint_states(loading: Mapping[str, Any]) -> list[str | None]:
         loading: arguments of `RagMiddleModel.from_pretrained`.
     """
     name, tokenizer = loading["name_or_path"], loading.get("tokenizer")
-    revision = loading.get("revision")
+    stated = {option: loading.get(option) for option in ("revision", "gguf_file")}
     of_model, of_tokenizer = (
         loading.get(options) or {} for options in ("model_options", "tokenizer_options")
     )
-    states = [_checkpoint_state(name, {"revision": revision, **of_model})]
+    states = [_checkpoint_state(name, {**stated, **of_model})]
     if tokenizer is None:
-        tokenizer, of_tokenizer = name, {"revision": revision, **of_tokenizer}
+        tokenizer, of_tokenizer = name, {**stated, **of_tokenizer}
     is_named = isinstance(tokenizer, str | Path)
     return [*states, _checkpoint_state(tokenizer, of_tokenizer) if is_named else None]
 
@@ -64,8 +64,9 @@ def checkpoint_states(loading: Mapping[str, Any]) -> list[str | None]:
 def _checkpoint_state(name: str | Path, options: Mapping[str, Any]) -> str | None:
     subfolder = options.get("subfolder") or ""
     path = Path(os.path.expanduser(name), subfolder)
-    if os.path.isdir(path):  # unlike Path.is_dir, also of names that no system takes
+    if os.path.exists(path):  # unlike Path.exists, also of names that no system takes
         files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
+        files = files if path.is_dir() else [path]  # a GGUF file
         state = [
             (str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns)
             for file in files
@@ -73,7 +74,7 @@ def _checkpoint_state(name: str | Path, options: Mapping[str, Any]) -> str | Non
         ]
         return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     stated = {option: options.get(option) for option in ("revision", "cache_dir")}
-    for file in _HUB_FILES:
+    for file in (*filter(None, [options.get("gguf_file")]), *_HUB_FILES):
         inside = PurePosixPath(subfolder, file)
         cached = cached_file(str(name), str(inside), **stated)
         if cached is not None:  # .../snapshots/COMMIT/FILE

@@ -30,6 +30,7 @@ __all__ = [
     "read_regular",
     "reason",
     "remove_leftovers",
+    "user_cache",
     "write_files",
 ]
 
@@ -47,6 +48,11 @@ def expanded(path: str | Path) -> Path:
         return Path(os.path.expanduser(path))
     except ValueError:  # a null byte after it: what opens the file says so
         return Path(path)
+
+
+def user_cache(name: str) -> Path:
+    """A folder of this package in the user's cache, which need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rag-middle", name)
 
 
 @contextmanager

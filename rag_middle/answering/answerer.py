@@ -27,6 +27,7 @@ from rag_middle.notices import warn_caller
 from rag_middle.options import AskKwargs
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
 from rag_middle.retrieval.retriever import check_question, check_top_k
+from rag_middle.small_model import default_model
 from rag_middle.wording import Argument
 
 __all__ = ["Answerer"]
@@ -92,8 +93,7 @@ class Answerer:
         Args:
             documents: a file or folder of documents, a folder of a saved index, or an index.
             model: a directory, a name on the hub, a loaded model, or one behind an HTTP address;
-                by default the bundled reader, which understands only documents like those of the
-                demonstration.
+                by default SmolLM2-135M-Instruct (see ``rag_middle.small_model``).
             method: as for the class, like `method_options`; by default none.
             method_options: see there.
             embedder: an embedder, or the name of a sentence-transformers model; by default one
@@ -130,9 +130,7 @@ class Answerer:
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
             if model is None:
-                from rag_middle.reader import reader_path
-
-                model = reader_path()
+                model = default_model()
             folder = model
             with loading_errors(folder):
                 check_loading(**loading)

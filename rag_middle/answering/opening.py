@@ -39,11 +39,14 @@ def open_tokenizer(model: str | Path, loading: dict[str, Any]) -> PreTrainedToke
     tokenizer = loading.get("tokenizer")
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return tokenizer
+    of_model = loading.get("model_options") or {}
+    gguf_file = loading.get("gguf_file") or of_model.get("gguf_file")
     return load_tokenizer(
         model if tokenizer is None else tokenizer,
         revision=loading.get("revision") if tokenizer is None else None,
         trust_remote_code=loading.get("trust_remote_code", False),
         options=loading.get("tokenizer_options") or {},
+        gguf_file=gguf_file if tokenizer is None else None,
     )
 
 

@@ -26,6 +26,7 @@ from rag_middle.cli.options import (
     placed,
 )
 from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigError
+from rag_middle.small_model import NAME
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
@@ -43,11 +44,10 @@ __all__ = [
     "show_facts",
     "show_sources",
     "stream_text",
-    "tell_of_reader",
+    "tell_of_default",
 ]
 
 RETRIEVAL_PANEL = Panel("Retrieval")
-_READS = "which works only on the demo corpus"
 OTHER_NAMES = {"folder": "--index"}
 """What the library calls otherwise."""
 
@@ -63,7 +63,7 @@ ModelOption = Annotated[
     MODEL_PANEL.option(
         "--model",
         "-m",
-        help=f"Directory or hub name. Default: the bundled reader, {_READS}.",
+        help="Directory, GGUF file or hub name. Default: SmolLM2-135M-Instruct.",
     ),
 ]
 
@@ -148,7 +148,7 @@ def open_answerer(
         method: its name; None for the unmodified model, or what a server uses.
         docs: documents, or None for an index as it is.
         index: folder of the index, or None for the default one.
-        model: directory or hub name, or None for the bundled reader.
+        model: directory, GGUF file or hub name; None for the default model.
         method_option: its parameters, as on the command line.
         prompt_template: file, or None for the model's own.
         max_file_mib: larger files are skipped.
@@ -195,18 +195,13 @@ def open_answerer(
             **how,
         )
     if model is None and endpoint is None and not quiet:
-        tell_of_reader()
+        tell_of_default()
     return answerer, done[0] if done else None
 
 
-def tell_of_reader() -> None:
+def tell_of_default() -> None:
     """Say on standard error which model answers where none was named."""
-    tell(
-        "Warning",
-        "yellow",
-        f"answers come from the bundled reader, {_READS}: about others it writes nonsense. "
-        "Documents are found as they are for any model. Name one with --model.",
-    )
+    tell("Model", "dim", f"{NAME}, a very small one. Name a better one with --model.")
 
 
 def stream_text(pieces: AnswerStream) -> Answer:

@@ -190,6 +190,7 @@ def _check_model(name: str, loading: dict[str, Any]) -> None:
             revision=loading.get("revision"),
             trust_remote_code=loading["trust_remote_code"],
             options={},
+            gguf_file=loading.get("gguf_file"),
         )
 
 

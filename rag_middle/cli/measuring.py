@@ -44,7 +44,7 @@ ModelOption = Annotated[
     MODEL_PANEL.option(
         "--model",
         "-m",
-        help="Directory or hub name. Default: the bundled reader.",
+        help="Directory, GGUF file or hub name. Default: SmolLM2-135M-Instruct.",
     ),
 ]
 
@@ -106,10 +106,10 @@ BatchSizeOption = Annotated[
 
 
 def load(name: str | None, **options: Any) -> RagMiddleModel:
-    """The model of that directory or hub name, or the bundled reader, without progress bars.
+    """The model of that name, or the default one, without progress bars.
 
     Args:
-        name: None for the bundled reader.
+        name: directory, GGUF file or hub name; None for the default model.
         options: arguments of ``RagMiddleModel.from_pretrained``; device as on the command line.
 
     Raises:
@@ -117,9 +117,9 @@ def load(name: str | None, **options: Any) -> RagMiddleModel:
     """
     from rag_middle.generation import RagMiddleModel
     from rag_middle.generation.loading import loading_errors
-    from rag_middle.reader import reader_path
+    from rag_middle.small_model import default_model
 
-    chosen = str(reader_path()) if name is None else name
+    chosen = default_model() if name is None else name
     quiet_progress_bars()
     with loading_errors(chosen):
         return RagMiddleModel.from_pretrained(chosen, **placed(options))

@@ -247,6 +247,12 @@ LOADING: Group = (
     _declared_flag(KERNELS, KERNELS.default, MODEL_PANEL),
     MODEL_PANEL.flag("revision", str | None, help="Commit, tag or branch on the hub."),
     MODEL_PANEL.flag(
+        "gguf_file",
+        str | None,
+        metavar="NAME",
+        help="A GGUF file in the model's directory or on the hub. A file here is a --model itself.",
+    ),
+    MODEL_PANEL.flag(
         "trust_remote_code", bool, False, help="Run code that comes with the model. Read it first."
     ),
 )

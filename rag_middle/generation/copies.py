@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import WorkerConfigError
@@ -29,9 +29,8 @@ def origin(model: RagMiddleModel) -> dict[str, Any]:
         The fields ``model`` and ``digests`` of `Answering` and `FromDisk`.
     """
     name = str(model.model.config._name_or_path)
-    folder = Path(name)
     return {
-        "model": str(folder.resolve()) if folder.is_dir() else name,
+        "model": os.path.realpath(name) if os.path.exists(name) else name,
         "digests": model_digests(model.model, model.tokenizer),
     }
 

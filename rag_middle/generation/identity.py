@@ -188,15 +188,15 @@ def software(device: torch.device) -> dict[str, str]:
 
 
 def display_name(name: str) -> str:
-    """What profiles and results call a model: its name on the hub, or the folder's own name.
+    """What profiles and results call a model: its name on the hub, or the folder's or file's own.
 
-    The rest of the folder's path is left out: it says nothing about the model, and something about
+    The rest of the path is left out: it says nothing about the model, and something about
     this machine.
     """
     path = Path(name)
     if is_reader(path):
         return READER_NAME
-    return path.name if path.is_absolute() or os.path.isdir(path) else name
+    return path.name if path.is_absolute() or os.path.exists(path) else name
 
 
 def warn_of_mismatch(

@@ -31,6 +31,7 @@ from rag_middle.errors import (
     RagMiddleError,
     UnsupportedGenerationError,
 )
+from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
 from rag_middle.model_files import (
     check_config,
     check_json_files,
@@ -42,6 +43,7 @@ from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.plain_data import parse_json
 from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
+from rag_middle.small_model import HUB_NAME
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -92,6 +94,7 @@ def load_model(
     revision: str | None,
     trust_remote_code: bool,
     options: Mapping[str, Any],
+    gguf_file: str | None = None,
 ) -> PreTrainedModel:
     """A causal language model in eval mode, on its device.
 
@@ -111,15 +114,20 @@ def load_model(
         quantization_config=quantization_config,
         attn_implementation=attn_implementation,
     )
-    source = _source(name_or_path)
-    if dtype == "auto" and is_reader(source):
+    source = named = _source(name_or_path)
+    options = dict(options)
+    _check_reachable("model", source, revision, options, gguf_file)
+    gguf = find_gguf(source, options.pop("gguf_file", gguf_file), revision, options)
+    if gguf is not None:
+        source = str(dequantised_model(gguf, dtype))
+        revision, options["subfolder"] = None, ""
+    if dtype == "auto" and (source == HUB_NAME or is_reader(source)):
         # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
         dtype = "float32"
     if isinstance(quantization_config, str):
         quantization_config = _quantization(quantization_config, dtype)
     if quantization_config is not None and device is not None:  # quantised weights cannot be moved
         device_map, device = {"": str(_device(device))}, None
-    _check_reachable("model", source, revision, options)
     target = None
     if device_map is None and (device is not None or quantization_config is None):
         target = _device(device)
@@ -168,6 +176,10 @@ def load_model(
     if missing := sorted(loaded["missing_keys"]):  # transformers would draw them at random
         reason = f"it asks for {len(missing)} tensors that the weights lack, such as {missing[0]}."
         raise ModelFormatError(source, file="config.json", reason=reason)
+    if gguf is not None:
+        model.config._name_or_path = model.name_or_path = named
+        if not os.path.exists(named):  # .../snapshots/COMMIT/FILE
+            model.config._commit_hash = gguf.parts[gguf.parts.index("snapshots") + 1]
     if target is not None:
         model.to(target)  # type: ignore[arg-type]
     model.eval()
@@ -221,6 +233,7 @@ def load_tokenizer(
     revision: str | None,
     trust_remote_code: bool,
     options: Mapping[str, Any],
+    gguf_file: str | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to a model. What `options` say comes first.
 
@@ -228,11 +241,16 @@ def load_tokenizer(
         ModelNotFoundError: neither here nor to be fetched.
         ModelFormatError: one of its files is damaged.
     """
-    source = _source(name_or_path)
-    _check_reachable("tokenizer", source, revision, options)
+    source = named = _source(name_or_path)
     chosen = {"trust_remote_code": trust_remote_code, **options}
     if revision is not None:
         chosen.setdefault("revision", revision)
+    gguf_file = chosen.pop("gguf_file", gguf_file)
+    _check_reachable("tokenizer", source, revision, options, gguf_file)
+    gguf = find_gguf(source, gguf_file, chosen.get("revision"), chosen)
+    if gguf is not None:
+        source = str(dequantised_tokenizer(gguf))
+        chosen |= {"revision": None, "subfolder": ""}
     check_json_files(source, *_TOKENIZER_FILES, "config.json")
     try:
         with format_errors(source, " or ".join(_TOKENIZER_FILES[:2])):
@@ -244,6 +262,7 @@ def load_tokenizer(
                 load_config(source)  # it says which tokenizer to make, so it may be to blame
             raise
         raise _not_found("tokenizer", source, revision, error) from error
+    tokenizer.name_or_path = named
     return tokenizer
 
 
@@ -270,7 +289,10 @@ def load_config(
         ModelFormatError: it is damaged.
         UnsupportedGenerationError: the config needs code of the model's own.
     """
-    config, _ = _loaded_config(_source(name_or_path), revision, attn_implementation, access or {})
+    source = _source(name_or_path)
+    if gguf := find_gguf(source, None, revision, access or {}):
+        source = str(dequantised_model(gguf, "auto"))
+    config, _ = _loaded_config(source, revision, attn_implementation, access or {})
     return config
 
 
@@ -324,7 +346,9 @@ def check_model_present(name_or_path: str | Path) -> None:
     """
     source = _source(name_or_path)
     is_path = source.count("/") > 1 or Path(source).is_absolute() or source.startswith(".")
-    if is_path and not os.path.exists(source):
+    if source.endswith(".gguf"):
+        find_gguf(source, None, None, {})
+    elif is_path and not os.path.exists(source):
         raise _not_found("model", source, None, FileNotFoundError())
 
 
@@ -335,7 +359,11 @@ def _source(name_or_path: str | Path) -> str:
 
 
 def _check_reachable(
-    what: str, source: str, revision: str | None, options: Mapping[str, Any] | None = None
+    what: str,
+    source: str,
+    revision: str | None,
+    options: Mapping[str, Any] | None = None,
+    gguf_file: str | None = None,
 ) -> None:
     """Fail at once where nothing is cached and the hub cannot be asked.
 
@@ -346,12 +374,18 @@ def _check_reachable(
         source: path, or name on the hub.
         revision: commit, tag or branch.
         options: of transformers' own loading, some of which say where files are.
+        gguf_file: of the model, if it has one.
     """
-    if os.path.exists(source) or Path(source).is_absolute() or source.startswith("."):
+    if (
+        os.path.exists(source)
+        or source.endswith(".gguf")
+        or Path(source).is_absolute()
+        or source.startswith(".")
+    ):
         return
     how = options or {}
     revision = how.get("revision", revision)
-    file = str(PurePosixPath(how.get("subfolder") or "", "config.json"))
+    file = str(PurePosixPath(how.get("subfolder") or "", gguf_file or "config.json"))
     try:
         if cached_file(source, file, revision=revision, cache_dir=how.get("cache_dir")):
             return
@@ -402,7 +436,7 @@ def _not_found(
             f"There is no directory {source!r} here. If it is the name of a model on "
             "the Hugging Face hub: check the spelling; fetch it once with a network (`hf download "
             f"{source}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with "
-            "`hf auth login`."
+            "`hf auth login`; where it holds GGUF files, name one with gguf_file."
         )
     at = f" (revision {revision!r})" if revision else ""
     return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step}{reason}")

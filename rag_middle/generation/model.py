@@ -140,6 +140,7 @@ class RagMiddleModel:
         quantization_config: str | Any | None = None,
         attn_implementation: str | None = None,
         revision: str | None = None,
+        gguf_file: str | None = None,
         trust_remote_code: bool = False,
         tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
         context_window: int | None = None,
@@ -152,10 +153,11 @@ class RagMiddleModel:
         """Load a model from a directory, the local cache or the Hugging Face hub.
 
         Args:
-            name_or_path: a directory, or a name on the hub.
+            name_or_path: a directory, a name on the hub, or a GGUF file.
             method: as for the class, like `method_options`, `context_window`, `self_check`,
                 `document_cache` and `kernels`.
-            dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...
+            dtype: ``"auto"`` for the checkpoint's own (of a GGUF file, float32), or
+                ``"float32"``, ``"bfloat16"``, ...
             device: where the whole model goes; by default a GPU if there is one, else the CPU.
             device_map: how to spread it instead (``"auto"``); needs the accelerate package.
             quantization_config: ``"4bit"`` or ``"8bit"`` (needs bitsandbytes and a CUDA GPU), or
@@ -163,6 +165,8 @@ class RagMiddleModel:
             attn_implementation: ``"sdpa"``, ``"eager"``, ``"flash_attention_2"``, ...; where a
                 flash attention is not installed, sdpa runs and a warning says so.
             revision: branch, tag or commit on the hub, for model and tokenizer.
+            gguf_file: a GGUF file in the directory or on the hub (needs the extra gguf). It is
+                dequantised once and kept in the user's cache.
             trust_remote_code: run code that comes with the model.
             tokenizer: a tokenizer, or where to load it from; by default `name_or_path`.
             model_options: more arguments for ``AutoModelForCausalLM.from_pretrained``.
@@ -185,12 +189,14 @@ class RagMiddleModel:
             quantization_config=quantization_config,
             attn_implementation=attn_implementation,
         )
+        gguf_file = gguf_file or (model_options or {}).get("gguf_file")
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = load_tokenizer(
                 name_or_path if tokenizer is None else tokenizer,
                 revision=revision if tokenizer is None else None,
                 trust_remote_code=trust_remote_code,
                 options=tokenizer_options or {},
+                gguf_file=gguf_file if tokenizer is None else None,
             )
         model = load_model(
             name_or_path,
@@ -202,6 +208,7 @@ class RagMiddleModel:
             revision=revision,
             trust_remote_code=trust_remote_code,
             options=model_options or {},
+            gguf_file=gguf_file,
         )
         with format_errors(str(name_or_path), "config.json"):
             model_traits(model)  # its first pass

@@ -124,9 +124,9 @@ def release_models() -> None:
 
 
 def _located(name_or_path: str | Path) -> str:
-    """A folder's whole path: a relative one means another folder where the program works next."""
+    """The whole path of what is here: a relative one means another where the program works next."""
     path = os.path.expanduser(name_or_path)
-    return os.path.abspath(path) if os.path.isdir(path) else str(name_or_path)
+    return os.path.abspath(path) if os.path.exists(path) else str(name_or_path)
 
 
 def _loaded(weights: _Weights) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, IndexFormatError
+from rag_middle.files import user_cache
 from rag_middle.retrieval import storage
 from rag_middle.retrieval.embedder_files import fingerprint_of_name
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
@@ -217,11 +218,10 @@ def default_index_folder(documents: str | Path, **settings: Any) -> Path:
         documents: the folder or file, which need not exist.
         settings: that distinguish indexes, for example the name of the embedder.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     path = Path(os.path.realpath(documents))
     key = repr((str(path), sorted(settings.items())))
     digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
-    return Path(cache) / "rag-middle" / "indexes" / f"{path.name or 'root'}-{digest}"
+    return user_cache("indexes") / f"{path.name or 'root'}-{digest}"
 
 
 def saved_settings(folder: str | Path, embedder: Embedder) -> dict[str, Any]:

@@ -1,0 +1,166 @@
+"""Models in GGUF files: a tiny one is written here, read by transformers and kept in a cache."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rag_middle import RagMiddleModel
+from rag_middle.checkpoints import checkpoint_states
+from rag_middle.errors import (
+    MissingExtraError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation.identity import model_identity
+
+gguf = pytest.importorskip("gguf")
+
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *LETTERS]
+HIDDEN, HEADS, LAYERS, WIDE = 32, 4, 2, 64
+NAME = "tiny.gguf"
+
+
+def write_gguf(path: Path, *, architecture: str = "llama", seed: int = 0) -> Path:
+    """A Llama model of two layers with random weights, and a SentencePiece tokenizer of letters."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    writer.add_context_length(512)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(WIDE)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_rope_dimension_count(HIDDEN // HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(TOKENS))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(TOKENS)
+    writer.add_token_scores([-float(index) for index in range(len(TOKENS))])
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * (1 + len(LETTERS))])
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    shapes = {"token_embd": (len(TOKENS), HIDDEN), "output": (len(TOKENS), HIDDEN)}
+    for layer in range(LAYERS):
+        block = f"blk.{layer}."
+        shapes |= {f"{block}attn_{part}": (HIDDEN, HIDDEN) for part in ("q", "k", "v", "output")}
+        shapes |= {f"{block}ffn_{part}": (WIDE, HIDDEN) for part in ("gate", "up")}
+        shapes |= {f"{block}ffn_down": (HIDDEN, WIDE)}
+        shapes |= {f"{block}{part}_norm": (HIDDEN,) for part in ("attn", "ffn")}
+    random = torch.Generator().manual_seed(seed)
+    for name, shape in {**shapes, "output_norm": (HIDDEN,)}.items():
+        values = torch.randn(shape, generator=random) * 0.3 if len(shape) > 1 else torch.ones(shape)
+        writer.add_tensor(f"{name}.weight", values.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    write_gguf(tmp_path / "folder" / NAME)
+    return tmp_path / "folder"
+
+
+def load(name: Path, **options: Any) -> RagMiddleModel:
+    return RagMiddleModel.from_pretrained(name, self_check=False, device="cpu", **options)
+
+
+def logits(model: RagMiddleModel) -> torch.Tensor:
+    with torch.no_grad():
+        return model.model(torch.tensor([[1, 260, 261, 262]])).logits
+
+
+def test_a_gguf_file_is_loaded_as_transformers_reads_it(folder: Path) -> None:
+    model = load(folder / NAME)
+    read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=NAME, dtype="float32").eval()
+    with torch.no_grad():
+        assert torch.equal(logits(model), read(torch.tensor([[1, 260, 261, 262]])).logits)
+    assert model.tokenizer.chat_template
+    assert model.tokenizer.decode(model.tokenizer("abc").input_ids, skip_special_tokens=True)
+    assert len(model.generate("abc", max_new_tokens=2).token_ids) <= 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gguf_file": NAME}, {"model_options": {"gguf_file": NAME}}],
+    ids=["the folder's only file", "keyword", "model_options"],
+)
+def test_a_folder_with_a_gguf_file_is_that_model(folder: Path, options: dict[str, Any]) -> None:
+    model = load(folder, **options)
+    assert torch.equal(logits(model), logits(load(folder / NAME)))
+    assert model_identity(model.model, model.tokenizer)["name"] == "folder"
+
+
+def test_a_second_start_does_not_dequantise(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load(folder / NAME)
+    (kept,) = (cache / "rag-middle" / "gguf").glob("*/float32/model.safetensors")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    second = load(folder / NAME)
+    assert torch.equal(logits(first), logits(second))
+    assert not list(kept.parents[1].glob(".*"))
+    identity = model_identity(second.model, second.tokenizer)
+    assert identity == model_identity(first.model, first.tokenizer)
+    assert identity["name"] == NAME
+
+
+def test_each_dtype_is_kept_apart(folder: Path, cache: Path) -> None:
+    assert load(folder / NAME, dtype="bfloat16").model.dtype == torch.bfloat16
+    assert load(folder / NAME).model.dtype == torch.float32
+    kept = (cache / "rag-middle" / "gguf").glob("*/*")
+    assert {path.name for path in kept} >= {"bfloat16", "float32", "tokenizer"}
+
+
+def test_a_replaced_file_is_another_model(folder: Path) -> None:
+    states = checkpoint_states({"name_or_path": folder / NAME})
+    before = logits(load(folder / NAME))
+    write_gguf(folder / NAME, seed=1)
+    assert checkpoint_states({"name_or_path": folder / NAME}) != states
+    assert not torch.equal(before, logits(load(folder / NAME)))
+
+
+def test_messages_name_the_option_and_the_files(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=rf"'other.gguf'.*{NAME}.*gguf_file"):
+        load(folder, gguf_file="other.gguf")
+    with pytest.raises(ModelNotFoundError, match=rf"no such file.*{NAME}"):
+        load(folder / "other.gguf")
+    with pytest.raises(UnsupportedGenerationError, match="leave it out"):
+        load(folder / NAME, gguf_file=NAME)
+    write_gguf(folder / "second.gguf")
+    with pytest.raises(ModelNotFoundError, match=rf"several.*second.gguf, {NAME}.*gguf_file"):
+        load(folder)
+
+
+def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingExtraError, match=r"gguf_file.*rag-middle\[gguf\]"):
+        load(folder)
+
+
+def test_what_is_no_gguf_file_is_damaged(folder: Path) -> None:
+    (folder / NAME).write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ModelFormatError, match=NAME):
+        load(folder)
+
+
+def test_an_architecture_that_transformers_cannot_read_is_not_damaged(folder: Path) -> None:
+    write_gguf(folder / NAME, architecture="mpt")
+    with pytest.raises(UnsupportedGenerationError, match="mpt"):
+        load(folder)
