@@ -87,8 +87,6 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     assert (tmp_path / "evaluation-grid.png").exists()
     refused = run("diagnose", "-m", model, "--hops", 2, "--grid", "5,10", *out)
     assert "no --grid" in refused.err
-    early = run("diagnose", "-m", model, "--hops", 2, "--stop-early", *out)
-    assert early.status == 2
     absent = ("--distractors", "none_relevant", "--abstention", "pass", "--methods", "none")
     shown = run("diagnose", "-m", model, *few, *absent, "--out", tmp_path / "absent", "--json")
     assert shown.json["abstentions"]["none"]["false"]["value"] == 1
