@@ -297,15 +297,3 @@ def test_what_the_reader_does_with_several_documents_and_with_none_is_measured(
     text = (tmp_path / "out.md").read_text("utf-8")
     assert "those of the 25 differences" in text  # 11 between methods, and 7 x 2 between rows
     assert text.count("state the name that the first document gives") == 2
-
-
-def test_stopping_early_is_simulated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    options = ["--runs", "1", "--questions", "60", "--resamples", "100"]
-    monkeypatch.setattr("sys.argv", ["x.py", *options, "--output", str(tmp_path / "out")])
-    runpy.run_path(str(FOLDER / "sequential_stopping.py"), run_name="__main__")
-    assert "| **mean** |" in capsys.readouterr().out
-    for row in json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]:
-        assert 20 / 60 / 3 <= row["share"] <= 1  # of one method of three, at the first look

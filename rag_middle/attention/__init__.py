@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     )
     from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
-    from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
+    from rag_middle.attention.row_states import (
+        can_read_row_by_row,
+        read_row_by_row,
+        repeated_tokens,
+    )
     from rag_middle.attention.seam import (
         AttentionCall,
         backend_name,
@@ -102,6 +106,7 @@ __all__ = [
     "puts_virtual_tokens",
     "read_row_by_row",
     "reading",
+    "repeated_tokens",
     "turn",
     "use_kernels",
     "vocabulary_size",

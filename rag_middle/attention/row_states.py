@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import eq
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.layout import PromptLayout
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["can_read_row_by_row", "read_row_by_row"]
+__all__ = ["can_read_row_by_row", "read_row_by_row", "repeated_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,21 @@ class _Planned(Planner):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         return self.made
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What a prompt has in common with one before it.
+
+    Attributes:
+        tokens: so many first ones.
+        row: of the batch, in which they stand.
+        padding: of that row.
+    """
+
+    tokens: int = 0
+    row: int = 0
+    padding: int = 0
 
 
 @dataclass(slots=True)
@@ -46,16 +63,24 @@ class _WholeLayer:
     keys: Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
     values: Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
 
-    def put(self, rows: slice, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a prompt `[1, g, m, d]` at the end of some rows; returns it as it lies there."""
+    def put(self, rows: slice, key: Tensor, value: Tensor) -> None:
+        """Store the last tokens of a prompt, `[1, g, m, d]`, at the end of some rows."""
         if not self.keys.numel():
             self.keys = key.new_zeros(self.rows, key.shape[1], self.columns, key.shape[3])
             self.values = value.new_zeros(self.rows, value.shape[1], self.columns, value.shape[3])
         padding = self.columns - key.shape[2]
         self.keys[rows, :, padding:] = key
         self.values[rows, :, padding:] = value
-        first = slice(rows.start, rows.start + 1)
-        return self.keys[first, :, padding:], self.values[first, :, padding:]
+
+    def copy(self, rows: slice, padding: int, beginning: _Beginning) -> None:
+        """Begin some rows with what another row begins with."""
+        source = slice(beginning.padding, beginning.padding + beginning.tokens)
+        for states in (self.keys, self.values):
+            states[rows, :, padding : padding + beginning.tokens] = states[beginning.row, :, source]
+
+    def row(self, index: int, columns: slice) -> tuple[Tensor, Tensor]:
+        """Keys and values of some columns of a row, as they lie there."""
+        return self.keys[index : index + 1, :, columns], self.values[index : index + 1, :, columns]
 
 
 class _AllStoredError(Exception):
@@ -67,25 +92,58 @@ class _OtherTokensError(Exception):
 
 
 class _RowLayer(DynamicLayer):
-    """What the model sees of a `_WholeLayer` while it reads one prompt: an empty cache layer."""
+    """What the model sees of a `_WholeLayer` while it reads one prompt, of which it has the first.
 
-    def __init__(self, whole: _WholeLayer, rows: slice, columns: int, *, last: bool) -> None:
+    Args:
+        whole: where keys and values go.
+        rows: that the prompt takes.
+        columns: of the prompt.
+        beginning: of the prompt, which is there already.
+        last: no later layer has a cache.
+    """
+
+    def __init__(
+        self, whole: _WholeLayer, rows: slice, columns: int, beginning: _Beginning, *, last: bool
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._whole = whole
         self._rows = rows
         self._columns = columns
+        self._new = columns - beginning.tokens
         self._last = last
+        if beginning.tokens:
+            padding = whole.columns - columns
+            whole.copy(rows, padding, beginning)
+            self.lazy_initialization(whole.keys, whole.values)
+            self.keys, self.values = whole.row(
+                rows.start, slice(padding, padding + beginning.tokens)
+            )
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        if key_states.shape[2] != self._columns:
+        if key_states.shape[2] != self._new:
             raise _OtherTokensError
         self.lazy_initialization(key_states, value_states)
-        self.keys, self.values = self._whole.put(self._rows, key_states, value_states)
+        self._whole.put(self._rows, key_states, value_states)
+        columns = slice(self._whole.columns - self._columns, None)
+        self.keys, self.values = self._whole.row(self._rows.start, columns)
         if self._last:
             raise _AllStoredError
         return self.keys, self.values
+
+
+def repeated_tokens(prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens of prompts, but for their last ones, that begin an earlier prompt too."""
+    return sum(_repeated(prompts, index)[0] for index in range(len(prompts)))
+
+
+def _repeated(prompts: Sequence[Sequence[int]], index: int) -> tuple[int, int]:
+    """How many first tokens an earlier prompt has too, at most, and which one."""
+    own = prompts[index][:-1]
+    counts = [sum(takewhile(bool, map(eq, own, other[:-1]))) for other in prompts[:index]]
+    most = max(counts, default=0)
+    return most, counts.index(most) if most else 0
 
 
 def can_read_row_by_row(model: PreTrainedModel, plan: AttentionPlan) -> bool:
@@ -111,6 +169,9 @@ def read_row_by_row(
     ``None`` where a wrapper of the model reads virtual tokens before each prompt (prompt tuning,
     prefix tuning): such a cache is not the prompts' alone.
 
+    Where the plan changes nothing, tokens at the beginning of a prompt that an earlier one begins
+    with are not read again.
+
     Memory beyond the cache is that of one prompt. A prompt that is long enough keeps a processor
     busy by itself; others beside it only push its numbers out of the processor's own caches.
 
@@ -128,15 +189,20 @@ def read_row_by_row(
         rows = slice(index * repeats, (index + 1) * repeats)
         layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
         prompt = TokenizedPrompt(input_ids=tuple(ids[:-1]), layout=layout)
+        tokens, earlier = (0, 0) if plan.layers else _repeated(prompts, index)
+        padding = columns - len(prompts[earlier]) + 1
+        beginning = _Beginning(tokens, earlier * repeats, padding)
         cache = Cache(
             layers=[
-                _RowLayer(whole, rows, len(prompt.input_ids), last=whole is wholes[-1])
+                _RowLayer(whole, rows, len(prompt), beginning, last=whole is wholes[-1])
                 for whole in wholes
             ]
         )
+        if tokens == len(prompt):
+            continue
         try:
             with applied(model, _Planned(plan.of_prompt(index)), [prompt]):
-                prompt_ids = torch.tensor([ids[:-1]], device=device)
+                prompt_ids = torch.tensor([ids[tokens:-1]], device=device)
                 model(input_ids=prompt_ids, past_key_values=cache, use_cache=True)
         except _AllStoredError:
             continue

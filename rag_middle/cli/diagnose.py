@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +43,6 @@ from rag_middle.cli.options import (
 )
 from rag_middle.cli.spreading import Backend, check_backend, devices_of, start_workers
 from rag_middle.errors import ProfileFormatError
-from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import AnsweringWorkers, Diagnosis
@@ -64,7 +64,7 @@ _MEASUREMENT = (
     QUESTIONS_PANEL.flag(
         "positions",
         int,
-        5,
+        3,
         min=2,
         help="Positions of the gold document, or distances between several, spread evenly.",
     ),
@@ -78,7 +78,7 @@ _MEASUREMENT = (
     QUESTIONS_PANEL.flag(
         "orders",
         int,
-        3,
+        0,
         min=0,
         callback=_several_or_none,
         help="Shuffled orders, for the rate at which answers flip; 0: none.",
@@ -93,13 +93,6 @@ _MEASUREMENT = (
         "documents), random_filler (their words shuffled), question_first (the question before "
         "the documents too), long_gold (the gold document followed by the shuffled words of "
         "three others).",
-    ),
-    QUESTIONS_PANEL.flag(
-        "stop_early",
-        bool,
-        False,
-        help="Look at the answers from time to time, and ask no more questions once those "
-        "left could hardly change what is recommended.",
     ),
     QUESTIONS_PANEL.flag(
         "scoring",
@@ -124,7 +117,7 @@ _MEASUREMENT = (
     ),
     flag("max_batch_size", BatchSizeOption, 8),
 )
-"""Fields of `Measurement`, and two more: `grid` as it is written, and `stop_early`."""
+"""Fields of `Measurement`, with `grid` as it is written."""
 
 _RUNNING = (
     MODEL_PANEL.flag(
@@ -227,16 +220,10 @@ def diagnose(
 
     bundled = model is None if endpoint is None else is_served_reader(endpoint.name)
     # Before PyTorch is imported: the data is where mistakes are.
-    task, stop_early = chosen_task(**asked, bundled=bundled), measured.pop("stop_early")
+    task = chosen_task(**asked, bundled=bundled)
     layout = task.layout(measured["positions"])
     if layout is None:
         require_gold_documents(task)
-    elif stop_early:
-        raise typer.BadParameter(
-            "it is the difference between positions that decides, and this task has none: "
-            "leave it out.",
-            param_hint="--stop-early",
-        )
     # Refuses what there is too little of.
     items, repeated = task.distinct_items(measured["limit"], measured["seed"])
     from rag_middle.evaluation import (
@@ -250,11 +237,10 @@ def diagnose(
     )
     from rag_middle.evaluation import diagnose as run_diagnosis
     from rag_middle.evaluation.charts import require_library
-    from rag_middle.evaluation.conclusions import MIN_QUESTIONS, notes_on_gold
+    from rag_middle.evaluation.conclusions import notes_on_gold
     from rag_middle.evaluation.diagnosis import default_methods
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport, run_notes
-    from rag_middle.evaluation.stopping import looks
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
     from rag_middle.evaluation.wrong_answers import repeated_note
 
@@ -269,13 +255,6 @@ def diagnose(
         tell("Warning", "yellow", repeated_note(repeated))
     for note in notes_on_gold(items):
         tell("Warning", "yellow", note)
-    if stop_early and len(looks(len(items))) == 1:
-        tell(
-            "Note",
-            "yellow",
-            f"--stop-early has no effect on {counted(len(items), 'question')}: it first looks "
-            f"after {MIN_QUESTIONS}, if more than a quarter of all are still to be asked.",
-        )
     shown = {"command": command_line()}
     with (
         cpu_threads(running.get("threads")),
@@ -290,7 +269,11 @@ def diagnose(
         options: dict[str, Any] = {
             "records": out / "records.jsonl",
             "progress": progress,
-            "estimated": tell_time,
+            "estimated": partial(
+                tell_time,
+                shorter="a lower --limit, --documents or --positions, fewer --methods, or "
+                "--score-by likelihood",
+            ),
             "planned": None if endpoint is None else tell_work(endpoint),
             "workers": team,
         }
@@ -301,7 +284,6 @@ def diagnose(
                 names,
                 measurement,
                 calibrated=_calibrated(),
-                stop_early=stop_early,
                 interim=InterimReport(out, seconds=refresh, **shown) if refresh else None,
                 **options,
             )

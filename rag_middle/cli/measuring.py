@@ -38,6 +38,7 @@ QUESTIONS_PANEL = Panel("Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
 _NONE_RELEVANT = "none_relevant"
 _READER_DOCUMENTS = 20
+_LONG = 60  # seconds, from which on a run's options are named
 
 ModelOption = Annotated[
     str | None,
@@ -165,8 +166,14 @@ def chosen_task(
     return make_task(task, options)
 
 
-def tell_time(seconds: float, answers: int) -> None:
-    """Say how long a run will take, from the pace of its first batches."""
+def tell_time(seconds: float, answers: int, *, shorter: str = "") -> None:
+    """Say how long a run will take, from the pace of its first answers.
+
+    Args:
+        seconds: at most.
+        answers: still to come.
+        shorter: what makes it less.
+    """
     if seconds < 90:
         took = f"{max(1, round(seconds)):,} second{'' if round(seconds) <= 1 else 's'}"
     elif seconds < 5400:
@@ -174,6 +181,8 @@ def tell_time(seconds: float, answers: int) -> None:
     else:
         took = f"{seconds / 3600:.1f} hours"
     message = f"at most about {took} for {answers:,} more answers, by the pace of the first ones."
+    if shorter and seconds >= _LONG:
+        message += f" To shorten it: {shorter}."
     tell("Cost", "dim", message)
 
 

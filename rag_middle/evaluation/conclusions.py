@@ -493,7 +493,7 @@ def order_free_note(method: MethodSummary) -> str | None:
     )
     changed = method.consistency.changed
     if changed.exact:
-        return f"{proven} In the orders asked here, no answer changed."
+        return f"{proven} Each question was asked once, and its answer stands at every position."
     return (
         f"{proven} In the orders asked here, answers to {percent(changed.value, digits=1)} of the "
         "questions changed: by rounding, where two words are about as probable, or because the "

@@ -58,7 +58,7 @@ def measure_costs(
     """Cost of each method, the unmodified model among them.
 
     Every prompt is answered under each method in turn, so that whatever slows the machine slows
-    all of them; the first prompt is answered once more beforehand, to warm up.
+    all of them; on a GPU the first prompt is answered once more beforehand, to warm up.
 
     Args:
         model: on the device that matters.
@@ -67,11 +67,12 @@ def measure_costs(
         options: of the prompts, such as ``template``.
     """
     samples: dict[str, list[_Sample]] = {method.label: [] for method in methods}
-    for index, prompt in enumerate([prompts[0], *prompts]):
+    if model.device.type == "cuda":
         for method in methods:
-            sample = _sample(model, method, prompt, options)
-            if index:
-                samples[method.label].append(sample)
+            _sample(model, method, prompts[0], options)
+    for prompt in prompts:
+        for method in methods:
+            samples[method.label].append(_sample(model, method, prompt, options))
     return {label: _cost(own, samples[BASELINE]) for label, own in samples.items()}
 
 

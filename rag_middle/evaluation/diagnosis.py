@@ -35,7 +35,6 @@ from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
-from rag_middle.evaluation.stopping import run_until_decided
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.trials import (
@@ -73,7 +72,7 @@ __all__ = [
 ]
 
 #: Methods that need nothing fitted to the model, in the order in which charts show them.
-UNCALIBRATED = ("pine", "ms_poe", "siw")
+UNCALIBRATED = ("pine", "rotor")
 
 #: Methods that ``rag-middle calibrate`` has a search for, each with settings that any model of a
 #: fitting build takes.
@@ -89,7 +88,7 @@ CALIBRATED: Mapping[str, Method] = MappingProxyType(
     }
 )
 
-_COST_PROMPTS = 3
+_COST_PROMPTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +113,8 @@ class Diagnosis:
         comparisons: how intervals of differences are corrected, in a sentence.
         notes: what the controls say, and other things to know.
         next_steps: what to do now.
-        left_out: methods that the model cannot take, or that were not asked to the end, with the
-            reason.
+        left_out: methods that the model cannot take, or that were dropped after the first
+            questions, with the reason.
         wrong: questions with the most wrong answers, with their documents.
         grid: the same with fewer documents, where the measurement has a grid.
     """
@@ -163,7 +162,6 @@ def diagnose(
     interim: InterimCallback | None = None,
     cost: bool = True,
     calibrated: Mapping[str, Profile] | None = None,
-    stop_early: bool = False,
     workers: AnsweringWorkers | None = None,
 ) -> Diagnosis:
     """Measure a model on a task by the position of the gold document, and say what to use.
@@ -173,7 +171,7 @@ def diagnose(
         task: one with gold documents.
         methods: what to try; by default those of `UNCALIBRATED` that the model can take, and what
             `fitted_presets` has for it. None by default where the model is behind an HTTP address.
-        measurement: how; by default 100 questions, five positions, three shuffled orders, controls.
+        measurement: how; by default 100 questions, three positions, controls.
         records: a file to keep answers in, and to continue from.
         progress: called with the number of answers so far and the number of all.
         estimated: called once with the seconds that the rest will take, and its number of answers.
@@ -182,7 +180,6 @@ def diagnose(
         cost: measure times and memory too, where the model's weights are here.
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
-        stop_early: ask until the question is decided, as `run_until_decided` does.
         workers: that answer, as in `run`.
 
     Raises:
@@ -190,13 +187,13 @@ def diagnose(
         RagMiddleError: as `rag_middle.evaluation.run` does.
     """
     require_gold_documents(task)
-    measurement = measurement or Measurement(orders=3, controls=True)
+    measurement = measurement or Measurement(positions=3, controls=True)
     check_measurement(task, methods or (), measurement)
     left_out: dict[str, str] = {}
     here = model if isinstance(model, RagMiddleModel) else None
     if methods is None:
         methods, left_out = default_methods(model)
-    results = (run_until_decided if stop_early else run)(
+    results = run(
         model,
         task,
         methods,
@@ -207,6 +204,7 @@ def diagnose(
         planned=planned,
         workers=workers,
         interim=interim,
+        drop_collapsed=True,
     )
     costs, ratios = None, {}
     if cost and here is not None:
@@ -247,14 +245,14 @@ def diagnose(
             *notes_on_gold(results.items),
             *notes(summary, shape, curves),
             *searched_notes(results),
-            *_run_notes(task, results, measurement, here),
+            *_run_notes(task, results, here),
         ),
         next_steps=next_steps(
             recommendation,
             advice,
             _attempts(here, task, results, recommendation, calibrated or {}),
         ),
-        left_out=left_out | _not_asked_on(results),
+        left_out=left_out | {**results.left_out},
         wrong=wrong_answers(results),
         grid=grid_of(results),
     )
@@ -293,7 +291,7 @@ def _attempts(
         method: name for method, name in {**presets, **profiles}.items() if method not in tried
     }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
-    failed |= {label for label, asked in results.left_out.items() if asked}
+    failed |= {*results.left_out}
     done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
     return Attempts(
         all_asked=_all_asked(task, results),
@@ -338,9 +336,7 @@ def searched_notes(results: Results) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _run_notes(
-    task: Task, results: Results, measurement: Measurement, model: RagMiddleModel | None
-) -> tuple[str, ...]:
+def _run_notes(task: Task, results: Results, model: RagMiddleModel | None) -> tuple[str, ...]:
     """How the run was made, where that bears on its figures; `model` is None as in `_attempts`."""
     texts = []
     voting = [labelled.label for labelled in results.methods if labelled.method.votes]
@@ -349,13 +345,6 @@ def _run_notes(
             f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
             "an HTTP address gives no probabilities of tokens to combine."
         )
-    stopped = measurement.limit not in (None, results.measurement.limit)
-    if stopped and not _all_asked(task, results):
-        texts.append(
-            f"Stopped after {len(results.items)} of at most {measurement.limit} questions: those "
-            "left could hardly change what is recommended. Values at positions are rougher than "
-            "with all of them."
-        )
     if getattr(task, "distractors", None) == "contradicting":
         texts.append(
             "Another document states another value of what is asked for, and counts as wrong: a "
@@ -363,16 +352,6 @@ def _run_notes(
             "believes."
         )
     return tuple(texts)
-
-
-def _not_asked_on(results: Results) -> dict[str, str]:
-    """Why methods were not asked to the end, by label."""
-    return {
-        label: f"not asked beyond {counted(asked, 'question')}, after which it was unlikely to help"
-        if asked
-        else "not asked, since the positions of the unmodified model were not found to differ"
-        for label, asked in results.left_out.items()
-    }
 
 
 # -- which methods to try -------------------------------------------------------------------------

@@ -101,6 +101,8 @@ class Records:
         self._file = file
         self._records: dict[Key, Record] = {}
         self._methods: dict[str, str] = {}
+        #: Why no further questions are asked under a method, by label.
+        self.dropped: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records.values())
@@ -129,6 +131,12 @@ class Records:
                 f"Earlier records call {earlier} {label!r}; now it is {method}. Give the method "
                 "another label, or write to another file."
             )
+
+    def drop(self, label: str, reason: str) -> None:
+        """Say that no further questions are asked under a method."""
+        self.dropped[label] = reason
+        method = self._methods[label]
+        self._write([{"kind": "method", "label": label, "method": method, "dropped": reason}])
 
     def add(self, records: Iterable[Record]) -> None:
         """Keep records; those in a file are on disk when this returns.
@@ -182,6 +190,8 @@ class Records:
                     if not isinstance(label, str) or not isinstance(method, str):
                         raise TypeError(f"the method {label!r} is {method!r}")
                     self._methods[label] = method
+                    if "dropped" in fields:
+                        self.dropped[label] = str(fields["dropped"])
                 else:
                     record = Record(**fields)
                     _check_values(record, metrics, generated)

@@ -201,8 +201,7 @@ class Results:
         model: what tells the model from others.
         software: versions and device.
         confidence: of gaps, and of all differences together.
-        left_out: methods that were not asked to the end (`run_until_decided`), by label, with the
-            number of questions that they were asked.
+        left_out: methods that were dropped after the first questions, by label, with the reason.
         repeated: questions that were left out, since the data had them before.
     """
 
@@ -214,7 +213,7 @@ class Results:
     model: Mapping[str, Any]
     software: Mapping[str, str]
     confidence: float = CONFIDENCE
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     repeated: int = 0
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +22,7 @@ from rag_middle.evaluation.measurement import (
 )
 from rag_middle.evaluation.records import Key, Record, Records, open_records
 from rag_middle.evaluation.results import Results
+from rag_middle.evaluation.screening import SCREENED, collapse
 from rag_middle.evaluation.tasks import Task
 from rag_middle.generation import MethodLike, RagMiddleModel, Score, TextGenerator
 from rag_middle.methods import Method
@@ -39,7 +40,7 @@ __all__ = [
     "run",
 ]
 
-#: Called with the number of answers so far and the number of all.
+#: Called with the number of prompts answered so far and the number of all.
 ProgressCallback = Callable[[int, int], None]
 
 #: Called with the seconds that the answers still missing will take, and their number.
@@ -54,6 +55,7 @@ InterimCallback = Callable[[Results, int], None]
 PlanCallback = Callable[[Sequence[tuple[ContextPrompt, Method]], int], None]
 
 _BATCHES_PER_WRITE = 4
+_TIMED = 10  # answers, of all methods together, by whose pace the time of the rest is estimated
 _DECIDING = ("rag-middle", "torch", "transformers")  # other versions may answer otherwise
 
 
@@ -69,11 +71,14 @@ def run(
     planned: PlanCallback | None = None,
     workers: AnsweringWorkers | None = None,
     interim: InterimCallback | None = None,
+    drop_collapsed: bool = False,
 ) -> Results:
     """Measure methods on a task.
 
     Answers already in `records` are not asked for again, so a run that was killed continues where
-    it stopped, and one with more questions, positions or methods adds to an earlier one.
+    it stopped, and one with more questions, positions or methods adds to an earlier one. The same
+    prompt is asked once under a method, and so are all orders of its documents under an order-free
+    one: the answer is recorded under every condition that it holds for.
 
     Args:
         model: its own method is not used. One behind an HTTP address
@@ -84,13 +89,16 @@ def run(
             answers.
         records: a file to keep answers in, and to continue from.
         progress: called after every few batches.
-        estimated: called once, after a first batch under each method has been timed. The longest
-            prompts are asked first, so the rest takes rather less.
+        estimated: called once, after a few answers under each method, at most ten in all, have
+            been timed. The longest prompts are asked first, so the rest takes rather less.
         planned: called once before the first prompt is asked, where any is missing; what it raises
             ends the run.
         workers: that answer, each with the same model (`Answering`), instead of `model` itself.
             Batches are the same ones; what can change last digits is another number of threads.
         interim: called after every few batches, as soon as there is something to show.
+        drop_collapsed: ask no further questions under methods that make right answers unlikely
+            (`rag_middle.evaluation.screening`), where log-likelihoods can be had. They are in
+            `Results.left_out`.
 
     Raises:
         WorkerError: workers ended again and again.
@@ -148,38 +156,74 @@ def run(
     with kept as answers:
         for entry in labelled:
             answers.declare(entry.label, repr(entry.method))
-        missing = [trial for trial in trials if trial.key not in answers]
         if measurement.scoring == "generation":
             _score_thinking(model, task, measurement, trials, answers)
+        dropped = {
+            entry.label: answers.dropped[entry.label]
+            for entry in labelled
+            if drop_collapsed and entry.label in answers.dropped
+        }
+        distinct = _distinct([t for t in trials if t.method.label not in dropped], answers)
+        missing = [trial for trial in distinct if trial.key not in answers]
         _check_lengths(model, task, measurement, missing)
         if planned and missing:
             asking = [(trial.prompt, trial.method.method) for trial in missing]
             planned(asking, _room(measurement, task))
-        asked = len(trials) - len(missing)
 
         def results_of(measured: Measurement, complete: Sequence[_Trial]) -> Results:
             included = {trial.item.id for trial in complete}
             return Results(
                 task=task,
                 measurement=measured,
-                methods=labelled,
+                methods=tuple(entry for entry in labelled if entry.label not in dropped),
                 items=tuple(item for item in items if item.id in included),
                 records={trial.key: answers[trial.key] for trial in complete},
                 model=identity["model"],
                 software=software,
+                left_out=dict(dropped),
                 repeated=repeated,
             )
 
         # Shorter prompts are asked last, so that no question has its controls before the end.
         reduced = replace(measurement, controls=False, changes=(), grid=())
         names = {condition.name for condition in reduced.conditions(task)}
-        shown = [trial for trial in trials if trial.condition.name in names]
+
+        def kept_trials() -> list[_Trial]:
+            return [trial for trial in trials if trial.method.label not in dropped]
 
         def show_interim() -> None:
+            shown = [trial for trial in kept_trials() if trial.condition.name in names]
             waiting = {trial.item.id for trial in shown if trial.key not in answers}
             complete = [trial for trial in shown if trial.item.id not in waiting]
             if interim and len(items) - len(waiting) > 1:
                 interim(results_of(reduced, complete), len(items))
+
+        screens = (
+            drop_collapsed
+            and task.by_likelihood
+            and isinstance(model, RagMiddleModel)
+            and len(items) > SCREENED
+        )
+
+        def screened() -> Collection[str]:
+            """Labels of methods to ask no further."""
+            conditions = replace(reduced, orders=0).conditions(task)
+            middle, first = conditions[len(conditions) // 2], {i.id for i in items[:SCREENED]}
+            asking: dict[str, list[_Trial]] = {}
+            for trial in distinct:
+                if trial.item.id in first and trial.answers(middle):
+                    asking.setdefault(trial.method.label, []).append(trial)
+            waiting = {trial.method.label for trial in missing if trial.key not in answers}
+            scored = {
+                label: _log_likelihoods(model, task, measurement, asking[label], answers, workers)
+                for label in (BASELINE, *(waiting - {BASELINE}))
+                if waiting - {BASELINE}
+            }
+            for label, own in scored.items():
+                if reason := collapse(scored[BASELINE], own):
+                    answers.drop(label, reason)
+                    dropped[label] = reason
+            return dropped
 
         _ask(
             model,
@@ -187,13 +231,14 @@ def run(
             measurement,
             missing,
             answers,
-            asked,
+            len(distinct) - len(missing),
             progress,
             estimated,
             workers,
             show_interim if interim else None,
+            screened if screens else None,
         )
-        return results_of(measurement, trials)
+        return results_of(measurement, kept_trials())
 
 
 def _prompt(
@@ -279,20 +324,58 @@ def local(model: TextGenerator, what: str) -> RagMiddleModel:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One prompt to ask."""
+    """One prompt to ask.
+
+    Attributes:
+        also: other conditions that its answer holds for.
+    """
 
     item: Item
     condition: Condition
     method: LabelledMethod
     prompt: ContextPrompt
+    also: tuple[Condition, ...] = ()
 
     @property
     def key(self) -> Key:
         return self.method.label, self.condition.name, self.item.id
 
-    def record(self, **fields: Any) -> Record:
-        method, condition, item = self.key
-        return Record(method=method, condition=condition, item=item, **fields)
+    @property
+    def sent(self) -> Hashable:
+        """What all prompts have in common that have the same answer."""
+        documents = [repr(document) for document in self.prompt.documents]
+        if self.method.method.order_free:
+            documents.sort()
+        rest = self.prompt.prefix, self.prompt.suffix, self.prompt.separator
+        return self.method.label, self.item.id, *rest, *documents
+
+    def answers(self, condition: Condition) -> bool:
+        """Whether its answer holds for a condition."""
+        return condition in (self.condition, *self.also)
+
+    def records(self, **fields: Any) -> list[Record]:
+        """A record for each condition."""
+        method, _, item = self.key
+        return [
+            Record(method=method, condition=condition.name, item=item, **fields)
+            for condition in (self.condition, *self.also)
+        ]
+
+
+def _distinct(trials: Sequence[_Trial], answers: Records) -> list[_Trial]:
+    """One trial for all that have the same answer, whose recorded answers are completed."""
+    alike: dict[Hashable, list[_Trial]] = {}
+    for trial in trials:
+        alike.setdefault(trial.sent, []).append(trial)
+    for same in alike.values():
+        recorded = next((answers[trial.key] for trial in same if trial.key in answers), None)
+        if recorded is not None:
+            missing = [trial for trial in same if trial.key not in answers]
+            answers.add(replace(recorded, condition=trial.condition.name) for trial in missing)
+    return [
+        replace(first, also=tuple(trial.condition for trial in others))
+        for first, *others in alike.values()
+    ]
 
 
 def _room(measurement: Measurement, task: Task) -> int:
@@ -333,18 +416,22 @@ def _ask(
     estimated: EstimateCallback | None,
     workers: AnsweringWorkers | None,
     show_interim: Callable[[], None] | None,
+    screened: Callable[[], Collection[str]] | None,
 ) -> None:
     """Add the missing answers to those that are `done`."""
     by_method: dict[str, list[_Trial]] = {}
-    # The longest first, so that the time left is not underestimated.
-    for trial in sorted(missing, key=lambda trial: -len(trial.prompt.text)):
+    # The longest first, so that the time left is not underestimated. Prompts of a question follow
+    # one another: they begin alike, and what they have in common is read once.
+    for trial in sorted(missing, key=lambda trial: (-len(trial.prompt.text), trial.item.id)):
         by_method.setdefault(trial.method.label, []).append(trial)
     total = done + len(missing)
     if progress:
         progress(done, total)
-    # Of the first round, which is timed; where workers load their models in it, the second one is.
-    size = measurement.max_batch_size * (workers.count if workers else 1)
-    growth, is_timed = _BATCHES_PER_WRITE, workers is None
+    batches = measurement.max_batch_size * (workers.count if workers else 1)
+    size = min(batches, max(1, _TIMED // max(1, len(by_method))))
+    is_timed = workers is None
+    if workers:  # they load their models in the first round, so the second one is timed
+        size = batches
     while by_method:
         seconds = 0.0  # that the rest will take
         # Methods take turns, so that whatever slows the machine meanwhile slows all of them.
@@ -355,16 +442,45 @@ def _ask(
             pace = (perf_counter() - start) / len(trials[:size])
             done += len(trials[:size])
             del trials[:size]
-            seconds += pace * len(trials)
+            seconds += pace * (len(trials) + (SCREENED if screened else 0))
             if progress:
                 progress(done, total)
             if show_interim:
                 show_interim()
-        by_method = {label: trials for label, trials in by_method.items() if trials}
-        if estimated and by_method and is_timed:
+        if estimated and is_timed and done < total:
             estimated(seconds, total - done)
             estimated = None
-        size, growth, is_timed = size * growth, 1, True
+        if screened and done < total:
+            for label in screened():
+                total -= len(by_method.pop(label, ()))
+            by_method = {
+                label: [trial for trial in trials if trial.key not in answers]
+                for label, trials in by_method.items()
+            }
+            done = total - sum(map(len, by_method.values()))
+            screened = None
+        by_method = {label: trials for label, trials in by_method.items() if trials}
+        size, is_timed = batches * _BATCHES_PER_WRITE, True
+
+
+def _log_likelihoods(
+    model: TextGenerator,
+    task: Task,
+    measurement: Measurement,
+    trials: Sequence[_Trial],
+    answers: Records,
+    workers: AnsweringWorkers | None,
+) -> list[float]:
+    """Of the right answers under one method, in the order of the items' ids."""
+    by_likelihood = replace(measurement, scoring="likelihood", metric=None, max_new_tokens=None)
+    keeps = measurement.scoring == "likelihood"
+    found = {t.item.id: answers[t.key] for t in trials if keeps and t.key in answers}
+    missing = [trial for trial in trials if trial.item.id not in found]
+    for records in _answered(model, task, by_likelihood, missing, workers) if missing else ():
+        found[records[0].item] = records[0]
+        if keeps:
+            answers.add(records)
+    return [record.scores["log_likelihood"] for _, record in sorted(found.items())]
 
 
 def _answered(
@@ -374,7 +490,7 @@ def _answered(
     trials: list[_Trial],
     workers: AnsweringWorkers | None,
 ) -> Iterator[list[Record]]:
-    """Records of trials under one method, as they come: answers may have been paid for."""
+    """Records of each trial under one method, as they come: answers may have been paid for."""
     options: dict[str, Any] = {
         "method": trials[0].method.method,
         "max_batch_size": measurement.max_batch_size,
@@ -400,16 +516,14 @@ def _answered(
             withheld = reply.finish_reason == "content_filter"
             said = answer_after_thinking(text, begun=begun)
             scores = dict(task.scores(trial.item, trial.condition, said or ""))
-        yield [
-            trial.record(
-                scores=scores,
-                answer=text,
-                prompt_tokens=prompt_tokens,
-                applied=reply.applied,
-                withheld=withheld,
-                unfinished=said is None,
-            )
-        ]
+        yield trial.records(
+            scores=scores,
+            answer=text,
+            prompt_tokens=prompt_tokens,
+            applied=reply.applied,
+            withheld=withheld,
+            unfinished=said is None,
+        )
 
 
 def _score_thinking(

@@ -23,6 +23,7 @@ from rag_middle.attention import (
     puts_virtual_tokens,
     read_row_by_row,
     reading,
+    repeated_tokens,
     turn,
 )
 from rag_middle.errors import UnsupportedGenerationError
@@ -44,6 +45,8 @@ __all__ = [
 
 #: Tokens from which on a prompt keeps a CPU busy by itself. A GPU was not measured.
 _LONG_PROMPT = 1024
+#: Tokens of a batch that need not be read again, from which on its prompts are read one by one.
+_REPEATED = 256
 
 
 class TokenScores(NamedTuple):
@@ -83,15 +86,16 @@ def prefilled_cache(
         None where the whole prompts shall go through the model together.
     """
     cache = with_documents(documents, model, method, batch.prompts, beams)
-    if cache is not None or not method.combines:
+    device, shortest = input_device(model), min(map(len, batch.prompts))
+    if cache is not None or device.type != "cpu" or shortest < 2:
         return cache
-    device = input_device(model)
-    if device.type != "cpu" or min(map(len, batch.prompts)) < _LONG_PROMPT:
+    rows = [prompt.input_ids for prompt in batch.prompts]
+    long_branches = method.combines and shortest >= _LONG_PROMPT
+    if not long_branches and repeated_tokens(rows) < _REPEATED:
         return None
     plan = method.plan(batch.prompts, model_traits(model))
-    if not can_read_row_by_row(model, plan):
+    if (plan.layers and not long_branches) or not can_read_row_by_row(model, plan):
         return None
-    rows = [prompt.input_ids for prompt in batch.prompts]
     return read_row_by_row(model, plan, rows, device, beams)
 
 

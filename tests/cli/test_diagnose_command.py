@@ -87,8 +87,6 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     assert (tmp_path / "evaluation-grid.png").exists()
     refused = run("diagnose", "-m", model, "--hops", 2, "--grid", "5,10", *out)
     assert "no --grid" in refused.err
-    early = run("diagnose", "-m", model, "--hops", 2, "--stop-early", *out)
-    assert early.status == 2
     absent = ("--distractors", "none_relevant", "--abstention", "pass", "--methods", "none")
     shown = run("diagnose", "-m", model, *few, *absent, "--out", tmp_path / "absent", "--json")
     assert shown.json["abstentions"]["none"]["false"]["value"] == 1
@@ -221,16 +219,17 @@ def test_prompts_that_do_not_fit_name_the_flag(run: Run, model: Path, tmp_path: 
     assert "--documents" in shown.err
 
 
-def test_a_long_run_says_how_long_and_a_short_one_that_stopping_early_does_nothing(
-    run: Run, model: Path, tmp_path: Path
+def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = run(
-        *("diagnose", "-m", model, *FEW, "--batch-size", 2, "--methods", "none", "--stop-early"),
-        *("--out", tmp_path),
-    )
-    assert "--stop-early has no effect on 2 questions" in shown.err
+    few = ("diagnose", "-m", model, *FEW, "--batch-size", 2, "--methods", "none")
+    shown = run(*few, "--out", tmp_path / "short")
     assert "Cost: at most about" in shown.err
     assert "more answers" in shown.err
+    assert "To shorten it" not in shown.err
+    monkeypatch.setattr(measuring, "_LONG", 0)
+    shown = run(*few, "--out", tmp_path / "long")
+    assert "To shorten it: a lower --limit, --documents or --positions" in shown.err
 
 
 def test_threads_are_no_more_than_processors_that_are_not_busy(

@@ -24,7 +24,6 @@ from rag_middle.evaluation import (
     task_for_file,
     write_evaluation,
 )
-from rag_middle.evaluation.stopping import looks, run_until_decided
 from rag_middle.evaluation.wrong_answers import missing_answers
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import reader_path
@@ -340,23 +339,6 @@ def test_a_limit_counts_questions_and_not_repetitions(
         f"Town {n} lies on a." for n in range(kept)
     ]
     assert left_out == repeated
-
-
-def test_stopping_early_looks_at_so_many_different_questions(tmp_path: Path) -> None:
-    data = tmp_path / "questions.jsonl"
-    gold = {"question": "Which?", "answers": ["a"], "distractors": ["x", "y"]}
-    lines = [json.dumps({**gold, "gold": f"Town {n} lies on a."}) for n in range(60)]
-    data.write_text("".join(f"{line}\n" * 4 for line in lines), "utf-8")
-    asked: list[int] = []
-    with serving(saying("a")) as server:
-        results = run_until_decided(
-            EndpointModel(server.url),
-            task_for_file(data),
-            measurement=Measurement(positions=2, limit=240),
-            interim=lambda so_far, most: asked.append(most),
-        )
-    assert len(results.items) in {count for count, _ in looks(60)}
-    assert set(asked) <= {60}
 
 
 def test_text_in_parts_is_read() -> None:

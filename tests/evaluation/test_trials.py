@@ -29,11 +29,14 @@ from rag_middle.evaluation import (
     run,
     task_for_file,
 )
+from rag_middle.evaluation.measurement import Scoring
 from rag_middle.evaluation.report import evaluation_page
+from rag_middle.evaluation.screening import collapse
+from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.questions import Distractors, OwnQuestions
 from rag_middle.files import expanded, write_files
-from rag_middle.generation import RagMiddleModel
-from tests.evaluation.fake_models import fake_reader
+from rag_middle.generation import RagMiddleModel, Score
+from tests.evaluation.fake_models import FakeReader, fake_reader
 
 TASK = InventedDocuments(documents=4)
 HOW = Measurement(limit=6, positions=3, orders=2, controls=True, max_batch_size=2)
@@ -53,14 +56,18 @@ def answers_in(path: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_question_is_asked_under_every_method_and_condition(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, u_shape)
-    results = run(fake, TASK, ["pine"], HOW)
-    conditions = ["position:0", "position:1", "position:3", "order:0", "order:1"]
+    task = InventedDocuments(documents=6)
+    fake = fake_reader(model, task, u_shape)
+    results = run(fake, task, ["pine"], HOW)
+    conditions = ["position:0", "position:2", "position:5", "order:0", "order:1"]
     asked = Counter((method, condition) for method, condition, _ in results.records)
     expected = {(m, c): 6 for m in ("none", "pine") for c in conditions}
     controls = {("none", "gold_only"): 6, ("none", "closed_book"): 6}
     assert asked == expected | controls
-    assert fake.asked == sum(asked.values())
+    assert fake.asked == sum(asked.values()) - 6 * (len(conditions) - 1)  # PINE: once per question
+    for item in results.items:
+        of_pine = [results.records["pine", condition, item.id] for condition in conditions]
+        assert len({record.answer for record in of_pine}) == 1
 
 
 def test_results_so_far_are_those_of_complete_questions(
@@ -154,8 +161,10 @@ def test_a_killed_run_continues_without_a_repeated_record(
     keys = answers_in(path)
     assert len(keys) == len(set(keys)) == len(whole.records)
     assert continued.records == whole.records
-    assert reported[0] == (stopped_at, len(whole.records))
-    assert reported[-1] == (len(whole.records), len(whole.records))
+    (done, total), last = reported[0], reported[-1]
+    assert 20 < done <= stopped_at  # answers, of which one may be recorded several times
+    assert last == (total, total)
+    assert total < len(whole.records)
 
 
 def test_more_questions_add_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path) -> None:
@@ -395,18 +404,115 @@ def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(
     assert asked == []
 
 
-def test_the_time_of_the_rest_is_told_once_after_a_batch_of_each_method(
+def test_the_time_of_the_rest_is_told_once_within_ten_answers(
     model: RagMiddleModel,
 ) -> None:
     fake = fake_reader(model, TASK, u_shape)
     estimates: list[tuple[float, int]] = []
-    how = Measurement(limit=5, positions=2, max_batch_size=4)
-    run(fake, TASK, ["pine"], how, estimated=lambda *estimate: estimates.append(estimate))
+    how = Measurement(limit=8, positions=2, max_batch_size=8)
+    asked: list[int] = []
+
+    def estimated(seconds: float, missing: int) -> None:
+        asked.append(fake.asked)
+        estimates.append((seconds, missing))
+
+    run(fake, TASK, ["siw", "ms_poe"], how, estimated=estimated)
     [(seconds, missing)] = estimates
     assert seconds > 0
-    assert missing == 2 * 5 * 2 - 2 * 4
+    assert asked == [3 * 3]
+    assert missing == 3 * 8 * 2 - 3 * 3
     run(fake, TASK, [], Measurement(limit=1), estimated=lambda *e: estimates.append(e))
     assert len(estimates) == 1  # it was over by then
+
+
+def test_an_order_free_method_is_asked_once_per_question(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    how = Measurement(limit=4, positions=3, grid=(2,))
+    total: list[int] = []
+    results = run(
+        fake, TASK, ["pine"], how, records=path, progress=lambda _, count: total.append(count)
+    )
+    # Under PINE once among four documents and once among two.
+    assert fake.asked == total[-1] == 4 * (3 + 2) + 4 * 2
+    assert results.curves()["pine"].gap.exact
+    # More orders of the same documents: what was answered stands for them.
+    results = run(fake, TASK, ["pine"], replace(how, positions=4, orders=2), records=path)
+    assert fake.asked <= total[-1] + 4 * (1 + 2)
+    assert len(results.records) == 2 * 4 * (4 + 2 + 2)
+
+
+def collapsing(
+    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, task: Task
+) -> tuple[FakeReader, Counter[str]]:
+    """Under Ms-PoE right answers are unlikely; counts what is scored by method."""
+    fake, scored = fake_reader(model, task, u_shape), Counter[str]()
+
+    def score_batch(prompts: Any, targets: Any, *, method: Any, **options: Any) -> list[Score]:
+        scored[method.name] += len(prompts)
+        worse = 8.0 if method.name == "ms_poe" else 1.0
+        return [
+            Score(
+                token_ids=(1,),
+                log_probabilities=(-worse - index / 10,),
+                is_greedy=False,
+                prompt_tokens=10,
+                method=method.name,
+                applied=True,
+            )
+            for index in range(len(prompts))
+        ]
+
+    monkeypatch.setattr(fake, "score_batch", score_batch)
+    return fake, scored
+
+
+@pytest.mark.parametrize("scoring", ["generation", "likelihood"])
+def test_a_method_under_which_right_answers_become_unlikely_is_dropped(
+    model: RagMiddleModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scoring: Scoring,
+) -> None:
+    fake, scored = collapsing(model, monkeypatch, TASK)
+    how = Measurement(limit=20, positions=3, scoring=scoring)
+    options: Any = {"records": tmp_path / "records.jsonl", "drop_collapsed": True}
+    results = run(fake, TASK, ["siw", "ms_poe"], how, **options)
+    assert [entry.label for entry in results.methods] == ["none", "siw"]
+    [(label, reason)] = results.left_out.items()
+    assert label == "ms_poe"
+    assert reason.startswith("dropped after 5 questions: the log-likelihood of the right answer")
+    assert results.compared == 2
+    assert {key[0] for key in results.records} == {"none", "siw"}
+    if scoring == "generation":
+        assert scored == {"none": 5, "siw": 5, "ms_poe": 5}
+    else:  # nothing is asked for twice
+        assert scored["none"] == scored["siw"] == 20 * 3
+        assert 5 <= scored["ms_poe"] <= 5 + 3
+    asked, before = fake.asked, scored.total()
+    again = run(fake, TASK, ["siw", "ms_poe"], how, **options)
+    assert (fake.asked, scored.total()) == (asked, before)
+    assert again.records == results.records
+    assert again.left_out == results.left_out
+    del options["drop_collapsed"]
+    everything = run(fake, TASK, ["siw", "ms_poe"], how, **options)
+    assert [entry.label for entry in everything.methods] == ["none", "siw", "ms_poe"]
+
+
+@pytest.mark.parametrize(
+    ("own", "drops"),
+    [
+        ((-9.0, -8.0, -22.0, -9.5, -8.0), True),  # one question is hard anyway
+        ((-9.0, -8.0, -20.0, -3.0, -1.0), False),  # by chance, perhaps
+        ((-4.0, -5.0, -22.0, -6.0, -4.0), False),  # worse, and not by much
+        ((-1.0, -1.0, -9.0, -1.0, -1.0), False),
+    ],
+)
+def test_only_a_collapse_beyond_chance_counts(own: tuple[float, ...], drops: bool) -> None:
+    base = (-2.0, -3.0, -21.0, -4.0, -2.0)
+    assert (collapse(base, own) is not None) == drops
 
 
 def test_a_position_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:

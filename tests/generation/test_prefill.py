@@ -11,11 +11,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt
-from rag_middle.attention import model_traits, read_row_by_row
+from rag_middle.attention import AttentionPlan, model_traits, read_row_by_row
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel, forward
 from rag_middle.generation.forward import prompt_logits
-from rag_middle.methods import SIW, AttentionBuckets, Compose, Method, Permutation, RoToR
+from rag_middle.methods import (
+    SIW,
+    AttentionBuckets,
+    Compose,
+    Method,
+    NoMethod,
+    Permutation,
+    RoToR,
+)
 from rag_middle.tokens import TokenizedPrompt
 from tests.adapters import PromptTuned
 from tests.conftest import FamilyModel
@@ -217,3 +225,53 @@ def test_a_cache_that_the_models_own_config_asks_for_is_not_prefilled(
     found = model.generate(prompt, method=BUCKETS, max_new_tokens=4)
     assert found.token_ids == expected
     assert rows_read == [3]
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.one_in(5)
+def test_a_beginning_that_prompts_share_is_read_once(
+    name: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch, rows_read: list[int]
+) -> None:
+    monkeypatch.setattr(forward, "_REPEATED", 1)
+    model = family_model(name)
+    prompt = assembled(6, 9, 4)
+    prompts = [prompt.select(order) for order in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (0, 1), (0, 1))]
+    scored = forward.continuation_log_probabilities(
+        model, [[each] for each in prompts], [(5, 6)] * 5, NoMethod()
+    )
+    assert rows_read == ([] if name in READ_TOGETHER else [5])
+    alone = [
+        forward.continuation_log_probabilities(model, [[each]], [(5, 6)], NoMethod())[0]
+        for each in prompts
+    ]
+    for together, apart in zip(scored, alone, strict=True):
+        assert together.log_probabilities == pytest.approx(
+            apart.log_probabilities,
+            abs=10 * CLOSE,  # of numbers around 10
+        )
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_answers_to_prompts_that_begin_alike_are_those_of_each_alone(
+    beams: int, model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, rows_read: list[int]
+) -> None:
+    documents = [f"Document {name} says that {name} is {name}." for name in "abcdefgh"]
+    orders = [documents, [*documents[:4], *documents[:3:-1]], documents[::-1], documents[:6]]
+    prompts = [ContextPrompt("Read. ", order, "What is a?") for order in orders]
+    together = generated(model, prompts, NoMethod(), beams)
+    assert rows_read == [4 * beams]
+    alone = [generated(model, [prompt], NoMethod(), beams)[0] for prompt in prompts]
+    assert together == alone
+    assert rows_read == [4 * beams]
+
+
+def test_only_what_follows_a_shared_beginning_goes_through_the_model(
+    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    layer = llama.model.layers[0]
+    hook = layer.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
+    prompts = [[*range(3, 20), 2], [*range(3, 15), 50, 51, 2], [*range(3, 15), 50, 52, 53]]
+    read_row_by_row(llama, AttentionPlan(), prompts, torch.device("cpu"))
+    hook.remove()
+    assert read == [17, 2, 1]
