@@ -130,9 +130,9 @@ class Answerer:
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
             if model is None:
-                from rag_middle.reader import reader_path
+                from rag_middle.small_model import default_model
 
-                model = reader_path()
+                model = default_model()
             folder = model
             with loading_errors(folder):
                 check_loading(**loading)

@@ -43,11 +43,10 @@ __all__ = [
     "show_facts",
     "show_sources",
     "stream_text",
-    "tell_of_reader",
+    "tell_of_default_model",
 ]
 
 RETRIEVAL_PANEL = Panel("Retrieval")
-_READS = "which works only on the demo corpus"
 OTHER_NAMES = {"folder": "--index"}
 """What the library calls otherwise."""
 
@@ -63,7 +62,7 @@ ModelOption = Annotated[
     MODEL_PANEL.option(
         "--model",
         "-m",
-        help=f"Directory or hub name. Default: the bundled reader, {_READS}.",
+        help="Directory or hub name. Default: SmolLM2-135M-Instruct, if it is here.",
     ),
 ]
 
@@ -148,7 +147,7 @@ def open_answerer(
         method: its name; None for the unmodified model, or what a server uses.
         docs: documents, or None for an index as it is.
         index: folder of the index, or None for the default one.
-        model: directory or hub name, or None for the bundled reader.
+        model: directory or hub name, or None for the default one.
         method_option: its parameters, as on the command line.
         prompt_template: file, or None for the model's own.
         max_file_mib: larger files are skipped.
@@ -195,17 +194,17 @@ def open_answerer(
             **how,
         )
     if model is None and endpoint is None and not quiet:
-        tell_of_reader()
+        tell_of_default_model()
     return answerer, done[0] if done else None
 
 
-def tell_of_reader() -> None:
+def tell_of_default_model() -> None:
     """Say on standard error which model answers where none was named."""
     tell(
         "Warning",
         "yellow",
-        f"answers come from the bundled reader, {_READS}: about others it writes nonsense. "
-        "Documents are found as they are for any model. Name one with --model.",
+        "answers come from SmolLM2-135M-Instruct, a very small model that is often wrong. "
+        "Documents are found as they are for any model. Name a larger one with --model.",
     )
 
 

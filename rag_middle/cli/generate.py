@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from rag_middle.cli.asking import ModelOption, show_facts, tell_of_reader
+from rag_middle.cli.asking import ModelOption, show_facts, tell_of_default_model
 from rag_middle.cli.checks import check_generation, check_method
 from rag_middle.cli.console import JsonOption, console, print_json, print_text
 from rag_middle.cli.measuring import load
@@ -85,7 +85,7 @@ def generate(
     check_generation(options)
     loaded = load(model, method=method, method_options=method_options, **loading)
     if model is None and not as_json:
-        tell_of_reader()
+        tell_of_default_model()
     shown = contexts if show_tokens else []
     tokens = [loaded.encode(context, **shape_of(options)) for context in shown]
     if as_json:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.asking import ModelOption, tell_of_reader
+from rag_middle.cli.asking import ModelOption, tell_of_default_model
 from rag_middle.cli.checks import check_method
 from rag_middle.cli.console import tell
 from rag_middle.cli.measuring import load
@@ -154,7 +154,7 @@ def serve(
     def prepare() -> FastAPI:
         loaded = load(model, method=default[1], method_options=method_options, **loading)
         if model is None:
-            tell_of_reader()
+            tell_of_default_model()
         settings = ServerSettings(
             model_name=served_model_name or public_model_name(model),
             methods=named_methods(loaded, {**names, default[0]: loaded.method}),

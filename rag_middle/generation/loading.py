@@ -40,7 +40,6 @@ from rag_middle.model_files import (
 )
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.plain_data import parse_json
-from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
@@ -112,9 +111,6 @@ def load_model(
         attn_implementation=attn_implementation,
     )
     source = _source(name_or_path)
-    if dtype == "auto" and is_reader(source):
-        # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
-        dtype = "float32"
     if isinstance(quantization_config, str):
         quantization_config = _quantization(quantization_config, dtype)
     if quantization_config is not None and device is not None:  # quantised weights cannot be moved

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import check_whole, is_finite_number
-from rag_middle.reader import READER_ID, is_reader
+from rag_middle.small_model import default_model
 from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
@@ -137,9 +137,8 @@ def public_names(methods: Iterable[str]) -> dict[str, str]:
 
 
 def public_model_name(model: str | None) -> str:
-    """A model's name for clients, who need not know where folders are; None: the bundled reader."""
-    if model is None or is_reader(model):
-        return READER_ID
+    """A model's name for clients, who need not know where folders are; None: the default one."""
+    model = model or default_model()
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rag_middle.errors import EvaluationConfigError, UnknownNameError
-from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, run
+from rag_middle.evaluation import Measurement, diagnose, run
 from rag_middle.evaluation.metrics import metric
 from rag_middle.evaluation.stopping import (
     ask_until_decided,
@@ -21,6 +21,7 @@ from rag_middle.evaluation.stopping import (
 )
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
+from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=10)
 HOW = Measurement(limit=150)
