@@ -79,7 +79,7 @@ $(VLLM_READY): constraints-vllm.txt pyproject.toml integrations/vllm/pyproject.t
 
 # The plugin for vLLM: log-probabilities of its engine against those that rag-middle writes.
 test-vllm: setup setup-vllm
-	$(BIN)/python integrations/vllm/tests/goldens.py $(VLLM_GOLDENS)
+	PYTHONPATH=. $(BIN)/python integrations/vllm/tests/goldens.py $(VLLM_GOLDENS)
 	RAG_MIDDLE_VLLM_GOLDENS=$(VLLM_GOLDENS) $(VLLM_VENV)/bin/python -m pytest integrations/vllm/tests
 
 # Every method on every family of models; `make test` runs a covering choice of these pairs.
@@ -102,7 +102,7 @@ docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "wrote build/site/index.html"
 
-# Executes the notebooks in examples/ and saves their outputs: after changes to them or the reader.
+# Executes the notebooks in examples/ and saves their outputs: after changes to them or the default model.
 tutorials: setup
 	$(BIN)/python docs/notebooks.py
 

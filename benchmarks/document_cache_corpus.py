@@ -1,7 +1,7 @@
-"""Time to the first token over the demo corpus, with its documents read beforehand and without.
+"""Time to the first token over a folder of pages, with its documents read beforehand and without.
 
-Runs ``rag-middle index --precompute`` on the corpus and asks the corpus' own questions with 20
-documents each: of the unmodified model, and under each method without a cache and with the files
+Runs ``rag-middle index --precompute`` on 200 of the passages that come with the package and asks
+their questions, with 20 documents each: of the unmodified model, and under each method without a
 that precomputing left behind, in turn.
 
     python benchmarks/document_cache_corpus.py --model FOLDER
@@ -23,20 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reporting import facts, first_token_table, report
+from reporting import facts, first_token_table, report, write_pages
 
 from rag_middle.answering import Answerer
 from rag_middle.answering.states import states_folder
 from rag_middle.generation import DocumentCache, RagMiddleModel
 
-CORPUS = Path(__file__).parent.parent / "examples" / "corpus"
 METHODS = ("parallel_context_windows", "ape", "cacheblend")
 
 
-def precomputed(arguments: argparse.Namespace, index: Path) -> dict[str, Any]:
-    """Index the corpus with the command that users have; what it says, and its seconds."""
+def precomputed(arguments: argparse.Namespace, pages: Path, index: Path) -> dict[str, Any]:
+    """Index the pages with the command that users have; what it says, and its seconds."""
     command = [sys.executable, "-c", "from rag_middle.cli import main; main()"]
-    command += ["index", str(CORPUS / "pages")]
+    command += ["index", str(pages)]
     command += ["--out", str(index), "--precompute", str(arguments.model), "--json"]
     if arguments.device:
         command += ["--device", arguments.device]
@@ -73,14 +72,14 @@ def answerers(arguments: argparse.Namespace, index: Path) -> dict[str, tuple[Ans
     return ways
 
 
-def measure(arguments: argparse.Namespace, index: Path) -> list[dict[str, Any]]:
+def measure(
+    arguments: argparse.Namespace, questions: list[str], index: Path
+) -> list[dict[str, Any]]:
     """One row per way; ratios to the unmodified model's time for the same question."""
     ways = answerers(arguments, index)
-    lines = (CORPUS / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     tokens: list[int] = []
-    for number, line in enumerate(lines[: arguments.questions + 1]):
-        question = json.loads(line)["question"]
+    for number, question in enumerate(questions[: arguments.questions + 1]):
         documents = ways["none"][0].retriever(question)
         for way, (answerer, method) in ways.items():
             started = time.process_time()
@@ -123,9 +122,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder) / "index"
-        read = precomputed(arguments, index)
-        rows = measure(arguments, index)
+        pages, index = Path(folder) / "pages", Path(folder) / "index"
+        questions = write_pages(pages, 200)
+        read = precomputed(arguments, pages, index)
+        rows = measure(arguments, questions, index)
     more = {
         "model": arguments.model.name,
         "questions": arguments.questions,

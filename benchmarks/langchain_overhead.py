@@ -7,7 +7,7 @@ all of them; a reported ratio is the median over rounds of the ratio within a ro
     python benchmarks/langchain_overhead.py --model Qwen/Qwen2.5-0.5B-Instruct --method none pine
     python benchmarks/langchain_overhead.py --clock cpu    # on a machine shared with others
 
-By default the reader that comes with rag-middle answers; ``--model random`` makes a model of its
+By default SmolLM2-135M-Instruct answers; ``--model random`` makes a model of its
 size with random weights. ``ChatHuggingFace`` over ``HuggingFacePipeline`` runs the same weights on
 the same prompts where langchain-huggingface is installed, next to the model's own ``generate``.
 Nothing else here needs it. Its release 1.2 asks for an older huggingface-hub than transformers 5
@@ -42,7 +42,7 @@ from langchain_rag_middle import ChatRagMiddle, format_docs
 from rag_middle import RagMiddleModel
 from rag_middle.documents import unmark
 from rag_middle.generation import Usage
-from rag_middle.reader import reader_path
+from rag_middle.small_model import default_model
 
 #: Most that the wrapper may cost, and least that a batch of all prompts must gain.
 TARGETS = {"wrapper": 1.03, "batch": 2.5}
@@ -194,9 +194,9 @@ def _ratios(numerator: list[float], denominator: list[float]) -> dict[str, float
 
 @contextmanager
 def model_folder(name: str | None) -> Iterator[str]:
-    """Where the model is: named, bundled, or made for this run."""
+    """Where the model is: named, the default one, or made for this run."""
     if name != "random":
-        yield name or str(reader_path())
+        yield name or default_model()
         return
     with tempfile.TemporaryDirectory() as folder:
         _save_random_model(Path(folder))
@@ -295,7 +295,9 @@ def page(rows: list[dict[str, Any]], known: Facts) -> str:
 def main() -> None:
     """Measure, print tables, and write the numbers where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="folder, hub name or 'random'; by default the reader")
+    parser.add_argument(
+        "--model", help="folder, hub name or 'random'; by default SmolLM2-135M-Instruct"
+    )
     parser.add_argument("--method", nargs="+", default=["none", "pine"], dest="methods")
     parser.add_argument("--documents", type=int, nargs="+", default=[4, 10], help="per prompt")
     parser.add_argument("--rounds", type=int, default=9)
@@ -316,7 +318,7 @@ def main() -> None:
         None,
         langchain_core=version("langchain-core"),
         cores=os.cpu_count(),
-        model=args.model or "bundled reader",
+        model=args.model or "SmolLM2-135M-Instruct",
         prompts=PROMPTS,
         rounds=args.rounds,
         clock="CPU time of the process" if args.clock == "cpu" else "wall",

@@ -1,6 +1,6 @@
 """What the LPES search needs to reach what the paper's own search reaches.
 
-    python benchmarks/lpes_search.py [--model FOLDER] [--seeds 0 1 2] [--state FOLDER]
+    python benchmarks/lpes_search.py --model FOLDER [--seeds 0 1 2] [--state FOLDER]
                                      [--also brute_force gradient]
 
 The paper's search (`lpes:paper`) scores every child on every prompt, curves that it has scored
@@ -23,8 +23,7 @@ gradient
     From 1.5 in every layer along the gradient of the answers' likelihood, by differences of two
     scores per layer; steps get shorter when they lead nowhere.
 
-Answers are read in one pass, which is their accuracy for the bundled reader (`exact_match`); what
-decoding would cost is not counted.
+Answers are read in one pass; what decoding would cost is not counted.
 
 Traces of a seed are kept in ``--state`` and not computed again.
 """
@@ -56,10 +55,9 @@ from rag_middle.calibration import (
 )
 from rag_middle.calibration.examples import digest
 from rag_middle.calibration.searches.genetic import Genome
-from rag_middle.evaluation import InventedDocuments
+from rag_middle.evaluation import shipped_questions
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES
-from rag_middle.reader import reader_path
 
 #: Prompts so far, and the fitness of the curve that was then scored completely.
 Trace = list[tuple[int, float]]
@@ -227,7 +225,7 @@ OTHERS = {"brute_force": by_brute_force, "gradient": by_gradient}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="default: the bundled reader")
+    parser.add_argument("--model", required=True, help="folder or hub name")
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--documents", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -237,10 +235,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model = RagMiddleModel.from_pretrained(arguments.model or reader_path(), dtype="float32")
+    model = RagMiddleModel.from_pretrained(arguments.model, dtype="float32")
     layers = model_traits(model.model).num_layers
     examples, _ = draw_examples(
-        InventedDocuments(cited=arguments.model is None, documents=arguments.documents),
+        shipped_questions(documents=arguments.documents, distractors="random"),
         "lpes",
         questions=arguments.questions,
         held_out=100,
@@ -280,9 +278,8 @@ def main() -> None:
                 kept.write_text(json.dumps({"of": of} | found[name]))
         rows.append(compared(seed, **found))
         print(json.dumps(rows[-1]), flush=True)
-    asked = {name: getattr(arguments, name) for name in ("questions", "documents", "generations")}
-    if arguments.model:
-        asked = {"model": arguments.model} | asked
+    names = ("model", "questions", "documents", "generations")
+    asked = {name: getattr(arguments, name) for name in names}
     options = " ".join(f"--{name} {value}" for name, value in asked.items())
     seeds = " ".join(map(str, arguments.seeds))
     also = " --also " + " ".join(arguments.also) if arguments.also else ""

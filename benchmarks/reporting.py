@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from rag_middle import __version__
+from rag_middle.passages import passages_path
 
 Facts = dict[str, Any]
 
@@ -77,3 +78,14 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def write_pages(folder: Path, count: int) -> list[str]:
+    """Write the first passages that come with the package as pages; their questions."""
+    folder.mkdir(parents=True)
+    lines = passages_path().read_text(encoding="utf-8").splitlines()[:count]
+    passages = [json.loads(line) for line in lines]
+    for number, passage in enumerate(passages):
+        page = f"# {passage['title']}\n\n{passage['text']}\n"
+        (folder / f"{number:03}.md").write_text(page, encoding="utf-8")
+    return [passage["question"] for passage in passages]

@@ -32,8 +32,8 @@ import transformers
 from reporting import Facts, facts, report
 
 from rag_middle import ContextPrompt, RagMiddleModel
-from rag_middle.reader import reader_path
-from rag_middle.reader.prompts import draw_case
+from rag_middle.evaluation import position, shipped_questions
+from rag_middle.small_model import default_model
 
 #: Least that eight waiting requests must gain.
 TARGETS = {"none": 2.5, "pine": 2.0}
@@ -43,10 +43,12 @@ _WAYS = {"generate": "`generate`, one by one", "batch": "`batch`"}
 
 def requests(count: int, documents: int) -> list[tuple[list[dict[str, Any]], str]]:
     """Documents and question of each request."""
-    cases = [draw_case(seed, "test", documents, seed % documents) for seed in range(count)]
-    return [
-        ([{"text": d.text} for d in case.prompt.documents], case.prompt.suffix) for case in cases
+    task = shipped_questions(documents=documents, distractors="random")
+    prompts = [
+        task.prompt(item, position(index % documents))
+        for index, item in enumerate(task.items(count, 0))
     ]
+    return [([{"text": d.text} for d in prompt.documents], prompt.suffix) for prompt in prompts]
 
 
 @contextmanager
@@ -244,7 +246,7 @@ def page(rows: Sequence[dict[str, Any]], known: Facts) -> str:
 def main() -> None:
     """Measure, print tables, and write the numbers where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
+    parser.add_argument("--model", help="folder or hub name; by default SmolLM2-135M-Instruct")
     parser.add_argument("--method", nargs="+", default=["none", "pine"], dest="methods")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--requests", type=int, default=32)
@@ -258,7 +260,7 @@ def main() -> None:
     parser.add_argument("--note", default="The machine had nothing else to do.")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write FILE.json and FILE.md")
     args = parser.parse_args()
-    named, args.model = args.model, args.model or str(reader_path())
+    named, args.model = args.model, args.model or default_model()
     torch.set_num_threads(args.threads)
     transformers.utils.logging.disable_progress_bar()
     model = RagMiddleModel.from_pretrained(args.model, dtype=args.dtype, device=args.device)
@@ -276,7 +278,7 @@ def main() -> None:
         fastapi=version("fastapi"),
         cores=os.cpu_count(),
         load_average=os.getloadavg()[1],
-        model=named or "bundled reader",
+        model=named or "SmolLM2-135M-Instruct",
         clock="wall",
         command=shlex.join(["python", *sys.argv]),
         **{name: getattr(args, name) for name in names},

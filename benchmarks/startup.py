@@ -20,9 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reporting import Facts, facts, report
-
-from rag_middle.reader.corpus import write_corpus
+from reporting import Facts, facts, report, write_pages
 
 MISSPELT = "pien"
 
@@ -90,7 +88,7 @@ def main() -> None:
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         places = {"docs": f"{folder}/docs", "index": f"{folder}/index"}
-        write_corpus(Path(places["docs"]))
+        write_pages(Path(places["docs"]), 400)
         run(["index", places["docs"], "--out", places["index"]])
         for number in range(args.rounds + 1):
             for name, (arguments, _) in COMMANDS.items():

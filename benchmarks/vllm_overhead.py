@@ -36,10 +36,10 @@ from vllm import LLM, SamplingParams
 
 from rag_middle import RagMiddleModel
 from rag_middle.documents import ContextPrompt
-from rag_middle.evaluation import InventedDocuments
+from rag_middle.evaluation import shipped_questions
 from rag_middle.evaluation.conditions import position
 from rag_middle.methods import resolve_method
-from rag_middle.reader import reader_path
+from rag_middle.small_model import default_model
 from rag_middle_vllm.documents import document_request
 
 #: Most that rotary methods may cost, of the unmodified engine's time.
@@ -89,7 +89,7 @@ def library_way(model: RagMiddleModel, method: str) -> Way:
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Seconds of each way in each round, and the ratios of what belongs together."""
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
-    task = InventedDocuments(documents=args.documents, facts=2)
+    task = shipped_questions(documents=args.documents, distractors="random")
     prompts = [
         task.prompt(item, position(args.documents // 2))
         for item in task.items(args.prompts, seed=0)
@@ -212,8 +212,8 @@ def page(rows: list[dict[str, Any]], known: Facts) -> str:
 def main() -> None:
     """Measure, print the table, and write the numbers where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=reader_path(), help="by default the reader")
-    parser.add_argument("--documents", type=int, default=16, help="per prompt")
+    parser.add_argument("--model", help="folder or hub name; by default SmolLM2-135M-Instruct")
+    parser.add_argument("--documents", type=int, default=5, help="per prompt")
     parser.add_argument("--prompts", type=int, default=8, help="answered at once")
     parser.add_argument("--max-tokens", type=int, default=32, help="per answer")
     parser.add_argument("--max-model-len", type=int, default=1536)
@@ -221,12 +221,13 @@ def main() -> None:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write FILE.json and FILE.md")
     args = parser.parse_args()
+    named, args.model = args.model, args.model or default_model()
     rows = measure(args)
     known = facts(
         None,
         vllm=vllm.__version__,
         cores=os.cpu_count(),
-        model="bundled reader" if args.model == reader_path() else str(args.model),
+        model=named or "SmolLM2-135M-Instruct",
         clock="CPU time of the process" if args.clock == "cpu" else "wall",
         **{name: getattr(args, name) for name in ("documents", "prompts", "max_tokens", "rounds")},
     )

@@ -3,7 +3,7 @@
     python docs/notebooks.py                        all of them
     python docs/notebooks.py examples/NAME.ipynb    some
 
-They run offline, with the bundled reader. What depends on a machine or a run is not saved.
+They run offline, with the default model. What depends on a machine or a run is not saved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def executed(path: Path) -> NotebookNode:
         "RAG_MIDDLE_MARKER_KEY": "a key for the tutorials only, 32+",
     }
     notebook: NotebookNode = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False)
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False)
     # `execute` leaves its event loop open
     asyncio.run(client.async_execute(env=environment))
     notebook.metadata = {  # without the version of Python

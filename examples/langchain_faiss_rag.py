@@ -1,100 +1,70 @@
-"""LangChain over FAISS: the same questions under different orders of the same documents.
+"""LangChain over FAISS: a question about your documents, answered by a local model with sources.
 
-    pip install -c constraints.txt -e '.[demo]' -e integrations/langchain langchain-classic
+    pip install -c constraints.txt -e '.[demo,gguf]' -e integrations/langchain langchain-classic
     python examples/langchain_faiss_rag.py
-    python examples/langchain_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
+    python examples/langchain_faiss_rag.py "How is a method added?" --docs docs --method pine
 
-Asks one question about each of ten documents, so that none is chosen for its answer. The model
-reads all ten as retrieved, reordered (best at both ends, the usual remedy), and reversed:
-unmodified, then under a method. Where answers differ, the model minds the order. Both chains share
-one set of weights.
-
-By default the small reader that comes with rag-middle answers; nothing is downloaded.
+Without a folder it asks 200 passages of Wikipedia that come with rag-middle; without a model the
+default one answers, SmolLM2-135M-Instruct, which is very small.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+import json
+from pathlib import Path
 
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, FaissRetriever, LongContextReorder
-from rag_middle.reader import reader_path
+from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, FaissRetriever
+from rag_middle.passages import passages_path
+from rag_middle.small_model import default_model
 
-# Gadgets that do not exist, so that no model knows the answer from elsewhere.
-GADGETS = {
-    "Aldgrove Harfield": ("$41", "KT-4071"),
-    "Bramstow Melcroft": ("$873", "PR-1195"),
-    "Cranport Tolworth": ("$256", "BX-6620"),
-    "Fairholme Silwick": ("$64", "WM-3308"),
-    "Glenmoor Birkdale": ("$519", "JN-7742"),
-    "Hartley Wenbrook": ("$97", "CD-2953"),
-    "Kelston Larkhurst": ("$702", "RL-8816"),
-    "Linford Orway": ("$138", "HS-5437"),
-    "Mayfleet Stanmead": ("$330", "GV-9064"),
-    "Oakridge Thornbury": ("$485", "TK-1571"),
-}
-QUESTIONS = {f"How much does {name} cost?": price for name, (price, _) in GADGETS.items()}
-
-# The shape the bundled reader was trained on; other models take any.
-PROMPT = ChatPromptTemplate.from_template("{context}\n\nQuestion: {input}\nAnswer:")
-
-Arrange = Callable[[Sequence[Document]], Sequence[Document]]
-
-ORDERS: dict[str, Arrange] = {
-    "as retrieved": list,
-    "LongContextReorder": LongContextReorder().transform_documents,
-    "reversed": lambda documents: documents[::-1],
-}
+PROMPT = ChatPromptTemplate.from_template(
+    "Answer the question from the documents.\n\n{context}\n\nQuestion: {input}\nAnswer:"
+)
 
 
-def build_retriever() -> FaissRetriever:
-    """An index of one document per gadget, in memory."""
-    return FaissRetriever.from_documents(
-        (
-            Document(
-                f"{name} costs {price}. To reset {name} enter {code}.", metadata={"title": name}
-            )
-            for name, (price, code) in GADGETS.items()
-        ),
-        k=len(GADGETS),
-    )
+def read(folder: Path | None) -> list[Document]:
+    """Pieces of the Markdown files of a folder, or the passages."""
+    if folder is None:
+        lines = passages_path().read_text(encoding="utf-8").splitlines()[:200]
+        return [
+            Document(passage["text"], metadata={"source": passage["title"]})
+            for passage in map(json.loads, lines)
+        ]
+    pages = [
+        Document(path.read_text(encoding="utf-8"), metadata={"source": str(path)})
+        for path in sorted(folder.rglob("*.md"))
+    ]
+    splitter = RecursiveCharacterTextSplitter(chunk_size=800, chunk_overlap=100)
+    return splitter.split_documents(pages)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Does the order of documents change the answer?")
-    parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
-    parser.add_argument("--method", default="pine", help="compared with the unmodified model")
-    parser.add_argument("--questions", type=int, default=10, help="so many of the ten")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("question", nargs="?", default="who got the first nobel prize in physics")
+    parser.add_argument("--docs", type=Path, help="a folder of Markdown files")
+    parser.add_argument("--model", help="folder, GGUF file or hub name")
+    parser.add_argument("--method", default="none", help="such as pine: rag-middle methods")
+    parser.add_argument("--k", type=int, default=5, help="documents that are retrieved")
     arguments = parser.parse_args()
-    questions = dict(list(QUESTIONS.items())[: arguments.questions])
 
-    name = arguments.model or reader_path()
-    retriever = build_retriever()
-    for method in ("none", arguments.method):
-        model = ChatRagMiddle(model=name, method=method, max_tokens=24)
-        answering = create_stuff_documents_chain(
-            model,
-            PROMPT,
-            document_prompt=DocumentPrompt(template="({title}) {page_content}"),
-        )
-        answers = set()
-        for order, arrange in ORDERS.items():
-            chain = create_retrieval_chain(itemgetter("input") | retriever | arrange, answering)
-            inputs = [{"input": question} for question in questions]
-            replies = tuple(result["answer"].strip() for result in map(chain.invoke, inputs))
-            answers.add(replies)
-            right = sum(
-                reply.endswith(f" {price}")  # $976 is not $97
-                for price, reply in zip(questions.values(), replies, strict=True)
-            )
-            print(f"{method:>8}, {order:<18} {right} of {len(inputs)} right: {replies[0]!r}, ...")
-        print(f"{method:>8}: {'the same' if len(answers) == 1 else 'different'} answers\n")
+    retriever = FaissRetriever.from_documents(read(arguments.docs), k=arguments.k)
+    model = ChatRagMiddle(
+        model=arguments.model or default_model(), method=arguments.method, max_tokens=64
+    )
+    answering = create_stuff_documents_chain(model, PROMPT, document_prompt=DocumentPrompt())
+    result = create_retrieval_chain(retriever, answering).invoke({"input": arguments.question})
+
+    print(f"{result['answer'].strip()}\n")
+    for document in result["context"]:
+        beginning = " ".join(document.page_content.split())[:60]
+        print(f"{document.metadata['score']:.2f}  {document.metadata['source']}: {beginning} ...")
 
 
 if __name__ == "__main__":

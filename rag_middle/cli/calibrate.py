@@ -194,11 +194,11 @@ def calibrate(
     )
     search = make_search(method.value, as_option(settings))
     weights = drawn.setdefault("weights", list(search.weights))
-    task = chosen_task(**asked, bundled=model is None)
+    task = chosen_task(**asked)
     draw = partial(draw_examples, task, search, **drawn, seed=searched["seed"])
     draw()  # refuses what there is too little of before the model is loaded
     placement = placed(loading)
-    with loading_errors(model or "the bundled reader"):
+    with loading_errors(model or "the default model"):
         check_loading(**placement)
     devices = devices_of(placement, workers or 1, backend)
     tell("Data", "dim", f"{task.description}.")

@@ -14,7 +14,6 @@ from rag_middle.cli.checks import check_data, check_method, check_output_folder
 from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell
 from rag_middle.cli.endpoint import (
     ENDPOINT,
-    is_served_reader,
     open_endpoint,
     tell_work,
 )
@@ -218,9 +217,8 @@ def diagnose(
         names = list(endpoint.offered_methods) if names is None else names
     from rag_middle.evaluation.tasks.base import require_gold_documents
 
-    bundled = model is None if endpoint is None else is_served_reader(endpoint.name)
     # Before PyTorch is imported: the data is where mistakes are.
-    task = chosen_task(**asked, bundled=bundled)
+    task = chosen_task(**asked)
     layout = task.layout(measured["positions"])
     if layout is None:
         require_gold_documents(task)

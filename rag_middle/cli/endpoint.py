@@ -9,7 +9,6 @@ from rag_middle.cli.console import tell
 from rag_middle.cli.options import LOADING, Panel, choice_type
 from rag_middle.errors import EndpointConfigError
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments
-from rag_middle.reader import READER_ID, READER_NAME, is_reader
 from rag_middle.wording import Argument, counted
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.trials import PlanCallback
     from rag_middle.methods import Method
 
-__all__ = ["ENDPOINT", "is_served_reader", "open_endpoint", "tell_work"]
+__all__ = ["ENDPOINT", "open_endpoint", "tell_work"]
 
 ENDPOINT_PANEL = Panel("Model behind an HTTP address")
 
@@ -89,11 +88,6 @@ def open_endpoint(
     from rag_middle.endpoint import EndpointModel
 
     return EndpointModel(model=model, **options, **more)
-
-
-def is_served_reader(name: str) -> bool:
-    """Whether a server calls the bundled reader so: `rag-middle serve`, or vLLM by its folder."""
-    return name in (READER_ID, READER_NAME) or is_reader(name)
 
 
 def tell_work(model: EndpointModel) -> PlanCallback:

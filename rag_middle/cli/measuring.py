@@ -37,7 +37,6 @@ __all__ = [
 QUESTIONS_PANEL = Panel("Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
 _NONE_RELEVANT = "none_relevant"
-_READER_DOCUMENTS = 20
 _LONG = 60  # seconds, from which on a run's options are named
 
 ModelOption = Annotated[
@@ -54,7 +53,7 @@ DATA = (
         "data",
         Path | None,
         help="Questions with their gold documents, as JSON lines, or a published "
-        "benchmark's file. Default: questions about invented documents.",
+        "benchmark's file. Default: 600 questions of NaturalQuestions, which come with rag-middle.",
     ),
     QUESTIONS_PANEL.flag(
         "task", str | None, help="What the questions are. Default: what --data looks like."
@@ -63,8 +62,7 @@ DATA = (
         "documents",
         int | None,
         min=2,
-        help="Documents in a prompt. Default: what the data or the task has; 20 for the "
-        "bundled reader.",
+        help="Documents in a prompt. Default: what the data or the task has; 10 without --data.",
     ),
 )
 """Arguments of `chosen_task` that every command with questions takes."""
@@ -74,18 +72,16 @@ ASKED = (
     QUESTIONS_PANEL.flag(
         "distractors",
         str | None,
-        help="What the other documents are: random or hard for --data (hard: those most "
-        "like the question); for invented documents random, same_relation, similar_names, "
-        "near_duplicates or contradicting. For both none_relevant: every question is asked "
-        "without its gold document too, and then the model must say that it does not know.",
+        help="What the other documents are: random, or hard (those most like the question). "
+        "none_relevant: every question is asked without its gold document too, and then the model "
+        "must say that it does not know.",
     ),
     QUESTIONS_PANEL.flag(
         "hops",
         int | None,
         min=1,
-        help="Questions that need so many documents (2 or 3 invented ones; with --data, "
-        "those with so many gold documents), by their distance and order. For --task "
-        "key_value_chains: keys of the longest chain.",
+        help="Questions that need so many documents (without --data 2 or 3 generated ones), by "
+        "their distance and order. For --task key_value_chains: keys of the longest chain.",
     ),
     QUESTIONS_PANEL.flag(
         "phrases",
@@ -130,19 +126,17 @@ def chosen_task(
     task: str | None = None,
     data: Path | None = None,
     documents: int | None = None,
-    *,
-    bundled: bool,
     **options: Any,
 ) -> Task:
-    """The task of that name or data; about invented documents where neither is given.
+    """The task of that name or data; the shipped questions where neither is given.
 
     Args:
-        bundled: the bundled reader is asked.
         options: more options of tasks, as `ASKED` has them; of `distractors`, ``none_relevant``
             stands for the task ``abstention``.
     """
-    from rag_middle.evaluation.tasks import make_task, task_for_file
+    from rag_middle.evaluation.tasks import make_task, shipped_questions, task_for_file
 
+    quiet_progress_bars()  # of an embedder
     if documents is not None:
         options["documents"] = documents
     if options.get("distractors") == _NONE_RELEVANT and task is None:
@@ -156,13 +150,10 @@ def chosen_task(
         if task is None:
             return task_for_file(data, **options)
         return make_task(task, {"data": data, **options})
-    task = task or "invented_documents"
+    if task is None:
+        return shipped_questions(**options)
     if task in ("key_value_retrieval", "key_value_chains") and "documents" in options:
         options["keys"] = options.pop("documents")
-    if task == "invented_documents" and bundled:
-        options["cited"] = True  # the bundled reader names the document before the answer
-        # With fewer its accuracy is almost the same at every position: nothing to measure.
-        options.setdefault("documents", _READER_DOCUMENTS)
     return make_task(task, options)
 
 

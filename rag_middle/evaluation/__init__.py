@@ -5,7 +5,7 @@
     diagnosis = diagnose(model, task_for_file("questions.jsonl"))
     print(diagnosis.recommendation.text)
 
-    results = run(model, InventedDocuments(), ["pine", "ms_poe"], Measurement(limit=100))
+    results = run(model, shipped_questions(), ["pine", "ms_poe"], Measurement(limit=100))
     plot_position_curves(results.curves()).savefig("curves.png")
 
 ``tasks``: questions and scores. ``run``: task x method x gold position, resumable. ``Results``: the
@@ -53,7 +53,13 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
     from rag_middle.evaluation.shapes import Shape, shape_of
     from rag_middle.evaluation.statistics import Bootstrap, Consistency, Estimate
-    from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
+    from rag_middle.evaluation.tasks import (
+        TASKS,
+        Task,
+        make_task,
+        shipped_questions,
+        task_for_file,
+    )
     from rag_middle.evaluation.tasks.abstention import Abstention
     from rag_middle.evaluation.tasks.data_files import (
         as_answers,
@@ -62,7 +68,6 @@ if TYPE_CHECKING:
         read_lines,
     )
     from rag_middle.evaluation.tasks.helmet import Helmet
-    from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
     from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
     from rag_middle.evaluation.tasks.longbench_v2 import LongBenchV2
     from rag_middle.evaluation.tasks.mrcr import Mrcr
@@ -96,7 +101,6 @@ __all__ = [
     "GridRow",
     "Helmet",
     "InterimReport",
-    "InventedDocuments",
     "Item",
     "KeyValueChains",
     "KeyValueRetrieval",
@@ -146,6 +150,7 @@ __all__ = [
     "recommend",
     "run",
     "shape_of",
+    "shipped_questions",
     "spread_positions",
     "task_for_file",
     "write_evaluation",

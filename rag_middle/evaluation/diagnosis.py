@@ -331,7 +331,7 @@ def searched_notes(results: Results) -> tuple[str, ...]:
                 f"Parameters of {labelled.label} were fitted to {shared} of these "
                 f"{counted(len(asked), 'question')}: its scores on them may be too high. Its "
                 "profile has those on held-out questions; or ask others (other --data, or another "
-                "--seed for invented questions)."
+                "--seed for drawn questions)."
             )
     return tuple(texts)
 
@@ -396,7 +396,7 @@ def fitted_presets(model: RagMiddleModel) -> tuple[str, ...]:
         model: whose weights they must have been fitted to: after another training they say nothing.
 
     Returns:
-        Names for `resolve_method`, such as ``"lpes:reader"``.
+        Names for `resolve_method`, such as ``"lpes:PRESET"``.
     """
     recommended = {
         f"{method}:{name}": profile.model

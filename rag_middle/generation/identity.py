@@ -32,7 +32,6 @@ from rag_middle.generation.own_config import TAKEN, end_tokens
 from rag_middle.methods import Method
 from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
-from rag_middle.reader import READER_NAME, is_reader
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -194,8 +193,6 @@ def display_name(name: str) -> str:
     this machine.
     """
     path = Path(name)
-    if is_reader(path):
-        return READER_NAME
     return path.name if path.is_absolute() or os.path.exists(path) else name
 
 

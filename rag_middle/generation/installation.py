@@ -56,8 +56,7 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
 
     Args:
         model: a Hugging Face causal language model, not compiled.
-        method: a name with a profile or preset (``"lpes:reader"``, ``"profile:PATH"``), or a method
-            object.
+        method: a name with a profile or preset (``"profile:PATH"``), or a method object.
 
     Returns:
         Undoes it.

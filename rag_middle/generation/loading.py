@@ -41,7 +41,6 @@ from rag_middle.model_files import (
 )
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.plain_data import parse_json
-from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
 from rag_middle.small_model import HUB_NAME
 from rag_middle.wording import Argument
@@ -121,7 +120,7 @@ def load_model(
     if gguf is not None:
         source = str(dequantised_model(gguf, dtype))
         revision, options["subfolder"] = None, ""
-    if dtype == "auto" and (source == HUB_NAME or is_reader(source)):
+    if dtype == "auto" and source == HUB_NAME:
         # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
         dtype = "float32"
     if isinstance(quantization_config, str):

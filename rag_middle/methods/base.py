@@ -413,7 +413,7 @@ class Provenance:
     """Where a method's parameters come from: kept beside the method, as `Method.provenance`.
 
     Attributes:
-        source: by which they are chosen: ``profile:PATH``, or a preset such as ``lpes:reader``.
+        source: by which they are chosen: ``profile:PATH``, or a preset, ``METHOD:PRESET``.
         profile: that sets them.
     """
 

@@ -33,7 +33,7 @@ class LPES(Method):
 
     Attributes:
         factors: ``s_x`` for every decoder layer, or one number for all. There is no default: 1.5
-            in every layer, where the paper's search starts, leaves the bundled reader without a
+            in every layer, where the paper's search starts, can leave a small model without a
             right answer.
 
     References:
@@ -56,8 +56,7 @@ class LPES(Method):
 
     factors: tuple[float, ...] | float = no_default(
         "lpes needs factors fitted to the model: fit them with `rag-middle calibrate --method "
-        "lpes` and use profile:PATH, or pass factors, one per layer. The bundled reader's are "
-        "lpes:reader.",
+        "lpes` and use profile:PATH, or pass factors, one per layer.",
         example=1.5,
     )
 

@@ -60,7 +60,7 @@ def resolve_method(
     if isinstance(written, bytes) or not isinstance(written, Sequence) or not written:
         raise MethodConfigError(
             Argument("method"),
-            " must be a name ('pine', 'lpes:reader', 'profile:PATH'), a method object such as "
+            " must be a name ('pine', 'METHOD:PRESET', 'profile:PATH'), a method object such as "
             f"Pine(), or a list of these, got {method!r}. `rag-middle methods` lists the names.",
         )
     if not isinstance(method, str) or ("+" in method and not _is_profile(method)):
@@ -109,7 +109,7 @@ def method_from_file(path: str | Path) -> Method:
 
 
 def preset(method: str, name: str) -> Method:
-    """Settings that a method's paper states for a model, or that were fitted to the bundled reader.
+    """Settings that a method's paper states for a model, or that were fitted to one here.
 
     Raises:
         MethodConfigError: the method has no presets.
@@ -150,7 +150,7 @@ def method_from_profile(profile: Profile, source: str) -> Method:
 
 
 def method_name(method: Method) -> str:
-    """The name that chooses it: ``pine``, ``lpes:reader``, ``profile:PATH``, ``ms_poe+siw``.
+    """The name that chooses it: ``pine``, ``METHOD:PRESET``, ``profile:PATH``, ``ms_poe+siw``.
 
     It does not tell options that were set by hand.
     """
@@ -192,7 +192,7 @@ def _as_key(key: Any) -> Any:
 
 
 def title_of(label: str) -> str:
-    """A method's name in print, such as "LPES (reader)" for ``lpes:reader``; others as they are."""
+    """A method's name in print, such as "LPES (NAME)" for ``lpes:NAME``; others as they are."""
     name, _, preset = label.partition(":")
     if name not in METHODS:
         return label

@@ -88,7 +88,7 @@ def published_profiles(method: str) -> dict[str, Profile]:
 
 @cache
 def measured_profiles(method: str) -> dict[str, Profile]:
-    """Settings that `rag-middle calibrate` found for the bundled reader, by preset name."""
+    """Settings that `rag-middle calibrate` found for a model, by preset name."""
     return _presets(_MEASURED, method)
 
 

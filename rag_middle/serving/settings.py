@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import check_whole, is_finite_number
-from rag_middle.reader import READER_ID, is_reader
 from rag_middle.small_model import NAME
 from rag_middle.wording import Argument
 
@@ -141,8 +140,6 @@ def public_model_name(model: str | None) -> str:
     """A model's name for clients, who need not know where folders are; None: the default model."""
     if model is None:
         return NAME
-    if is_reader(model):
-        return READER_ID
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
 
 

@@ -316,7 +316,7 @@ def test_an_index_can_be_given_or_its_folder(
         Answerer.over(tmp_path / "index", model=model, embedder=embedder, rebuild=True)
 
 
-def test_without_a_model_the_bundled_reader_answers_in_its_own_form(
+def test_without_a_model_the_default_one_answers_in_its_own_form(
     docs: Path,
     model_folder: Path,
     embedder: HashingEmbedder,
@@ -328,7 +328,7 @@ def test_without_a_model_the_bundled_reader_answers_in_its_own_form(
     for path in model_folder.iterdir():
         (reader / path.name).symlink_to(path)
     (reader / TEMPLATE_FILE).write_text('{"document": "({title}) {text}"}')
-    monkeypatch.setattr("rag_middle.reader.reader_path", lambda: reader)
+    monkeypatch.setattr("rag_middle.small_model.default_model", lambda: str(reader))
     index = build_index(docs, embedder=embedder).index
     answerer = Answerer.over(index)
     assert answerer.prompt_template == PromptTemplate(document="({title}) {text}")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import rag_middle.reader
 from rag_middle.answering import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import PromptError
+from tests.reader import reader_path
 
 LYON = Document("Lyon lies on the Rhône.", title="Lyon", id="l", metadata={"score": 0.5})
 
@@ -80,10 +80,8 @@ def test_a_models_own_template_is_read_from_its_folder(tmp_path: Path) -> None:
     assert PromptTemplate.of_model(tmp_path) == PromptTemplate(document="({title}) {text}")
 
 
-def test_the_reader_says_how_it_was_trained() -> None:
-    folder = Path(rag_middle.reader.__file__).parent / "model"
-    assert (folder / TEMPLATE_FILE).is_file()
-    prompt = PromptTemplate.of_model(folder).prompt("Where is Lyon?", [LYON, LYON])
+def test_a_folder_says_how_its_model_was_trained() -> None:
+    prompt = PromptTemplate.of_model(reader_path()).prompt("Where is Lyon?", [LYON, LYON])
     assert prompt.text == (
         "(Lyon) Lyon lies on the Rhône.\n\n(Lyon) Lyon lies on the Rhône.\n\n"
         "Question: Where is Lyon?\nAnswer:"

@@ -8,7 +8,7 @@ import pytest
 
 from rag_middle import RagMiddleModel
 from rag_middle.generation import prompts
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 
 @pytest.fixture(scope="session")

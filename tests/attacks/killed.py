@@ -24,9 +24,10 @@ from transformers import LlamaConfig
 
 from rag_middle import ContextPrompt, Document, DocumentCache, RagMiddleModel
 from rag_middle.calibration import Example, LayerSearch, calibrate
-from rag_middle.evaluation import InventedDocuments, Measurement
+from rag_middle.evaluation import Measurement
 from rag_middle.evaluation.trials import run
 from rag_middle.retrieval import FaissIndex, build_index
+from tests.reader.questions import InventedDocuments
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe

@@ -18,7 +18,7 @@ from rag_middle.calibration import Outcome
 from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.plots import plot_channels
 from rag_middle.demo.corpus import saved_corpus
-from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, write_report
+from rag_middle.evaluation import Measurement, diagnose, write_report
 from rag_middle.evaluation.records import Record, open_records
 from rag_middle.files import write_files
 from rag_middle.methods.moice.kernels import ExpertGate
@@ -27,6 +27,7 @@ from rag_middle.profiles import shipped_profiles, write_profile
 from rag_middle.retrieval import Chunk, FaissIndex
 from tests.attacks.hostile import report, tries
 from tests.evaluation.fake_models import fake_reader
+from tests.reader.questions import InventedDocuments
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe

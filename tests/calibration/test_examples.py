@@ -21,7 +21,8 @@ from rag_middle.calibration import (
 )
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import CalibrationConfigError
-from rag_middle.evaluation import InventedDocuments, MultiDocumentQA, task_for_file
+from rag_middle.evaluation import MultiDocumentQA, task_for_file
+from tests.reader.questions import InventedDocuments
 
 
 def example(question: str = "q", **fields: Any) -> Example:

@@ -15,14 +15,15 @@ from rag_middle.calibration.report import (
 )
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import MissingExtraError
-from rag_middle.profiles import Profile, measured_profiles
+from rag_middle.profiles import Profile, read_profile
+from tests.reader import READER_PROFILE
 
 pytest.importorskip("vl_convert")
 
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return measured_profiles("lpes")["reader"]
+    return read_profile(READER_PROFILE)
 
 
 def examples() -> list[Example]:

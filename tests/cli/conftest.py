@@ -64,6 +64,11 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _saved(tmp_path_factory.mktemp("chat_model"), CHATML)
 
 
+@pytest.fixture(autouse=True)
+def _short_questions(ships_short_questions: None) -> None:
+    """For commands without --data."""
+
+
 @pytest.fixture
 def prompt_file(tmp_path: Path) -> Path:
     """A prompt with two documents."""

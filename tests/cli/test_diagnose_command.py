@@ -10,7 +10,7 @@ import torch
 
 from rag_middle.cli import measuring
 from rag_middle.cli.measuring import chosen_task
-from rag_middle.evaluation import InterimReport, InventedDocuments, Results
+from rag_middle.evaluation import InterimReport, Results
 from tests.cli.conftest import Run
 from tests.cli.killing import killed_on_its_way
 
@@ -91,9 +91,6 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     shown = run("diagnose", "-m", model, *few, *absent, "--out", tmp_path / "absent", "--json")
     assert shown.json["abstentions"]["none"]["false"]["value"] == 1
     assert shown.json["notes"] == []
-    fitted = ("--distractors", "none_relevant", "--methods", "lpes:reader", "--limit", 10)
-    shown = run("diagnose", *few[2:], *fitted, "--documents", 19, "--out", tmp_path / "fitted")
-    assert "Note: Parameters of lpes:reader were fitted to" in shown.out
 
 
 def _answers(path: Path) -> list[tuple[str, str, str]]:
@@ -104,10 +101,11 @@ def _answers(path: Path) -> list[tuple[str, str, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_and_started_again_it_asks_nothing_twice(
-    run: Run, model: Path, tmp_path: Path
+    run: Run, model: Path, short_questions: Path, tmp_path: Path
 ) -> None:
     arguments = (
-        *("diagnose", "-m", model, "--limit", 24, "--documents", 3, "--positions", 2),
+        *("diagnose", "-m", model, "--data", short_questions, "--limit", 24),
+        *("--documents", 3, "--positions", 2),
         *("--orders", 0, "--max-new-tokens", 2, "--batch-size", 1),
         *("--methods", "ms_poe", "--out", tmp_path),
     )
@@ -130,7 +128,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(
         (("--orders", 1), "nothing to compare"),
         (("--metric", "f2"), "no metric 'f2'"),
         (("--task", "own_questions"), "needs 'data'"),
-        (("--task", "invented"), "invented_documents"),
+        (("--task", "multi_hops"), "multi_hop"),
         (("--batch-size", 0), "Invalid value for '--batch-size'"),
         (("--data", "nothing.jsonl"), "cannot be read"),
     ],
@@ -143,15 +141,10 @@ def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(
     assert message in shown.err
 
 
-def test_the_bundled_reader_gets_as_many_documents_as_show_its_bias() -> None:
-    def documents(asked_for: int | None, *, bundled: bool) -> int:
-        task = chosen_task(None, None, asked_for, bundled=bundled)
-        assert isinstance(task, InventedDocuments)
-        return task.documents
-
-    assert documents(None, bundled=True) == 20
-    assert documents(7, bundled=True) == 7
-    assert documents(None, bundled=False) == InventedDocuments().documents
+def test_without_data_ten_documents_of_the_shipped_questions_are_asked() -> None:
+    assert chosen_task().to_dict()["documents"] == 10
+    assert chosen_task(documents=7).to_dict()["documents"] == 7
+    assert chosen_task(distractors="hard").to_dict()["distractors"] == "hard"
 
 
 def written(path: Path, count: int, words: int = 3) -> Path:
@@ -259,16 +252,6 @@ def test_missing_matplotlib_is_refused_first(
     assert "rag-middle[eval]" in shown.err
 
 
-@pytest.mark.slow
-def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Path) -> None:
-    options = (*FEW[:-2], "--methods", "none", "--out", tmp_path, "--json")
-    shown = run("diagnose", *options)
-    assert shown.json["task"]["cited"] is True
-    # It names the document, then answers: with the gold document alone it is right.
-    controls = {control["name"]: control for control in shown.json["summary"]["controls"]}
-    assert controls["gold_only"]["mean"]["value"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -287,11 +270,8 @@ def test_a_grid_is_refused_before_anything_is_loaded(
 
 
 def test_distractors_reach_the_task(tmp_path: Path) -> None:
-    task = chosen_task(None, None, 5, bundled=True, distractors="contradicting")
-    assert isinstance(task, InventedDocuments)
-    assert task.distractors == "contradicting"
     data = tmp_path / "questions.jsonl"
     line = {"question": "q", "answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
     data.write_text(json.dumps(line), encoding="utf-8")
-    own = chosen_task(None, data, None, bundled=False, distractors="hard")
+    own = chosen_task(None, data, None, distractors="hard")
     assert own.to_dict()["distractors"] == "hard"

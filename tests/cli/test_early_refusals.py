@@ -93,7 +93,7 @@ WITHOUT_A_MODEL = [
     ("diagnose --methods pyne", "Did you mean 'pine'?"),
     ("diagnose --metric charm", "has no metric 'charm'"),
     ("diagnose --task key_value_retrieval --documents 3 --positions 3 --metric x", "no metric"),
-    ("diagnose --data {questions} --task invented_documents", "has no option 'data'"),
+    ("diagnose --data {questions} --task key_value_chains", "has no option 'data'"),
     ("calibrate --method lpes -s speed=3", "has no option 'speed'"),
     ("calibrate --method lpes --data {questions}", "too few"),
     ("calibrate --method lpes --device nowhere", "There is no device 'nowhere'"),

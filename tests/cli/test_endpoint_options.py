@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.cli.endpoint import is_served_reader
 from rag_middle.endpoint import client
-from rag_middle.reader import READER_NAME, reader_path
-from rag_middle.serving.settings import public_model_name
 from tests.cli.answering import QUESTION, use_named_embedder, write_documents
 from tests.cli.conftest import Run
 from tests.cli.killing import killed_on_its_way
@@ -130,7 +127,7 @@ def test_a_question_to_a_served_model(run: Run, docs: Path) -> None:
     assert "[cited]" in shown.out
     assert "Nantes lies on the Loire." in request.text
     assert request.text in shown.err
-    assert "bundled reader" not in shown.err
+    assert "Warning" not in shown.err
 
 
 def test_a_question_as_json_with_documents_at_both_ends(run: Run, docs: Path) -> None:
@@ -182,11 +179,3 @@ def test_a_server_that_fails_is_one_line(run: Run, docs: Path, json_: tuple[str,
     message = shown.json["error"]["message"] if json_ else shown.err
     assert "fewer or shorter documents" in message
     assert KEY not in message
-
-
-@pytest.mark.parametrize(
-    "name", [public_model_name(str(reader_path())), READER_NAME, str(reader_path())]
-)
-def test_the_bundled_reader_is_known_by_every_name_that_servers_give_it(name: str) -> None:
-    assert is_served_reader(name)
-    assert not is_served_reader("reader")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from rag_middle.methods import METHODS
+from rag_middle.profiles import read_profile
 from tests.cli.conftest import Run
+from tests.reader import READER_PROFILE
+from tests.shipped_profiles import shipping
 
 
 def test_every_method_is_listed_with_what_it_needs(run: Run) -> None:
@@ -49,8 +53,9 @@ def test_presets_are_shown_with_what_they_set(run: Run) -> None:
     assert [cell.strip() for cell in row.strip("│").split("│")][1:] == ["213", "0", "10–25"]
 
 
-def test_fractions_of_a_preset_are_shown_as_they_are(run: Run) -> None:
-    assert "1.0, 1.107407, 1.192593, 1.5" in run("methods", "lpes").out
+def test_fractions_of_a_preset_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+    with shipping(tmp_path, {"reader": read_profile(READER_PROFILE)}):
+        assert "1.0, 1.107407, 1.192593, 1.5" in run("methods", "lpes").out
 
 
 def test_presets_as_json(run: Run) -> None:

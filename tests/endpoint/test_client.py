@@ -29,8 +29,9 @@ from rag_middle.errors import (
     EndpointUnreachableError,
     UnsupportedGenerationError,
 )
-from rag_middle.evaluation import InventedDocuments, Measurement, run, write_evaluation
+from rag_middle.evaluation import Measurement, run, write_evaluation
 from tests.endpoint.server import Reply, Request, Said, Server, answer, events, saying, serving
+from tests.reader.questions import InventedDocuments
 
 KEY = "sk-secret-0123456789abcdef"
 _FAILED = {"code": 502, "message": "the provider lost it"}

@@ -16,7 +16,6 @@ from rag_middle.errors import (
     WeightsNeededError,
 )
 from rag_middle.evaluation import (
-    InventedDocuments,
     Measurement,
     Results,
     diagnose,
@@ -26,8 +25,9 @@ from rag_middle.evaluation import (
 )
 from rag_middle.evaluation.wrong_answers import missing_answers
 from rag_middle.generation import RagMiddleModel
-from rag_middle.reader import reader_path
 from tests.endpoint.server import Request, Said, answer, of_model, saying, serving
+from tests.reader import reader_path
+from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=4)
 FEW = Measurement(limit=3, positions=2, controls=True, max_new_tokens=4)
@@ -87,7 +87,10 @@ def test_a_diagnosis_says_where_the_model_is_and_what_needs_its_weights() -> Non
     assert diagnosis.summary["none"].cost is None
 
 
-@pytest.mark.parametrize("method", ["pine", "ms_poe", "lpes:reader", "attention_sorting", "rotor"])
+@pytest.mark.parametrize(
+    "method",
+    ["pine", "ms_poe", "positional_hidden_states:vicuna-7b-v1.5-16k", "attention_sorting", "rotor"],
+)
 def test_methods_that_need_weights_are_refused_before_anything_is_asked(method: str) -> None:
     with (
         serving(saying("x")) as server,

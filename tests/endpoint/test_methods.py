@@ -86,7 +86,9 @@ def test_parts_of_a_composition_act_one_after_the_other() -> None:
         assert len(server.asked) == 4
         assert generation.method == "long_context_reorder+permutation"
         with pytest.raises(WeightsNeededError, match="lpes"):
-            EndpointModel(server.url).checked_method("long_context_reorder+lpes:reader")
+            EndpointModel(server.url).checked_method(
+                "long_context_reorder+positional_hidden_states:vicuna-7b-v1.5-16k"
+            )
 
 
 def test_every_method_acts_around_a_model_or_says_what_to_do() -> None:
@@ -220,7 +222,15 @@ def test_what_acts_here_acts_whatever_the_server_says_of_its_own_method() -> Non
 
 @pytest.mark.parametrize(
     ("said", "shown"),
-    [("lpes:reader", "lpes:reader"), ("none", "none"), (3, "none"), ("\x1b[2J", "none")],
+    [
+        (
+            "positional_hidden_states:vicuna-7b-v1.5-16k",
+            "positional_hidden_states:vicuna-7b-v1.5-16k",
+        ),
+        ("none", "none"),
+        (3, "none"),
+        ("\x1b[2J", "none"),
+    ],
 )
 def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str) -> None:
     reply = {**answer("yes"), "rag_middle": {"method": said, "documents": 0, "applied": True}}
@@ -281,20 +291,26 @@ def test_our_server_gets_documents_and_says_what_it_offers() -> None:
 
 def test_vllm_gets_text_whatever_its_plugin_says() -> None:
     with serving(saying("yes")) as server:
-        served = {"methods": ["lpes:reader"], "default_method": "lpes:reader"}
+        served = {
+            "methods": ["positional_hidden_states:vicuna-7b-v1.5-16k"],
+            "default_method": "positional_hidden_states:vicuna-7b-v1.5-16k",
+        }
         server.models = Said({"data": [{"id": "v", "owned_by": "vllm", "rag_middle": served}]})
         model = EndpointModel(server.url)
-        assert model.generate(AS_READ, method="none").method == "lpes:reader"
+        assert (
+            model.generate(AS_READ, method="none").method
+            == "positional_hidden_states:vicuna-7b-v1.5-16k"
+        )
         assert "documents" not in server.asked[-1].body
-        assert model.identity()["name"] == "v under lpes:reader"
+        assert model.identity()["name"] == "v under positional_hidden_states:vicuna-7b-v1.5-16k"
 
 
 def test_a_model_served_under_a_method_is_called_so() -> None:
     with serving(_ours) as server:
-        server.models = _listed("lpes:reader", "none")
+        server.models = _listed("positional_hidden_states:vicuna-7b-v1.5-16k", "none")
         assert EndpointModel(server.url).identity()["name"] == "tiny"  # `none` is asked for
         model = EndpointModel(server.url, send_documents="text")
-        assert model.identity()["name"] == "tiny under lpes:reader"
+        assert model.identity()["name"] == "tiny under positional_hidden_states:vicuna-7b-v1.5-16k"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -313,7 +329,10 @@ def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> No
 @pytest.mark.parametrize(
     ("entry", "shown"),
     [
-        ({"default_method": "lpes:reader"}, "lpes:reader"),
+        (
+            {"default_method": "positional_hidden_states:vicuna-7b-v1.5-16k"},
+            "positional_hidden_states:vicuna-7b-v1.5-16k",
+        ),
         ({"default_method": 3}, "none"),
         (3, "none"),
     ],
@@ -371,7 +390,7 @@ def test_a_server_that_has_not_read_the_documents_is_no_measurement(
 def test_a_method_with_parameters_of_its_own_has_no_name_to_be_asked_for_by() -> None:
     with serving(_ours) as server:
         model = EndpointModel(server.url, send_documents="field")
-        assert model.checked_method("lpes:reader").name == "lpes"
+        assert model.checked_method("positional_hidden_states:vicuna-7b-v1.5-16k").name == "lpes"
         with pytest.raises(WeightsNeededError, match="start the server with it"):
             model.checked_method("lpes", {"factors": 1.5})
 

@@ -16,3 +16,8 @@ def model() -> RagMiddleModel:
     tokenizer = byte_level_bpe(bos=True)
     config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
     return RagMiddleModel(build("evaluation", config, "sdpa"), tokenizer)
+
+
+@pytest.fixture(autouse=True)
+def _short_questions(ships_short_questions: None) -> None:
+    """For tasks without data."""

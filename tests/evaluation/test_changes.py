@@ -8,7 +8,6 @@ from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation import (
     Condition,
-    InventedDocuments,
     Item,
     Measurement,
     arranged_documents,
@@ -17,6 +16,7 @@ from rag_middle.evaluation import (
 )
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import FakeReader, fake_reader
+from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=5)
 CHANGES = ("repeated", "natural_filler", "random_filler", "question_first")

@@ -12,7 +12,7 @@ import pytest
 from rag_middle.calibration import SEARCHES
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, OwnQuestions, diagnose
+from rag_middle.evaluation import Diagnosis, Measurement, OwnQuestions, diagnose
 from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
 from rag_middle.evaluation.measurement import LabelledMethod
 from rag_middle.generation import RagMiddleModel, model_facts
@@ -20,6 +20,7 @@ from rag_middle.methods import PINE
 from rag_middle.profiles import Profile
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import Chance, fake_reader
+from tests.reader.questions import InventedDocuments
 from tests.tokenizers import wordlevel
 
 TASK = InventedDocuments(documents=10)

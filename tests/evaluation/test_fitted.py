@@ -9,21 +9,18 @@ from pathlib import Path
 from rag_middle.calibration import LayerSearch, calibrate, draw_examples
 from rag_middle.evaluation import (
     Abstention,
-    InventedDocuments,
     Measurement,
     diagnose,
     fitted_presets,
     run,
     task_for_file,
 )
-from rag_middle.evaluation.conditions import position, question_digest
-from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.evaluation.report import run_notes
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import resolve_method
-from rag_middle.profiles import Profile, measured_profiles, write_profile
-from rag_middle.reader import reader_path
+from rag_middle.profiles import Profile, write_profile
 from tests.evaluation.fake_models import fake_reader
+from tests.reader.questions import InventedDocuments
 from tests.shipped_profiles import shipping
 
 TASK = InventedDocuments(documents=4)
@@ -70,22 +67,6 @@ def test_a_diagnosis_tries_them_by_itself(model: RagMiddleModel, tmp_path: Path)
     assert "calibrate --method lpes" not in " ".join(diagnosis.next_steps)
 
 
-def test_what_is_shipped_for_the_reader_was_fitted_to_its_weights() -> None:
-    shipped = {
-        f"{method}:{name}": profile
-        for method in CALIBRATED
-        for name, profile in measured_profiles(method).items()
-    }
-    assert set(shipped) == {"lpes:reader"}
-    reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
-    here = model_facts(reader.model, reader.tokenizer)
-    for name, profile in shipped.items():
-        assert profile.model.version_differences(here) == [], f"calibrate again for {name}"
-        assert profile.model.weights_sample == here.weights_sample
-        assert profile.scores["held_out"], name
-        assert profile.note, name
-
-
 def test_a_diagnosis_says_which_of_its_questions_a_method_was_fitted_to(
     model: RagMiddleModel, tmp_path: Path
 ) -> None:
@@ -124,11 +105,3 @@ def test_so_does_a_run_that_asks_them_in_other_words(model: RagMiddleModel, tmp_
         results = run(model, task, [method], Measurement(positions=2, max_new_tokens=2))
         assert "were fitted to 6 of these 10 questions" in " ".join(run_notes(results))
         assert "were fitted to" not in " ".join(run_notes(replace(results, items=())))
-
-
-def test_questions_of_the_shipped_search_are_known_again() -> None:
-    profile = measured_profiles("lpes")["reader"]
-    task = InventedDocuments(documents=20, cited=True)
-    items = task.items(130, profile.seed or 0)
-    asked = {question_digest(task.prompt(item, position(3)), item.answers) for item in items}
-    assert len(asked & set(profile.data["searched"])) == 30

@@ -16,7 +16,6 @@ from rag_middle.evaluation import (
     AS_GIVEN,
     Condition,
     Grid,
-    InventedDocuments,
     Item,
     KeyValueRetrieval,
     Measurement,
@@ -31,6 +30,7 @@ from rag_middle.evaluation import (
 from rag_middle.evaluation.terminal import show_diagnosis
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
+from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=20)
 HOW = Measurement(limit=100, grid=(5, 10))

@@ -15,7 +15,6 @@ from rich.console import Console
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
 from rag_middle.evaluation import (
     Diagnosis,
-    InventedDocuments,
     Measurement,
     diagnose,
     plot_position_curves,
@@ -27,8 +26,8 @@ from rag_middle.evaluation.plots import image, legend_columns, plot_overview
 from rag_middle.evaluation.report import html_report
 from rag_middle.evaluation.terminal import character_plot, show_diagnosis
 from rag_middle.generation import RagMiddleModel
-from rag_middle.reader import READER_NAME, is_reader, reader_path
 from tests.evaluation.fake_models import fake_reader
+from tests.reader.questions import InventedDocuments
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("vl_convert")
@@ -234,10 +233,3 @@ def test_a_legend_is_no_wider_than_its_chart(diagnosis: Diagnosis) -> None:
     legend, drawn = axes.get_legend().get_window_extent(), axes.get_window_extent()
     assert legend.width <= drawn.width
     assert drawn.width >= 0.75 * figure.bbox.width
-
-
-def test_the_bundled_reader_goes_by_its_name_and_not_by_its_path() -> None:
-    assert is_reader(reader_path())
-    assert not is_reader("meta-llama/Llama-2-7b-chat-hf")
-    reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
-    assert reader.identity()["name"] == READER_NAME

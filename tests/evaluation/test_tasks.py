@@ -78,7 +78,6 @@ def keeps_the_contract(task: Task) -> None:
         ("own_questions", {}),
         ("multi_document_qa", {"data": NQ, "documents": 5}),
         ("key_value_retrieval", {"keys": 8}),
-        ("invented_documents", {"documents": 4}),
         ("multi_hop", {"hops": 3}),
         ("key_value_chains", {"keys": 8}),
     ],
@@ -89,12 +88,12 @@ def test_every_task_keeps_the_contract(name: str, options: dict[str, Any], tmp_p
 
 
 def test_another_seed_draws_other_questions() -> None:
-    for name in ("invented_documents", "key_value_retrieval"):
+    for name in ("multi_hop", "key_value_retrieval"):
         task = make_task(name)
         assert task.items(2, 0) != task.items(2, 1)
 
 
-@pytest.mark.parametrize("name", ["invented_documents", "key_value_retrieval"])
+@pytest.mark.parametrize("name", ["multi_hop", "key_value_retrieval"])
 def test_generated_tasks_have_no_end(name: str) -> None:
     with pytest.raises(EvaluationConfigError, match="limit"):
         make_task(name).items(None, 0)
@@ -113,7 +112,7 @@ def test_a_file_has_an_end(tmp_path: Path) -> None:
 
 
 def test_the_gold_document_moves_and_the_others_keep_their_order() -> None:
-    task = make_task("invented_documents", {"documents": 5})
+    task = make_task("key_value_retrieval", {"keys": 5})
     [item] = task.items(1, 0)
     for index in range(5):
         documents = arranged_documents(item, position(index))
@@ -125,7 +124,7 @@ def test_the_gold_document_moves_and_the_others_keep_their_order() -> None:
 
 
 def test_orders_are_shuffled_repeatably_and_differ() -> None:
-    task = make_task("invented_documents", {"documents": 8})
+    task = make_task("key_value_retrieval", {"keys": 8})
     [item] = task.items(1, 0)
     first, second = (arranged_documents(item, order(index)) for index in (0, 1))
     assert first == arranged_documents(item, order(0))
@@ -134,7 +133,7 @@ def test_orders_are_shuffled_repeatably_and_differ() -> None:
 
 
 def test_a_position_that_is_not_there_is_refused() -> None:
-    [item] = make_task("invented_documents", {"documents": 3}).items(1, 0)
+    [item] = make_task("key_value_retrieval", {"keys": 3}).items(1, 0)
     with pytest.raises(EvaluationConfigError, match="position 3"):
         arranged_documents(item, position(3))
 
@@ -351,8 +350,8 @@ def test_what_was_recognised_is_described(tmp_path: Path) -> None:
     lines[1]["id"] = "second"
     later = task_for_file(written(tmp_path / "later.jsonl", *lines), documents=3).description
     assert "(question, answers, title, text; in some lines id)" in later
-    generated = make_task("invented_documents", {"documents": 5}).description
-    assert generated.startswith("Questions about invented documents (generated")
+    generated = make_task("key_value_retrieval", {"keys": 5}).description
+    assert generated.startswith("Key-value retrieval (random pairs generated")
     assert generated.endswith("5 documents each")
 
 
@@ -532,9 +531,8 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("invented_documents", {"documents": 1}, "documents"),
-        ("invented_documents", {"split": "all"}, "split"),
-        ("invented_documents", {"document": 3}, "Did you mean 'documents'"),
+        ("key_value_retrieval", {"keys": 1}, "keys"),
+        ("multi_hop", {"document": 3}, "Did you mean 'documents'"),
         ("key_value_retrieval", {"identifier_characters": 99}, "at most 36"),
         ("own_questions", {}, "needs 'data'"),
         ("own_questions", {"data": NQ, "distractors": "near"}, "near"),

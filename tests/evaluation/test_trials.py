@@ -22,7 +22,6 @@ from rag_middle.errors import (
 )
 from rag_middle.evaluation import (
     InterimReport,
-    InventedDocuments,
     Measurement,
     Results,
     position,
@@ -37,6 +36,7 @@ from rag_middle.evaluation.tasks.questions import Distractors, OwnQuestions
 from rag_middle.files import expanded, write_files
 from rag_middle.generation import RagMiddleModel, Score
 from tests.evaluation.fake_models import FakeReader, fake_reader
+from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=4)
 HOW = Measurement(limit=6, positions=3, orders=2, controls=True, max_batch_size=2)

@@ -18,7 +18,6 @@ from rag_middle.errors import RagMiddleError, WorkerConfigError, WorkerError
 from rag_middle.evaluation import (
     Abstention,
     Answering,
-    InventedDocuments,
     KeyValueChains,
     Measurement,
     MultiHop,
@@ -29,6 +28,7 @@ from rag_middle.evaluation.asking import Batch, Reply, answered
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.copies import origin
 from rag_middle.workers import InProcess, Processes, RayWorkers, Workers, torch_threads
+from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=4)
 METHODS = ["pine", "ms_poe"]

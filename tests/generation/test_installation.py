@@ -21,7 +21,7 @@ from rag_middle.errors import (
     RagMiddleError,
     UnsupportedArchitectureError,
 )
-from rag_middle.evaluation import InventedDocuments, Measurement, run
+from rag_middle.evaluation import Measurement, run
 from rag_middle.fingerprint import fingerprint
 from rag_middle.generation.copies import origin
 from rag_middle.layout import PromptLayout
@@ -32,10 +32,11 @@ from rag_middle.methods import (
     Method,
     PositionInterpolation,
 )
-from rag_middle.reader import reader_path
 from tests.contract.running import in_thread
 from tests.families import FAMILIES
 from tests.prompts import laid_out
+from tests.reader import READER_LPES, reader_path
+from tests.reader.questions import InventedDocuments
 
 IDS = torch.arange(1, 41)[None]
 LPES_3 = LPES(factors=(1.0, 1.5, 2.0))
@@ -262,7 +263,7 @@ def test_measuring_what_a_method_is_installed_on_is_refused() -> None:
     """Its own answers would be taken for the unmodified model's, and be kept as such."""
     model = RagMiddleModel.from_pretrained(reader_path())
     task, how = InventedDocuments(documents=4), Measurement(limit=2, positions=2)
-    with rag_middle.install(model.model, "lpes:reader"):
+    with rag_middle.install(model.model, READER_LPES):
         for measured in (
             lambda: run(model, task, measurement=how),
             lambda: calibrate(model, "siw", *draw_examples(task, "siw", questions=3, held_out=2)),

@@ -23,7 +23,6 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
-from rag_middle.reader import reader_path
 
 
 @pytest.fixture(autouse=True)
@@ -266,13 +265,6 @@ def test_bits_become_a_configuration_of_transformers(
     config = asked["quantization_config"]
     assert (config.load_in_4bit, config.load_in_8bit) == (chosen == "4bit", chosen == "8bit")
     assert asked.get("device_map") == device_map
-
-
-def test_the_bundled_reader_computes_in_one_precision() -> None:
-    path = reader_path()
-    assert RagMiddleModel.from_pretrained(path, device="cpu").model.dtype == torch.float32
-    chosen = RagMiddleModel.from_pretrained(path, device="cpu", dtype="bfloat16")
-    assert chosen.model.dtype == torch.bfloat16
 
 
 def _adapter(path: Path, base: Any) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.generation import NumberedDocumentsWarning
 from rag_middle.methods import METHODS
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 FACTS = ["Aldgrove Harfield costs $41.", "Bramstow Melcroft costs $873."]
 QUESTION = "Question: How much does Bramstow Melcroft cost?\nAnswer:"

@@ -15,7 +15,7 @@ import pytest
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel, release_models, shared_model, sharing
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 
 @pytest.fixture

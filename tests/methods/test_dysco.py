@@ -22,12 +22,12 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, DySCO
 from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
-from rag_middle.reader import reader_path
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt
 from tests.contract.running import distance, generated, recomputed
 from tests.contract.test_no_trace import raising
 from tests.families import FAMILIES
+from tests.reader import reader_path
 from tests.tokenizers import byte_level_bpe
 
 METHOD = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5)

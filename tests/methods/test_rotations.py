@@ -17,6 +17,7 @@ from rag_middle.methods import (
     resolve_method,
 )
 from tests.families import FAMILIES
+from tests.reader import READER_LPES
 
 TRAITS = model_traits(FAMILIES["llama"].build("sdpa"))
 TABLES_ONLY = {"none", "lpes", "position_interpolation"}
@@ -71,4 +72,4 @@ def test_a_method_that_plans_nothing_is_refused() -> None:
 
 def test_a_profile_of_another_shape_is_refused() -> None:
     with pytest.raises(ProfileMismatchError, match="decoder layers 4, here 3"):
-        layer_rotations(resolve_method("lpes:reader"), TRAITS)
+        layer_rotations(resolve_method(READER_LPES), TRAITS)

@@ -17,9 +17,11 @@ from transformers import LlamaConfig
 
 from rag_middle import Document
 from rag_middle.generation import RagMiddleModel
-from rag_middle.reader import reader_path
+from rag_middle.profiles import read_profile
 from rag_middle.serving import ServerSettings, create_app, named_methods
 from rag_middle.serving.connections import timed_protocol
+from tests.reader import READER_PROFILE, reader_path
+from tests.shipped_profiles import shipping
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
@@ -100,9 +102,15 @@ def tiny_model() -> RagMiddleModel:
     return RagMiddleModel(build("serving", config, "sdpa"), tokenizer)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _preset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with shipping(tmp_path_factory.mktemp("presets"), {"reader": read_profile(READER_PROFILE)}):
+        yield
+
+
 @pytest.fixture(scope="session")
 def reader() -> RagMiddleModel:
-    """The bundled reader, in float32."""
+    """Answers right; its profile is served as the preset ``lpes:reader``."""
     return RagMiddleModel.from_pretrained(reader_path(), dtype="float32", device="cpu")
 
 

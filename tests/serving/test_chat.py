@@ -8,6 +8,7 @@ import pytest
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.generation import RagMiddleModel
+from tests.reader.questions import reader_question
 from tests.serving.conftest import METHODS, Serve, Served
 from tests.tokenizers import byte_level_bpe
 
@@ -207,18 +208,16 @@ def test_conversations_go_through_the_chat_template(server: Served) -> None:
 
 
 def test_the_reader_answers_questions(reader_server: Served) -> None:
-    from rag_middle.reader.prompts import draw_case
-
-    for seed, method in enumerate(("none", "pine", "lpes:reader")):
-        case = draw_case(seed, "test", 6, 3)
+    for number, method in enumerate(("none", "pine", "lpes:reader")):
+        prompt, value = reader_question(number)
         answer = reader_server.chat(
-            case.prompt.suffix,
-            documents=[{"text": document.text} for document in case.prompt.documents],
+            prompt.suffix,
+            documents=[{"text": document.text} for document in prompt.documents],
             method=method,
         )
-        expected = reader_server.model.generate(case.prompt, method=method)
+        expected = reader_server.model.generate(prompt, method=method)
         assert answer.choices[0].message.content == expected.text
-        assert case.value in expected.text
+        assert value in expected.text
 
 
 def test_the_model_is_listed(server: Served) -> None:

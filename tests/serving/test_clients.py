@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rag_middle import mark
+from rag_middle.documents import ContextPrompt
 from rag_middle.generation import RagMiddleModel
-from rag_middle.reader.prompts import ReaderCase, draw_case
+from tests.reader.questions import reader_question
 from tests.serving.conftest import Served, serving
 from tests.test_code_blocks import ROOT, Block, blocks
 
@@ -33,8 +34,8 @@ def served(reader: RagMiddleModel) -> Iterator[Served]:
 
 
 @pytest.fixture
-def case() -> ReaderCase:
-    return draw_case(1, "test", 6, 3)
+def prompt() -> ContextPrompt:
+    return reader_question(1)[0]
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +81,11 @@ def chat_openai(served: Served, **more: Any) -> Any:
 
 
 @pytest.fixture
-def langchain_documents(case: ReaderCase) -> list[Any]:
+def langchain_documents(prompt: ContextPrompt) -> list[Any]:
     from langchain_core.documents import Document
 
     return [
-        Document(document.text, metadata={"title": document.id})
-        for document in case.prompt.documents
+        Document(document.text, metadata={"title": document.id}) for document in prompt.documents
     ]
 
 
@@ -93,40 +93,40 @@ def langchain_documents(case: ReaderCase) -> list[Any]:
 @pytest.mark.parametrize("way", ["format_docs", "DocumentPrompt", "MarkDocuments", "documents"])
 @pytest.mark.one_in(3)
 def test_langchain_answers_as_the_notebook_does(
-    served: Served, case: ReaderCase, langchain_documents: list[Any], method: str, way: str
+    served: Served, prompt: ContextPrompt, langchain_documents: list[Any], method: str, way: str
 ) -> None:
     from langchain_classic.chains.combine_documents import create_stuff_documents_chain
     from langchain_core.prompts import ChatPromptTemplate
 
     from langchain_rag_middle import DocumentPrompt, MarkDocuments, format_docs
 
-    expected = served.model.generate(case.prompt, method=method)
+    expected = served.model.generate(prompt, method=method)
     body: dict[str, Any] = {"method": method}
     if way == "documents":
         body["documents"] = [{"text": document.page_content} for document in langchain_documents]
         model = chat_openai(served, extra_body=body)
-        answer = model.invoke(case.prompt.suffix).content
+        answer = model.invoke(prompt.suffix).content
     elif way == "format_docs":
         model = chat_openai(served, extra_body=body)
-        answer = model.invoke(f"{format_docs(langchain_documents)}\n\n{case.prompt.suffix}").content
+        answer = model.invoke(f"{format_docs(langchain_documents)}\n\n{prompt.suffix}").content
     else:
         model = chat_openai(served, extra_body=body)
-        prompt = ChatPromptTemplate.from_messages([("user", "{context}\n\n{question}")])
+        template = ChatPromptTemplate.from_messages([("user", "{context}\n\n{question}")])
         documents, more = langchain_documents, {}
         if way == "MarkDocuments":
             documents = list(MarkDocuments().transform_documents(documents))
         else:
             more["document_prompt"] = DocumentPrompt()
-        chain = create_stuff_documents_chain(model, prompt, **more)
-        answer = chain.invoke({"context": documents, "question": case.prompt.suffix})
+        chain = create_stuff_documents_chain(model, template, **more)
+        answer = chain.invoke({"context": documents, "question": prompt.suffix})
     assert answer == expected.text
-    assert case.value in answer
+    assert reader_question(1)[1] in answer
 
 
-def test_langchain_streams_and_counts(served: Served, case: ReaderCase) -> None:
+def test_langchain_streams_and_counts(served: Served, prompt: ContextPrompt) -> None:
     model = chat_openai(served, stream_usage=True)
-    chunks = list(model.stream(case.prompt.marked))
-    expected = served.model.generate(case.prompt, method="pine")
+    chunks = list(model.stream(prompt.marked))
+    expected = served.model.generate(prompt, method="pine")
     assert "".join(chunk.content for chunk in chunks) == expected.text
     total = chunks[0]
     for chunk in chunks[1:]:
@@ -136,19 +136,19 @@ def test_langchain_streams_and_counts(served: Served, case: ReaderCase) -> None:
 
 
 @pytest.mark.parametrize("kind", ["search_result", "document"])
-def test_langchains_blocks(served: Served, case: ReaderCase, kind: str) -> None:
+def test_langchains_blocks(served: Served, prompt: ContextPrompt, kind: str) -> None:
     from langchain_core.messages import HumanMessage
 
     made: list[dict[str, Any]] = [
         {"type": "search_result", "source": "a", "title": "", "content": [text]}
         if kind == "search_result"
         else {"type": "document", "source": {"type": "content", "content": [text]}}
-        for document in case.prompt.documents
+        for document in prompt.documents
         for text in [{"type": "text", "text": document.text}]
     ]
-    question = {"type": "text", "text": case.prompt.suffix}
+    question = {"type": "text", "text": prompt.suffix}
     answer = chat_openai(served).invoke([HumanMessage([*made, question])])
-    assert answer.content == served.model.generate(case.prompt, method="pine").text
+    assert answer.content == served.model.generate(prompt, method="pine").text
 
 
 def open_ai_like(served: Served, method: str) -> Any:
@@ -168,16 +168,16 @@ def open_ai_like(served: Served, method: str) -> Any:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_llama_index_answers_as_the_notebook_does(
-    served: Served, case: ReaderCase, method: str
+    served: Served, prompt: ContextPrompt, method: str
 ) -> None:
     llm = open_ai_like(served, method)
-    expected = served.model.generate(case.prompt, method=method).text
-    assert llm.complete(case.prompt.marked).text == expected
-    pieces = [piece.delta or "" for piece in llm.stream_complete(case.prompt.marked)]
+    expected = served.model.generate(prompt, method=method).text
+    assert llm.complete(prompt.marked).text == expected
+    pieces = [piece.delta or "" for piece in llm.stream_complete(prompt.marked)]
     assert "".join(pieces) == expected
 
 
-def test_llama_indexs_document_blocks(served: Served, case: ReaderCase) -> None:
+def test_llama_indexs_document_blocks(served: Served, prompt: ContextPrompt) -> None:
     from llama_index.core.base.llms.types import ChatMessage, DocumentBlock, TextBlock
 
     made = [
@@ -186,23 +186,22 @@ def test_llama_indexs_document_blocks(served: Served, case: ReaderCase) -> None:
             document_mimetype="text/plain",
             title="",
         )
-        for document in case.prompt.documents
+        for document in prompt.documents
     ]
-    message = ChatMessage(role="user", blocks=[*made, TextBlock(text=case.prompt.suffix)])
+    message = ChatMessage(role="user", blocks=[*made, TextBlock(text=prompt.suffix)])
     answer = open_ai_like(served, "pine").chat([message])
     assert answer.raw.rag_middle["documents"] == 6
     assert answer.raw.rag_middle["applied"]
 
 
-def test_llama_index_packs_whole_documents(served: Served, case: ReaderCase) -> None:
+def test_llama_index_packs_whole_documents(served: Served, prompt: ContextPrompt) -> None:
     from llama_index.core import PromptTemplate, get_response_synthesizer
     from llama_index.core.schema import NodeWithScore, TextNode
     from llama_index.llms.rag_middle import DocumentPromptHelper, MarkDocuments
 
     llm = open_ai_like(served, "pine")
     nodes = [
-        NodeWithScore(node=TextNode(text=document.text), score=1.0)
-        for document in case.prompt.documents
+        NodeWithScore(node=TextNode(text=document.text), score=1.0) for document in prompt.documents
     ]
     synthesizer = get_response_synthesizer(
         llm,
@@ -210,27 +209,27 @@ def test_llama_index_packs_whole_documents(served: Served, case: ReaderCase) -> 
         text_qa_template=PromptTemplate("{context_str}\n\n{query_str}"),
     )
     marked = MarkDocuments().postprocess_nodes(nodes)
-    answer = synthesizer.synthesize(case.prompt.suffix, marked)
-    assert str(answer) == served.model.generate(case.prompt, method="pine").text
+    answer = synthesizer.synthesize(prompt.suffix, marked)
+    assert str(answer) == served.model.generate(prompt, method="pine").text
 
 
-def test_dspy_and_haystack_send_marked_text(served: Served, case: ReaderCase) -> None:
+def test_dspy_and_haystack_send_marked_text(served: Served, prompt: ContextPrompt) -> None:
     reason = "comes with the extra 'clients'"
     dspy = pytest.importorskip("dspy", reason=reason)
     haystack = pytest.importorskip("haystack.components.generators.chat", reason=reason)
     from haystack.dataclasses import ChatMessage
     from haystack.utils import Secret
 
-    expected = served.model.generate(case.prompt, method="lpes:reader").text
-    text = "".join(f"{mark(document)}\n\n" for document in case.prompt.documents)
+    expected = served.model.generate(prompt, method="lpes:reader").text
+    text = "".join(f"{mark(document)}\n\n" for document in prompt.documents)
     url, body = f"{served.url}/v1", {"method": "lpes:reader"}
     lm = dspy.LM("openai/tested", api_base=url, api_key="none", extra_body=body, cache=False)
-    assert lm(text + case.prompt.suffix) == [expected]
+    assert lm(text + prompt.suffix) == [expected]
     generator = haystack.OpenAIChatGenerator(
         api_key=Secret.from_token("none"),
         api_base_url=url,
         model="tested",
         generation_kwargs={"extra_body": body},
     )
-    [reply] = generator.run([ChatMessage.from_user(text + case.prompt.suffix)])["replies"]
+    [reply] = generator.run([ChatMessage.from_user(text + prompt.suffix)])["replies"]
     assert reply.text == expected

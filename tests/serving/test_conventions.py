@@ -17,6 +17,7 @@ from rag_middle.conventions.documents import CallerDocument, counted, parsed_doc
 from rag_middle.generation import Generation
 from rag_middle.serving.prompts import chat_prompt
 from rag_middle.serving.schema import ChatMessage
+from tests.reader.questions import reader_question
 from tests.serving.conftest import Served
 
 QUESTION = "Which of them lies on the river?"
@@ -370,14 +371,12 @@ def test_citations_count_all_documents_of_the_request(documents: list[Document])
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_readers_answers_come_with_citations(reader_server: Served, stream: bool) -> None:
-    from rag_middle.reader.prompts import draw_case
-
-    case = draw_case(2, "test", 6, 3)
+    prompt, _ = reader_question(2)
     documents = [
         {"id": str(index), "data": {"title": document.id, "text": document.text}}
-        for index, document in enumerate(case.prompt.documents)
+        for index, document in enumerate(prompt.documents)
     ]
-    answer = reader_server.chat(case.prompt.suffix, documents=documents, stream=stream)
+    answer = reader_server.chat(prompt.suffix, documents=documents, stream=stream)
     if stream:
         [citations] = [
             chunk.choices[0].delta.citations
@@ -387,7 +386,5 @@ def test_the_readers_answers_come_with_citations(reader_server: Served, stream: 
     else:
         citations = answer.choices[0].message.citations
     assert citations[0]["sources"][0]["id"] == "3"
-    off = reader_server.chat(
-        case.prompt.suffix, documents=documents, citation_options={"mode": "OFF"}
-    )
+    off = reader_server.chat(prompt.suffix, documents=documents, citation_options={"mode": "OFF"})
     assert not hasattr(off.choices[0].message, "citations")

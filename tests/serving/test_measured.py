@@ -8,9 +8,9 @@ import pytest
 
 from rag_middle.endpoint import EndpointModel
 from rag_middle.evaluation import Measurement, run
-from rag_middle.evaluation.tasks import make_task
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import MARKER_KEY_VARIABLE
+from tests.reader.questions import InventedDocuments
 from tests.serving.conftest import Served
 
 METHODS = ["pine", "lpes:reader"]
@@ -21,7 +21,7 @@ METHODS = ["pine", "lpes:reader"]
 def test_accuracy_by_position_is_that_of_the_model_itself(
     reader: RagMiddleModel, reader_server: Served, sent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = make_task("invented_documents", {"cited": True, "documents": 6})
+    task = InventedDocuments(cited=True, documents=6)
     measurement = Measurement(limit=4, positions=3, orders=2)
     if sent == "marked":
         monkeypatch.setenv(MARKER_KEY_VARIABLE, "one secret of the client and the server")

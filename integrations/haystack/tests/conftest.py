@@ -19,7 +19,7 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
 
 from rag_middle import RagMiddleModel
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 PRICES = {
     "Aldgrove Harfield": "$41",

@@ -298,6 +298,9 @@ def test_a_method_of_a_call_has_no_options_of_another(loaded: RagMiddleModel) ->
 # -- saving -------------------------------------------------------------------------------------
 
 
+PRESET = "positional_hidden_states:vicuna-7b-v1.5-16k"
+
+
 def stop_here(chunk: StreamingChunk) -> None:
     """A callback that a pipeline file can name."""
 
@@ -305,8 +308,8 @@ def stop_here(chunk: StreamingChunk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "method", "options"),
     [
-        ({"method": "lpes:reader"}, "lpes:reader", {}),
-        ({"method": "lpes:reader+siw"}, "lpes:reader+siw", {}),
+        ({"method": PRESET}, PRESET, {}),
+        ({"method": f"{PRESET}+siw"}, f"{PRESET}+siw", {}),
         ({"method": SIW(alpha_dense=1.5)}, "siw", {"alpha_dense": 1.5}),
         ({"method": "siw", "method_options": {"alpha_dense": 1.5}}, "siw", {"alpha_dense": 1.5}),
         ({"method": SIW(layers=(1, 2))}, "siw", {"layers": [1, 2]}),
@@ -331,7 +334,7 @@ def test_everything_else_is_saved_too_and_no_token(
     monkeypatch.setenv("OUR_TOKEN", "hf_secret")
     generator = RagMiddleChatGenerator(
         model_name,
-        method="lpes:reader",
+        method=PRESET,
         generation_kwargs={"temperature": 0.5, "stop": ["\n"], "method": SIW(alpha_dense=1.5)},
         meta_fields=["title"],
         tools=[create_tool_from_function(price_of)],

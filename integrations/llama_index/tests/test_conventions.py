@@ -18,7 +18,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
 
 from rag_middle import Document, RagMiddleModel
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 FACTS = {
     "Aldgrove Harfield": "Aldgrove Harfield costs $41.",

@@ -12,6 +12,8 @@ import pytest
 from llama_index.core.llms import LLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.reader import reader_path
+
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 
@@ -28,32 +30,30 @@ def folder(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_pa
     return tmp_path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["llama_index_faiss_rag.py", *arguments])
-    runpy.run_path(str(EXAMPLES / "llama_index_faiss_rag.py"), run_name="__main__")
-
-
-@pytest.mark.slow
-def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow  # the real embedder
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("examples/llama_index_faiss_rag.py", "{question} --docs {docs}"),
+        ("integrations/llama_index/examples/query_engine.py", "{docs} {question} --method none"),
+    ],
+)
+def test_the_scripts_answer_about_a_folder(
+    script: str,
+    arguments: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run(monkeypatch, "--model", str(folder), "--questions", "1")
+    (tmp_path / "nantes.md").write_text("The river of Nantes is Loire.", encoding="utf-8")
+    (tmp_path / "paris.md").write_text("The river of Paris is Seine.", encoding="utf-8")
+    words = {"docs": str(tmp_path), "question": "What is the river of Nantes?"}
+    asked = [word.format(**words) for word in arguments.split()]
+    monkeypatch.setattr(sys, "argv", [script, *asked, "--model", str(reader_path())])
+    runpy.run_path(str(ROOT / script), run_name="__main__")
     shown = capsys.readouterr().out
-    assert "none: different answers" in shown
-    assert "pine: the same answers" in shown
-
-
-@pytest.mark.slow
-def test_the_script_answers_right_on_the_bundled_reader(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(monkeypatch, "--questions", "4")
-    shown = capsys.readouterr().out
-    right = re.findall(r"(\w+), .*?(\d+) of 4 right", shown)
-    assert [method for method, _ in right] == ["none"] * 3 + ["pine"] * 3
-    assert all(int(number) >= 2 for _, number in right)
-    assert min(int(number) for method, number in right if method == "pine") >= 3
-    assert "pine: the same answers" in shown
+    assert shown.strip()
+    assert "nantes.md: The river" in shown or "2 documents under none" in shown
 
 
 def test_the_code_of_the_readme_runs(

@@ -24,7 +24,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
 from rag_middle.methods import MsPoE
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, User

@@ -24,7 +24,7 @@ DOCUMENTS = "documents"
 
 _EXAMPLES = (
     '{"profile": "lpes.json"}, {"method": "lpes", "options": {"factors": [1.0, 1.2]}}, '
-    '{"method": "lpes:reader"} or {"documents": {"rotor": {}}}'
+    '{"method": "profile:lpes.json"} or {"documents": {"rotor": {}}}'
 )
 
 

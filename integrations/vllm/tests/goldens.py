@@ -1,9 +1,9 @@
-"""Log-probabilities and answers of the bundled reader, as rag-middle computes them.
+"""Log-probabilities and answers of the tests' reader, as rag-middle computes them.
 
 Written in the environment of rag-middle, and compared in that of vLLM with what its engine makes of
 the same tokens::
 
-    python integrations/vllm/tests/goldens.py build/vllm/goldens.json
+    PYTHONPATH=. python integrations/vllm/tests/goldens.py build/vllm/goldens.json
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from rag_middle import RagMiddleModel, applied
-from rag_middle.evaluation import InventedDocuments
 from rag_middle.evaluation.conditions import position
 from rag_middle.methods import resolve_method
-from rag_middle.reader import reader_path
 from rag_middle.tokens import TokenizedPrompt, encode
+from tests.reader import READER_LPES, reader_path
+from tests.reader.questions import InventedDocuments
 
 #: The methods by name, as the option of the engine gives them.
 METHODS: dict[str, dict[str, Any]] = {
     "none": {"method": "none"},
-    "lpes": {"method": "lpes:reader"},
+    "lpes": {"method": READER_LPES},
     "position_interpolation": {"method": "position_interpolation", "options": {"scale": 1.25}},
     "attention_buckets": {"method": "attention_buckets", "options": {"base_factors": [1.8]}},
 }

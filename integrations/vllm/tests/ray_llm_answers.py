@@ -16,7 +16,7 @@ from mixed_requests import prompt
 from ray import serve
 from ray.serve.llm import LLMConfig, build_openai_app
 
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 _WORKERS_HAVE = (
     "HF_HUB_OFFLINE",

@@ -29,7 +29,6 @@ from rag_middle.errors import MethodConfigError, PromptError, UnknownNameError
 from rag_middle.generation import UnreadMarkersWarning
 from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.methods import NoInterDocumentAttention, ParallelContextWindows, RoToR
-from rag_middle.reader import reader_path
 from rag_middle_vllm import register
 from rag_middle_vllm.documents import document_request
 from rag_middle_vllm.documents.admission import (
@@ -45,6 +44,7 @@ from rag_middle_vllm.documents.openai import hook_renderer
 from rag_middle_vllm.documents.prompts import plain_messages
 from rag_middle_vllm.documents.runners import check_engine
 from rag_middle_vllm.options import resolved
+from tests.reader import reader_path
 
 METHODS = {"rotor": {}, "no_inter_document_attention": {}, "parallel_context_windows": {}}
 OPTION = {"documents": METHODS}
@@ -99,7 +99,7 @@ def test_an_unknown_method_is_named() -> None:
 
 def test_documents_and_a_method_of_the_engine_exclude_each_other() -> None:
     with pytest.raises(MethodConfigError, match="either"):
-        resolved({"documents": METHODS, "method": "lpes:reader"})
+        resolved({"documents": METHODS, "method": "siw"})
 
 
 def test_a_request_carries_its_method_and_where_documents_lie(tokenizer: Any) -> None:

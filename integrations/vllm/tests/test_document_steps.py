@@ -20,13 +20,13 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from rag_middle.errors import UnsupportedArchitectureError
-from rag_middle.reader import reader_path
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD
 from rag_middle_vllm.documents.attention import attend_to_documents
 from rag_middle_vllm.documents.batch import DocumentBatch, PartlyReadError
 from rag_middle_vllm.documents.methods import document_methods
 from rag_middle_vllm.documents.runners import document_model_state, hook_runner
 from rag_middle_vllm.layers import LoadedModel
+from tests.reader import reader_path
 
 METHODS = {"rotor": {}, "no_inter_document_attention": {}, "parallel_context_windows": {}}
 SIZE, HEADS, KV_HEADS, LAYERS = 32, 4, 2, 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,7 @@ from mixed_requests import prompt
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 
-from rag_middle.methods import resolve_method
-from rag_middle.profiles import write_profile
-from rag_middle.reader import reader_path
+from tests.reader import READER_PROFILE, reader_path
 
 #: Float32 in another order of operations: vLLM's own noise against transformers is 3.5e-4.
 TOLERANCE = 1e-3
@@ -81,10 +80,7 @@ def answers(llm: LLM, goldens: dict[str, Any]) -> tuple[list[str], int]:
 def test_lpes_from_a_profile_compiled_and_with_a_prefix_cache(
     goldens: dict[str, Any], tmp_path: Path
 ) -> None:
-    provenance = resolve_method("lpes:reader").provenance
-    assert provenance is not None
-    path = tmp_path / "lpes.json"
-    write_profile(provenance.profile, path)
+    path = shutil.copy(READER_PROFILE, tmp_path / "lpes.json")
     with engine(hf_overrides={"rag_middle": {"profile": str(path)}}) as llm:
         path.unlink()  # read before the engine started
         assert llm.llm_engine.vllm_config.compilation_config.mode

@@ -22,10 +22,10 @@ from vllm.renderers import BaseRenderer, ChatParams, renderer_from_config
 
 from rag_middle.documents import ContextPrompt, mark
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
-from rag_middle.reader import reader_path
 from rag_middle_vllm import plugin, register
 from rag_middle_vllm.frontend import hook_harmony, hook_texts
 from rag_middle_vllm.options import resolved
+from tests.reader import READER_LPES, reader_path
 
 PROMPT = ContextPrompt(documents=["Lyon lies on [[rm:doc]].", "b"], suffix="Where is Lyon?")
 #: The same, marked with another key.
@@ -178,15 +178,18 @@ def test_messages_of_gpt_oss_lose_their_markers() -> None:
     [
         (None, None),
         (
-            {"method": "lpes:reader"},
-            {"methods": ["lpes:reader"], "default_method": "lpes:reader"},
+            {"method": READER_LPES},
+            {"methods": ["profile:lpes"], "default_method": "profile:lpes"},
         ),
         (
             {"method": "position_interpolation", "options": {"scale": 2}},
             {"methods": ["position_interpolation"], "default_method": "position_interpolation"},
         ),
         (
-            {**resolved({"method": "lpes:reader"}), "source": "profile:/somewhere/own.json"},
+            {
+                **resolved({"method": READER_LPES}),
+                "source": "profile:/somewhere/own.json",
+            },
             {"methods": ["profile:own"], "default_method": "profile:own"},
         ),
         ({"documents": {"rotor": {}}}, {"methods": ["none", "rotor"], "default_method": "none"}),

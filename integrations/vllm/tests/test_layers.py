@@ -28,8 +28,8 @@ from rag_middle.errors import (
 )
 from rag_middle.methods import LPES, MsPoE, PositionInterpolation, method_from_profile
 from rag_middle.profiles import ModelFacts, Profile
-from rag_middle.reader import reader_path
 from rag_middle_vllm.layers import rotate_layers
+from tests.reader import reader_path
 
 SIZE, HEADS, KV_HEADS = 32, 4, 2
 FACTORS = (1.0, 1.5, 2.0)

@@ -48,7 +48,9 @@ def test_another_content_under_the_same_path_is_another_option(profile: Path) ->
     assert resolved({"profile": str(profile)}) != before
 
 
-@pytest.mark.parametrize("name", ["lpes:reader", "profile:{profile}"])
+@pytest.mark.parametrize(
+    "name", ["positional_hidden_states:vicuna-7b-v1.5-16k", "profile:{profile}"]
+)
 def test_what_a_name_stands_for_travels_too(name: str, profile: Path) -> None:
     name = name.format(profile=profile)
     option = resolved({"method": name})
@@ -67,7 +69,7 @@ def test_parameters_may_be_given_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("option", "error", "message"),
     [
-        ("lpes:reader", MethodConfigError, "should be an object such as"),
+        ("profile:lpes.json", MethodConfigError, "should be an object such as"),
         ({}, MethodConfigError, "either 'profile', or 'method'"),
         ({"method": "lpes", "profile": "p.json"}, MethodConfigError, "either 'profile'"),
         ({"method": "lpes", "factors": [1]}, MethodConfigError, "Got .'factors', 'method'"),
@@ -79,7 +81,7 @@ def test_parameters_may_be_given_as_they_are() -> None:
         ({"method": "lpess"}, UnknownNameError, "lpes"),
         ({"method": "lpes"}, MethodConfigError, "factors"),
         ({"method": "lpes", "options": [1]}, MethodConfigError, "is an object"),
-        ({"method": "lpes:reader+siw"}, MethodConfigError, "given one method"),
+        ({"method": "ms_poe+siw"}, MethodConfigError, "given one method"),
     ],
 )
 def test_anything_else_is_refused(option: Any, error: type[RagMiddleError], message: str) -> None:
@@ -87,7 +89,7 @@ def test_anything_else_is_refused(option: Any, error: type[RagMiddleError], mess
         resolved(option)
 
 
-@pytest.mark.parametrize("option", [{"profile": "lpes.json"}, {"method": "lpes:reader"}])
+@pytest.mark.parametrize("option", [{"profile": "lpes.json"}, {"method": "profile:lpes.json"}])
 def test_workers_read_no_files(option: dict[str, str]) -> None:
     """A model's own config.json may hold the option, and shall not name files of the machine."""
     with pytest.raises(MethodConfigError, match="workers read no files"):

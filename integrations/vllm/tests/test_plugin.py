@@ -17,8 +17,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import BaseModelLoader, DefaultModelLoader
 
 from rag_middle.errors import MethodConfigError, UnknownNameError
-from rag_middle.reader import reader_path
 from rag_middle_vllm import plugin, register
+from tests.reader import READER_LPES, reader_path
 
 OPTION = {"method": "position_interpolation", "options": {"scale": 2}}
 
@@ -112,14 +112,14 @@ def test_contents_and_not_names_enter_the_config_and_its_hash() -> None:
         engine_config(hf_overrides=overrides)
         for overrides in (
             {},
-            {"rag_middle": {"method": "lpes:reader"}},
+            {"rag_middle": {"method": READER_LPES}},
         )
     )
     inline = preset.model_config.hf_config.rag_middle
     assert inline["profile"]["options"]["factors"]
     changed = {**inline, "profile": {**inline["profile"], "options": {"factors": [1.0, 1, 1, 2]}}}
     other = engine_config(hf_overrides={"rag_middle": changed})
-    additional = engine_config(additional_config={"rag_middle": {"method": "lpes:reader"}})
+    additional = engine_config(additional_config={"rag_middle": {"method": READER_LPES}})
     assert additional.additional_config["rag_middle"] == inline
     hashes = {config.compute_hash() for config in (plain, preset, other, additional)}
     assert len(hashes) == 4

@@ -32,7 +32,7 @@ def test_ray_serves_the_answers_of_the_notebook(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    method = {"none": "none", "lpes": "lpes:reader"}[name]
+    method = {"none": "none", "lpes": READER_LPES}[name]
     run = subprocess.run(
         [
             *(sys.executable, Path(__file__).with_name("ray_llm_answers.py")),
@@ -40,7 +40,12 @@ def test_ray_serves_the_answers_of_the_notebook(
         ],
         cwd=tmp_path,  # Ray sends the working directory's files to its workers
         # Proxies of a machine with few cores are not up within Ray's usual seconds.
-        env={**os.environ, "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=800,

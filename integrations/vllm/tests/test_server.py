@@ -25,7 +25,7 @@ from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
 
 from rag_middle.documents import ContextPrompt, mark
 from rag_middle.markers import MARKER_KEY_VARIABLE
-from rag_middle.reader import reader_path
+from tests.reader import READER_LPES, READER_PROFILE, reader_path
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -200,9 +200,9 @@ def test_lpes_from_the_command_line(
     goldens: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(os.environ, MARKER_KEY_VARIABLE, "a key that clients and servers share....")
-    option = {"rag_middle": {"method": "lpes:reader"}}
+    option = {"rag_middle": {"method": READER_LPES}}
     with server(tmp_path / "log", option) as post:
-        served = {"methods": ["lpes:reader"], "default_method": "lpes:reader"}
+        served = {"methods": ["profile:lpes"], "default_method": "profile:lpes"}
         assert post("/v1/models", None)[1]["data"][0]["rag_middle"] == served
         for index, answer in enumerate(goldens["lpes"]["answers"]):
             plain = user(prompt(goldens, index).text)
@@ -228,4 +228,7 @@ def test_lpes_from_the_command_line(
         status, content = post("/v1/chat/completions", named)
         assert status == 400
         assert "not enabled" in content["error"]["message"]
-    assert "rag-middle: lpes:reader, positions by layer" in (tmp_path / "log").read_text()
+    assert (
+        f"rag-middle: profile:{READER_PROFILE}, positions by layer"
+        in (tmp_path / "log").read_text()
+    )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.data_files import first_of, flagged, read_entries
+from rag_middle.passages import passages_path
 from rag_middle.registry import Registry, suggest
 
-__all__ = ["TASKS", "Task", "make_task", "task_for_file"]
+__all__ = ["TASKS", "Task", "make_task", "shipped_questions", "task_for_file"]
 
 
 def _check(target: object) -> None:
@@ -24,7 +26,6 @@ def _check(target: object) -> None:
 TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
 TASKS.register("abstention", f"{__name__}.abstention:Abstention")
 TASKS.register("helmet", f"{__name__}.helmet:Helmet")
-TASKS.register("invented_documents", f"{__name__}.invented_documents:InventedDocuments")
 TASKS.register("key_value_retrieval", f"{__name__}.key_value:KeyValueRetrieval")
 TASKS.register("key_value_chains", f"{__name__}.key_value:KeyValueChains")
 TASKS.register("longbench_v2", f"{__name__}.longbench_v2:LongBenchV2")
@@ -104,6 +105,23 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
                 "folder that exists."
             )
     return task
+
+
+def shipped_questions(**options: Any) -> Task:
+    """The task of the 600 real questions that come with the package (`rag_middle.passages`).
+
+    Ten documents in a prompt; the others are those most like the question where an embedder is
+    installed (extra ``demo``), else any.
+
+    Args:
+        options: of `OwnQuestions`.
+
+    Raises:
+        EvaluationConfigError: options that it does not have.
+    """
+    distractors = "random" if find_spec("sentence_transformers") is None else "hard"
+    defaults = {"data": passages_path(), "documents": 10, "distractors": distractors}
+    return make_task("own_questions", {**defaults, **options})
 
 
 def task_for_file(path: str | Path, **options: Any) -> Task:

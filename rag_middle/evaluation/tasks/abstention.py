@@ -19,18 +19,15 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.layouts import Layout, LayoutRow
 from rag_middle.evaluation.metrics import ANSWER_METRICS, says
-from rag_middle.evaluation.tasks import task_for_file
+from rag_middle.evaluation.tasks import shipped_questions, task_for_file
 from rag_middle.evaluation.tasks.base import (
     Task,
     question_prompt,
     require_gold_documents,
     require_whole,
 )
-from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
 
 __all__ = ["PHRASES", "Abstention", "abstains"]
-
-_DOCUMENTS = 10
 
 #: What counts as saying that one does not know.
 PHRASES = (
@@ -86,15 +83,16 @@ class Abstention(Task):
     documents holds the answer are left out, as they could be answered.
 
     Attributes:
-        data: questions with gold documents, as for `OwnQuestions`; None for invented documents.
-        documents: in a prompt; None for 10 invented ones, and one less than the first line of
-            `data` has: the gold document has to be replaced.
+        data: questions with gold documents, as for `OwnQuestions`; None for those that come with
+            the package.
+        documents: in a prompt; None for one less than the first line of `data` has, as the gold
+            document has to be replaced; 9 without `data`.
         phrases: what counts as "does not know", see `abstains`.
         instruction: before the documents.
     """
 
     name: ClassVar[str] = "abstention"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions with and without their gold document"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")
@@ -125,7 +123,7 @@ class Abstention(Task):
         """Where questions come from, with one document more than a prompt has."""
         options = {} if self.documents is None else {"documents": self.documents + 1}
         if self.data is None:
-            return InventedDocuments(documents=options.get("documents", _DOCUMENTS + 1))
+            return shipped_questions(**options)
         task = task_for_file(self.data, **options)
         require_gold_documents(task)
         return task
@@ -139,21 +137,19 @@ class Abstention(Task):
         return 0
 
     @property
-    def num_questions(self) -> int | None:
-        return None if self.data is None else len(self.items(None, 0))
+    def num_questions(self) -> int:
+        return len(self.items(None, 0))
 
     @property
     def description(self) -> str:
-        noted = ""
-        if self.data is not None:
-            asked, all_questions = self.num_questions, self._questions.num_questions
+        asked, all_questions = self.num_questions, self._questions.num_questions
+        noted = f"{asked} questions"
+        if asked != all_questions:
             noted = (
-                f": {asked} of {all_questions} questions; in the others, a document beside the "
-                "gold one holds the answer"
-                if asked != all_questions
-                else f": {asked} questions"
+                f"{asked} of {all_questions} questions; in the others, a document beside the gold "
+                "one holds the answer"
             )
-        return f"{self.title} ({self.provenance}){noted}, {self.documents} documents each"
+        return f"{self.title} ({self.provenance}): {noted}, {self.documents} documents each"
 
     def layout(self, columns: int) -> Layout:
         assert self.documents is not None  # set when made
@@ -172,9 +168,7 @@ class Abstention(Task):
         )
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        # Some are left out below: one drawn value in twenty-five or so is another document's too.
-        enough = None if limit is None or self.data is not None else 2 * limit
-        items = self._questions.items(enough, seed)
+        items = self._questions.items(None, seed)  # some are left out below
         stated = ANSWER_METRICS["answer_stated"]
         items = [
             item

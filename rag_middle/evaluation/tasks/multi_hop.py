@@ -15,9 +15,9 @@ from rag_middle.evaluation.tasks.base import (
     Task,
     drawn_items,
     question_prompt,
-    require_one_of,
     require_whole,
 )
+from rag_middle.evaluation.tasks.chains import HOPS, chain_question
 from rag_middle.evaluation.tasks.data_files import (
     answers_of,
     as_document,
@@ -27,8 +27,6 @@ from rag_middle.evaluation.tasks.data_files import (
     read_lines,
     without_repeats,
 )
-from rag_middle.reader.chains import HOPS, draw_chains
-from rag_middle.reader.names import SPLITS, Split
 from rag_middle.wording import Argument, counted
 
 __all__ = ["MultiHop"]
@@ -58,13 +56,11 @@ class MultiHop(Task):
             for as many as the first line has, and then all must; 2 for invented documents.
         documents: in a prompt, the gold ones included; None for as many as the first line has, and
             10 for invented documents. Lines with more lose the last of the others.
-        split: of invented documents: whose names to use.
-        instruction: before the documents; None for none with invented documents, which the bundled
-            reader expects, and a sentence with `data`.
+        instruction: before the documents.
     """
 
     name: ClassVar[str] = "multi_hop"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions that need several documents"
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")
@@ -72,12 +68,10 @@ class MultiHop(Task):
     data: str | Path | None = None
     hops: int | None = None
     documents: int | None = None
-    split: Split = "test"
-    instruction: str | None = None
+    instruction: str = "Answer the question from the documents.\n\n"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_one_of(self.name, SPLITS, split=self.split)
         for name in ("hops", "documents"):
             if getattr(self, name) is not None:
                 require_whole(self.name, 2, **{name: getattr(self, name)})
@@ -164,23 +158,7 @@ class MultiHop(Task):
     def _drawn(self, index: int, rng: random.Random) -> Item:
         assert self.documents is not None
         assert self.hops is not None
-        case = draw_chains(rng, self.split, self.documents, self.hops)
-        golds, others = (
-            tuple(Document(entry.text, id=f"{entry.title}: {entry.facts[0].attribute.key}")
-                  for entry in entries)
-            for entries in (case.golds, case.others)
-        )  # fmt: skip
-        return Item(
-            id=f"{index}",
-            question=case.question,
-            answers=(case.fact.value,),
-            golds=golds,
-            others=others,
-            details={
-                "last_question": case.last_question,
-                "first_value": case.golds[0].facts[0].value,
-            },
-        )
+        return chain_question(index, rng, self.documents, self.hops)
 
     def _lines(self) -> list[tuple[int, str, dict[str, Any]]]:
         """Number, name for messages and content of the lines that are asked."""
@@ -208,11 +186,8 @@ class MultiHop(Task):
         )
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
-        instruction = self.instruction
-        if instruction is None:
-            instruction = "" if self.data is None else "Answer the question from the documents.\n\n"
         question = item.details["last_question"] if condition.hops == 1 else item.question
-        return question_prompt(instruction, item, condition, question)
+        return question_prompt(self.instruction, item, condition, question)
 
 
 def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list[int]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -134,7 +136,6 @@ class OwnQuestions(Task):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_lines(self.data))
-        pool: _Pool | None = None
         items = []
         for index, (line, content) in enumerate(lines[:limit]):
             documents, gold_position = self._documents(line, content)
@@ -144,9 +145,8 @@ class OwnQuestions(Task):
             answers = answers_of(content, line)
             missing = self.num_positions - 1 - len(others)
             if missing > 0:
-                pool = pool or self._pool(lines)
                 rng = random.Random(f"{self.name} {seed} {index}")
-                others += pool.draw(missing, question, answers, documents, rng)
+                others += self._pool.draw(missing, question, answers, documents, rng)
                 gold_position = 0
             items.append(
                 Item(
@@ -194,7 +194,8 @@ class OwnQuestions(Task):
             )
         return [as_document(value, line) for value in (gold, *distractors)], 0
 
-    def _pool(self, lines: Sequence[tuple[str, dict[str, Any]]]) -> _Pool:
+    @cached_property
+    def _pool(self) -> _Pool:
         if self.corpus is not None:
             documents = [
                 self._shown(as_document(content, line)) for line, content in read_lines(self.corpus)
@@ -202,7 +203,9 @@ class OwnQuestions(Task):
         else:
             documents = [
                 line_documents[gold_position]
-                for line_documents, gold_position in (self._documents(*line) for line in lines)
+                for line_documents, gold_position in (
+                    self._documents(*line) for line in read_lines(self.data)
+                )
             ]
         return _Pool(documents, self.distractors, self.embedder)
 
@@ -368,9 +371,11 @@ class _Pool:
             rng.shuffle(indices)
             return indices
         if self._embedder is None or self._vectors is None:
-            from rag_middle.retrieval import SentenceTransformerEmbedder
+            from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
 
             self._embedder = SentenceTransformerEmbedder(self._embedder_name)
-            self._vectors = self._embedder.embed([d.render() for d in self._documents])
+            with warnings.catch_warnings():  # what begins like the question is near enough
+                warnings.simplefilter("ignore", TruncatedTextWarning)
+                self._vectors = self._embedder.embed(self._texts)
         similarity = self._vectors @ self._embedder.embed([question])[0]
         return [int(index) for index in np.argsort(-similarity, kind="stable")]

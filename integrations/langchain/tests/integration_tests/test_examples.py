@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from langchain_rag_middle import ChatRagMiddle
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "examples" / "langchain_faiss_rag.py"
@@ -26,27 +26,19 @@ def run(monkeypatch: pytest.MonkeyPatch, script: Path, *arguments: str) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
-@pytest.mark.slow
-def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow  # the real embedder
+def test_the_script_answers_about_a_folder_with_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, SCRIPT, "--model", str(tiny_folder), "--questions", "1")
-    shown = capsys.readouterr().out
-    assert "none: different answers" in shown
-    assert "pine: the same answers" in shown
-
-
-@pytest.mark.slow
-def test_the_script_answers_right_on_the_bundled_reader(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(monkeypatch, SCRIPT, "--questions", "4")
-    shown = capsys.readouterr().out
-    right = re.findall(r"(\w+), .*?(\d+) of 4 right", shown)
-    assert [method for method, _ in right] == ["none"] * 3 + ["pine"] * 3
-    assert all(int(number) >= 4 for _, number in right)
-    assert min(int(number) for method, number in right if method == "pine") >= 4
-    assert "pine: the same answers" in shown
+    (tmp_path / "nantes.md").write_text("The river of Nantes is Loire.", encoding="utf-8")
+    (tmp_path / "paris.md").write_text("The river of Paris is Seine.", encoding="utf-8")
+    question = "What is the river of Nantes?"
+    model = str(reader_path())
+    run(monkeypatch, SCRIPT, question, "--docs", str(tmp_path), "--model", model)
+    answer, _, first, second = capsys.readouterr().out.splitlines()
+    assert "Loire" in answer
+    assert "nantes.md: The river" in first
+    assert "paris.md" in second
 
 
 def test_the_code_of_the_readme_runs(tiny_folder: Path) -> None:

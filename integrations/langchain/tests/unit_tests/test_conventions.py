@@ -13,7 +13,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, RagMiddleModel, UnsupportedGenerationError
-from rag_middle.reader import reader_path
+from tests.reader import reader_path
 
 FACTS = {
     "Aldgrove Harfield": "Aldgrove Harfield costs $41.",

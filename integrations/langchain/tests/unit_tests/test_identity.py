@@ -438,7 +438,7 @@ class TestChangedFields:
 
     def test_a_method_that_is_set_runs(self, kind: Any, tiny_folder: Path) -> None:
         options = {"model": tiny_folder, "max_tokens": 1, "on_missing_documents": "ignore"}
-        model = kind(**options, method="lpes:reader")
+        model = kind(**options, method="positional_hidden_states:vicuna-7b-v1.5-16k")
         model.method = "ms_poe"
         assert self.method_of(model) == "ms_poe"
         model.method_options = {"max_ratio": 2.0}

@@ -1,1 +1,0 @@
-"""Training of the bundled reader. Not part of the package."""
