@@ -36,8 +36,9 @@ from rag_middle.cli.options import (
 __all__ = ["demo"]
 
 _STEPS = 4
-#: A measured question is asked at three positions and scored, an example in two orders.
-_LONGER = 2
+#: A measured question takes so many times an answered one of as many documents: it is asked at
+#: three positions instead of two, and the right answer is scored.
+_LONGER = 2.5
 
 
 @command(loading=LOADING)
@@ -48,7 +49,7 @@ def demo(
     method_option: MethodOptionsOption = None,
     questions: Annotated[
         int, typer.Option(min=2, help="How many to measure with, at every position.")
-    ] = 8,
+    ] = 6,
     documents: Annotated[
         int, typer.Option(min=2, help="Documents of a prompt in the measurement.")
     ] = 5,

@@ -15,7 +15,7 @@ import numpy as np
 from rag_middle.answering import Answerer
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation import Bootstrap, Item, OwnQuestions, position, spread_positions
+from rag_middle.evaluation import Bootstrap, Item, MultiDocumentQA, position, spread_positions
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.statistics import Estimate, paired_difference, wilson
 from rag_middle.generation import MethodLike, RagMiddleModel
@@ -39,7 +39,7 @@ CHOSEN = (
 DATA = "NaturalQuestions-Open, 600 gold passages from Wikipedia (CC BY-SA 3.0)"
 _POSITIONS = 3
 _SPARE = 10  # passages to replace those that contain the answer, or are the gold one
-_ANSWER_TOKENS = 32
+_ANSWER_TOKENS = 24
 
 
 def full_measurement() -> dict[str, Any] | None:
@@ -120,7 +120,7 @@ class Demo:
 
     def measure(
         self,
-        questions: int = 8,
+        questions: int = 6,
         documents: int = 5,
         *,
         progress: Callable[[int, int], None] | None = None,
@@ -128,8 +128,8 @@ class Demo:
     ) -> dict[str, Any]:
         """Other questions, the gold document at the first, the middle and the last position.
 
-        An answer is right if it contains one of the right ones; the log-likelihood is that of the
-        first of these. `last_minus_first` is of the unmodified model, paired.
+        Prompts and accuracy are those of `MultiDocumentQA`; the log-likelihood is that of the
+        first right answer. `last_minus_first` is of the unmodified model, paired.
 
         Args:
             questions: how many.
@@ -137,19 +137,23 @@ class Demo:
             progress: called with the number of questions so far and of all.
             command: that repeats it.
         """
-        task = OwnQuestions(data=passages_path(), documents=documents)
+        task = MultiDocumentQA(data=passages_path(), documents=documents)
         positions = spread_positions(documents, _POSITIONS)
         space = "" if uses_chat_template(self.model.tokenizer, "auto") else " "
         scores: dict[str, tuple[list[Any], list[Any]]] = {name: ([], []) for name in self.methods}
         for done, item in enumerate(islice(self._items(documents), questions), start=1):
             for label, method in self.methods.items():
                 asked = positions[:1] if method.order_free else positions
-                prompts = [task.prompt(item, position(index)) for index in asked]
+                conditions = [position(index) for index in asked]
+                prompts = [task.prompt(item, condition) for condition in conditions]
                 replies = self.model.batch(prompts, method=method, max_new_tokens=_ANSWER_TOKENS)
                 targets = [space + item.answers[0]] * len(prompts)
                 scored = self.model.score_batch(prompts, targets, method=method)
                 times = len(positions) // len(asked)
-                right = [best_subspan_em(reply.text, item.answers) for reply in replies]
+                right = [
+                    task.scores(item, condition, reply.text)["best_subspan_em"]
+                    for condition, reply in zip(conditions, replies, strict=True)
+                ]
                 scores[label][0].append(right * times)
                 scores[label][1].append([score.total for score in scored] * times)
             if progress:
@@ -193,7 +197,7 @@ class Demo:
             if line["question"] in QUESTIONS:
                 continue
             others = [
-                Document(found.text, title=found.title)
+                _document(found.title, found.text)
                 for found in self.answerer.retriever(line["question"], top_k=documents + _SPARE)
                 if found.metadata["line"] != number
                 and not best_subspan_em(found.text, line["answers"])
@@ -202,9 +206,14 @@ class Demo:
                 id=str(number),
                 question=line["question"],
                 answers=tuple(line["answers"]),
-                gold=Document(line["text"], title=line["title"]),
+                gold=_document(line["title"], line["text"]),
                 others=tuple(others[: documents - 1]),
             )
+
+
+def _document(title: str | None, text: str) -> Document:
+    """As `MultiDocumentQA` shows it."""
+    return Document(f"Document (Title: {title}) {text}")
 
 
 def _interval(estimate: Estimate) -> dict[str, float]:
