@@ -2,7 +2,7 @@
 
 Runs ``rag-middle index --precompute`` on 200 of the passages that come with the package and asks
 their questions, with 20 documents each: of the unmodified model, and under each method without a
-that precomputing left behind, in turn.
+cache and with the files that precomputing left behind, in turn.
 
     python benchmarks/document_cache_corpus.py --model FOLDER
     python benchmarks/document_cache_corpus.py --model FOLDER --device cuda --questions 50

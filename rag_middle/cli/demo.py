@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from time import perf_counter
+from typing import Annotated, Any
 
 import typer
 
-from rag_middle.cli.asking import RETRIEVAL_PANEL, EmbedderOption, ModelOption
+from rag_middle.cli.asking import RETRIEVAL_PANEL, ModelOption
 from rag_middle.cli.checks import check_method, check_output_folder
 from rag_middle.cli.console import (
     JsonOption,
@@ -20,7 +22,7 @@ from rag_middle.cli.console import (
     quiet_progress_bars,
 )
 from rag_middle.cli.index import summary
-from rag_middle.cli.measuring import command_line, progress_bar
+from rag_middle.cli.measuring import command_line, embedding_bar, progress_bar
 from rag_middle.cli.options import (
     LOADING,
     OUTPUT_PANEL,
@@ -30,31 +32,30 @@ from rag_middle.cli.options import (
     parse_method_options,
     placed,
 )
-from rag_middle.wording import shortened
-
-if TYPE_CHECKING:
-    from rag_middle.demo import Demo, Example
-    from rag_middle.evaluation import PositionCurves
 
 __all__ = ["demo"]
 
-_ANSWER_WIDTH = 48  # characters of an answer in a table of the terminal
+_STEPS = 4
+#: A measured question takes so many times an answered one of as many documents: it is asked at
+#: three positions instead of two, and the right answer is scored.
+_LONGER = 2.5
 
 
-@command({"documents": "--top-k"}, loading=LOADING)
+@command(loading=LOADING)
 def demo(
     *,
     model: ModelOption = None,
     method: MethodOption = "pine",
     method_option: MethodOptionsOption = None,
     questions: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How many to measure with, at every position and under every method."
-        ),
-    ] = 100,
-    top_k: Annotated[int, RETRIEVAL_PANEL.option(min=2, help="Documents of a prompt.")] = 20,
-    embedder: EmbedderOption = None,
+        int, typer.Option(min=2, help="How many to measure with, at every position.")
+    ] = 6,
+    documents: Annotated[
+        int, typer.Option(min=2, help="Documents of a prompt in the measurement.")
+    ] = 5,
+    top_k: Annotated[
+        int, RETRIEVAL_PANEL.option(min=2, help="Documents of a prompt that is answered.")
+    ] = 10,
     loading: dict[str, Any],
     out: Annotated[
         Path,
@@ -66,146 +67,113 @@ def demo(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the position of a document does to answers, and what methods do about it.
+    """Show what the position of a document does to answers, and what a method does about it.
 
-    Indexes pages about invented things, answers a few questions from what retrieval finds, with
-    the pages in several orders, and measures accuracy by the position of the page that answers,
-    the gold document: for the unmodified model, for the method, for pine and for what was fitted to
-    the model, as lpes:reader was to the bundled reader, which needs no network and no GPU.
+    Indexes 600 passages of Wikipedia, answers three questions from what is found, with the best
+    document first and last, unmodified and under the method, and measures a few more questions by
+    the position of the passage that answers, the gold document. Beside this small sample it shows
+    the full measurement that comes with the package.
     """
     options = parse_method_options(method_option or ())
     # What can be refused is refused before minutes are spent.
     check_output_folder(out)
     check_method(method, options)
-    from rag_middle.demo import Demo, check_demo, findings, write_demonstration
+    from rag_middle.demo import Demo, full_measurement, write_demonstration
+    from rag_middle.demo.demonstration import CHOSEN, compared_method
     from rag_middle.evaluation.plots import new_figure
 
-    check_demo(method, options, questions, top_k)
+    compared_method(method, options)
     new_figure()  # without matplotlib there is no picture
     quiet_progress_bars()
-    step = _Steps(hidden=as_json or sys.stderr.isatty())
-    step("indexing the pages, loading the model")
-    started = Demo(
-        model,
-        method=method,
-        method_options=options,
-        questions=questions,
-        documents=top_k,
-        on_index=None if as_json else lambda built: print_text(f"Index: {summary(built)}.\n"),
-        embedder=embedder,
-        **placed(loading),
-    )
-    if not as_json:
-        _show_start(started)
-    step("answering a few questions, their pages in several orders")
-    examples = started.examples()
-    if not as_json:
-        for example in examples:
-            _show_example(example)
-    step("measuring by the position of the gold document")
-    with progress_bar("measuring", hidden=as_json) as progress:
-        results = started.measure(step.report if step.shown else progress)
-    step("writing the page and the picture")
-    demonstration = started.finished(examples, results)
-    files = write_demonstration(demonstration, out, command=command_line())
-    if as_json:
-        paths = {"html": str(files.html), "png": str(files.png), "json": str(files.json)}
-        data = {**demonstration.to_dict(), "findings": findings(demonstration), "files": paths}
-        print_json(data)
-    else:
-        _show_curves(demonstration.curves)
-        for text in findings(demonstration):
-            print_text(f"{text}\n")
-        print_text(f"\n{files.png}\n{files.html}\n")
-    if open_page:
-        webbrowser.open(files.html.resolve().as_uri())
 
+    def step(number: int, what: str) -> None:
+        if not as_json:
+            print_text(f"\nStep {number} of {_STEPS}: {what}\n", stderr=True)
 
-class _Steps:
-    """A line on standard error for each step, where no terminal shows bars."""
-
-    _ALL = 4
-
-    def __init__(self, *, hidden: bool) -> None:
-        self.shown = not hidden
-        self._step = self._quarters = 0
-
-    def __call__(self, what: str) -> None:
-        """The next step begins."""
-        self._step += 1
-        self._print(f"Step {self._step} of {self._ALL}: {what}")
-
-    def report(self, done: int, total: int) -> None:
-        """The answers of this step so far, at each quarter."""
-        quarters = 4 * done // total
-        if quarters > self._quarters:
-            self._quarters = quarters
-            self._print(f"  {done} of {total} answers")
-
-    def _print(self, line: str) -> None:
-        if self.shown:
-            print_text(f"{line}\n", stderr=True)
-
-
-def _show_start(started: Demo) -> None:
-    from rag_middle.demo.wording import in_print
-    from rag_middle.reader import READER_NAME, TRAINED_DOCUMENTS
-
-    labels = ", ".join(in_print(method.label) for method in started.methods)
-    print_text(f"Pages: {started.corpus.pages}\n")
-    print_text(
-        f"Model: {started.name}. Methods: {labels}. {started.documents} pages in a prompt.\n"
-    )
-    if started.name == READER_NAME and started.documents > TRAINED_DOCUMENTS:
-        print_text(
-            f"It was trained on up to {TRAINED_DOCUMENTS}: more show what prompts longer than in "
-            "training do to a model.\n"
+    step(1, "index 600 passages of Wikipedia, load the model")
+    with embedding_bar(hidden=as_json) as embedded:
+        started = Demo(
+            model,
+            method=method,
+            method_options=options,
+            top_k=top_k,
+            on_index=None if as_json else lambda built: print_text(f"Index: {summary(built)}.\n"),
+            progress=embedded,
+            **placed(loading),
         )
-    for label, reason in started.left_out.items():
-        print_text(f"Left out: {label}: {reason}\n")
+    step(2, f"three questions answered from {top_k} documents")
+    began, examples = perf_counter(), []
+    for example in started.examples():
+        examples.append(example)
+        if not as_json:
+            _show_example(example)
+    per_question = (perf_counter() - began) / len(examples)
+    if not as_json:
+        print_text(f"\n{CHOSEN}\n")
+    seconds = _LONGER * per_question * questions * documents / top_k
+    step(3, f"{questions} more questions by position, about {max(1, round(seconds))} seconds")
+    with progress_bar("measuring", hidden=as_json) as bar:
+        progress = bar if as_json or sys.stderr.isatty() else _tell_progress
+        measured = started.measure(questions, documents, progress=progress, command=command_line())
+    step(4, "page and picture")
+    full = full_measurement()
+    shown = {"examples": examples, "measured": measured, "full": full}
+    files = write_demonstration(shown, out)
+    if as_json:
+        print_json({**shown, "files": {suffix: str(path) for suffix, path in files.items()}})
+    else:
+        _show("Measured here, a small sample", measured)
+        if full:
+            _show("The full measurement, which comes with the package", full)
+        else:
+            print_text("\nThe full measurement does not come with this installation.\n")
+        print_text(f"\n{files['png']}\n{files['html']}\n")
+    if open_page:
+        webbrowser.open(files["html"].resolve().as_uri())
 
 
-def _show_example(example: Example) -> None:
+def _tell_progress(done: int, total: int) -> None:
+    """A line for each question, where no terminal shows a bar."""
+    print_text(f"  {done} of {total} questions\n", stderr=True)
+
+
+def _show_example(example: Mapping[str, Any]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
-    from rag_middle.demo.wording import in_print
+    from rag_middle.demo.page import title_of
 
-    print_text(
-        f"\n{example.question}\n  right: {example.answer}   page: {example.page}, ranked "
-        f"{example.positions[0] + 1} of {example.documents}\n"
-    )
-    table = Table("method", "answer, pages as retrieved", "", "orders", box=None, pad_edge=True)
-    for label, replies in example.replies.items():
-        first = replies[0]
-        verdict = "right" if first.right else "wrong"
+    print_text(f"\n{example['question']}\n  right: {' or '.join(example['answers'])}\n")
+    table = Table("method", "best document", "answer", "", box=None, pad_edge=True)
+    for reply in example["replies"]:
         table.add_row(
-            Text(in_print(label)),
-            Text(shortened(" ".join(printable(first.text).split()), _ANSWER_WIDTH)),
-            Text(verdict, "green" if first.right else "red"),
-            Text(
-                f"{example.different_answers(label)} different of {len(replies)}, "
-                f"{sum(reply.right for reply in replies)} right"
-            ),
+            title_of(reply["method"]),
+            reply["best"],
+            " ".join(printable(reply["text"]).split()),
+            "right" if reply["right"] else "wrong",
         )
     console().print(table)
+    titles = "; ".join(str(source["title"]) for source in example["sources"])
+    print_text(f"  sources, best first: {titles}\n")
 
 
-def _show_curves(curves: PositionCurves) -> None:
+def _show(what: str, measured: Mapping[str, Any]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
-    from rag_middle.demo.wording import in_print
+    from rag_middle.demo.page import in_brackets, title_of
 
-    table = Table("position of the gold document", *map(str, curves.positions), "mean", box=None)
-    for curve in curves.curves:
-        estimates = (*curve.estimates, curve.mean)
-        table.add_row(
-            Text(in_print(curve.label)), *(f"{100 * estimate.value:.0f}" for estimate in estimates)
-        )
-    out = console()
-    out.print()
-    out.print(table)
-    out.print(
-        f"Accuracy in %, {curves.questions} questions, {curves.documents} pages in a prompt.\n"
+    print_text(
+        f"\n{what}: {measured['questions']} questions, {measured['documents']} documents, "
+        f"{measured['model']}\nAccuracy in %, log-likelihood of the right answer; 95 % intervals\n"
     )
+    positions = measured["curves"][0]["positions"]
+    table = Table("", "", *(f"gold at {at}" for at in positions), box=None, pad_edge=True)
+    for curve in measured["curves"]:
+        for score in ("accuracy", "log_likelihood"):
+            cells = [in_brackets(mean, share=score == "accuracy") for mean in curve[score]]
+            table.add_row(title_of(curve["label"]), score.replace("_", "-"), *cells)
+    console().print(table)
+    if difference := measured.get("last_minus_first"):
+        print_text(
+            "Unmodified, log-likelihood with the gold document last minus first, paired: "
+            f"{in_brackets(difference, share=False)}\n"
+        )

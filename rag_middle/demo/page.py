@@ -1,125 +1,107 @@
-"""The page: one HTML file that loads nothing, beside the picture and the data."""
+"""The picture, and the page: one HTML file that loads nothing."""
 
 from __future__ import annotations
 
+import base64
 import json
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rag_middle.demo.demonstration import Demonstration
-from rag_middle.demo.examples import ORDERS
-from rag_middle.demo.wording import findings, how_measured, in_percent, in_print
-from rag_middle.evaluation.pages import estimate_cell, render
-from rag_middle.evaluation.plots import data_uri, draw_curves, draw_legend, image, new_figure
+from rag_middle.demo.demonstration import CHOSEN
+from rag_middle.evaluation.pages import render
+from rag_middle.evaluation.plots import COLOURS, image, new_figure
 from rag_middle.files import write_files
+from rag_middle.methods import METHODS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DemoFiles", "html_page", "plot_demonstration", "write_demonstration"]
+__all__ = ["in_brackets", "picture", "title_of", "write_demonstration"]
 
-_DPI = 200
-_HEIGHT = 4.1  # inches
-_OFFSET = 0.16  # positions, between the bars of two methods
-
-
-@dataclass(frozen=True, slots=True)
-class DemoFiles:
-    """Where the demonstration's files are.
-
-    Attributes:
-        html: the page.
-        png: the picture.
-        json: everything as data.
-    """
-
-    html: Path
-    png: Path
-    json: Path
+_HEIGHT = 3.6  # inches, of a panel
+_OFFSET = 0.015  # of the width, between the bars of two methods
 
 
-def write_demonstration(
-    demonstration: Demonstration, folder: str | Path, *, command: str = ""
-) -> DemoFiles:
+def write_demonstration(shown: Mapping[str, Any], folder: str | Path) -> dict[str, Path]:
     """Write ``demo.html``, ``demo.png`` and ``demo.json``.
 
     Args:
-        demonstration: what to write.
+        shown: the ``examples``, what was ``measured``, and the ``full`` measurement or None.
         folder: made if it is not there.
-        command: that repeats it, shown on the page.
+
+    Returns:
+        The files by suffix.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         OutputWriteError: the folder cannot be written to.
     """
-    folder = Path(folder)
-    files = DemoFiles(folder / "demo.html", folder / "demo.png", folder / "demo.json")
-    texts = {"findings": findings(demonstration), "repeat": command}
-    data = {**demonstration.to_dict(), **texts}
-    write_files(
-        folder,
-        {
-            files.png.name: image(plot_demonstration(demonstration), "png", dpi=_DPI),
-            files.json.name: (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
-            files.html.name: html_page(demonstration, command=command).encode(),
-        },
-    )
-    return files
-
-
-def html_page(demonstration: Demonstration, *, command: str = "") -> str:
-    """The page as a text.
-
-    Args:
-        demonstration: what it is about.
-        command: that repeats it.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    return render(
+    measurements = [shown[name] for name in ("full", "measured") if shown[name]]
+    png = image(picture(*measurements), "png", dpi=200)
+    page = render(
         "demonstration.html.j2",
         package=__package__,
-        demo=demonstration,
-        curves=demonstration.curves,
-        orders=ORDERS,
-        findings=findings(demonstration),
-        how_measured=how_measured(demonstration),
-        chart=data_uri(plot_demonstration(demonstration)),
-        command=command,
-        in_percent=in_percent,
-        in_print=in_print,
-        cell=partial(estimate_cell, share=True, digits=0),
+        shown=shown,
+        measurements=measurements,
+        picture=f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}",
+        chosen=CHOSEN,
+        title_of=title_of,
+        in_brackets=in_brackets,
     )
+    data = json.dumps(shown, indent=2, allow_nan=False) + "\n"
+    contents = {"html": page.encode(), "png": png, "json": data.encode()}
+    write_files(folder, {f"demo.{suffix}": content for suffix, content in contents.items()})
+    return {suffix: Path(folder) / f"demo.{suffix}" for suffix in contents}
 
 
-def plot_demonstration(demonstration: Demonstration) -> Figure:
-    """Accuracy by the position of the gold document: a line per method, and what chance gives.
+def picture(*measurements: Mapping[str, Any]) -> Figure:
+    """Accuracy by the position of the gold document, a panel for each measurement.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    figure, [axes] = new_figure(height=_HEIGHT)
-    curves, chance = demonstration.curves, demonstration.chance
-    labels = [
-        f"{in_print(curve.label)}: mean {in_percent(curve.mean.value)}" for curve in curves.curves
-    ]
-    draw_curves(axes, curves, offset=_OFFSET, labels=labels)
-    random_page = axes.axhline(
-        100 * chance,
-        color="#666666",
-        linewidth=0.9,
-        linestyle=":",
-        label=f"chance level: {in_percent(chance)}",
-    )
-    axes.set_ylim(0, 102)
-    axes.set_ylabel("Accuracy, %")
-    axes.set_title(
-        f"{curves.questions} questions, each at {len(curves.positions)} positions; bars: 95 % "
-        "intervals",
-        fontsize=9,
-    )
-    draw_legend(axes, 2, random_page)
+    figure, panels = new_figure(len(measurements), height=_HEIGHT)
+    for axes, measured in zip(panels, measurements, strict=True):
+        last = measured["documents"] - 1
+        for index, curve in enumerate(measured["curves"]):
+            ends = [[each[end] for each in curve["accuracy"]] for end in ("low", "value", "high")]
+            low, value, high = ([100 * share for share in end] for end in ends)
+            axes.errorbar(
+                [at + index * _OFFSET * last for at in curve["positions"]],
+                value,
+                yerr=[
+                    [v - end for v, end in zip(value, low, strict=True)],
+                    [end - v for v, end in zip(value, high, strict=True)],
+                ],
+                label=title_of(curve["label"]),
+                color=COLOURS[index % len(COLOURS)],
+                marker="osD^vP*X"[index % 8],
+                markersize=4.5,
+                capsize=2,
+            )
+        axes.set_ylim(-2, 102)
+        axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+        axes.set_xticks(measured["curves"][0]["positions"])
+        axes.set_xlabel(f"Position of the gold document (0 to {last})")
+        axes.set_ylabel("Accuracy, %")
+        axes.set_title(
+            f"{measured['model']}, {measured['questions']} questions; bars: 95 % intervals",
+            fontsize=9,
+        )
+        axes.legend(fontsize=8, frameon=False, loc="upper left")
     return figure
+
+
+def title_of(label: str) -> str:
+    """A method's name in print; a label that is none as it is."""
+    if label == "none":
+        return "Unmodified"
+    return METHODS.get(label).info.title if label in METHODS else label
+
+
+def in_brackets(mean: Mapping[str, float], *, share: bool) -> str:
+    """``38 [14, 69]`` in per cent, or ``−9.6 [−13.8, −6.2]``."""
+    scale, digits = (100, 0) if share else (1, 1)
+    value, low, high = (f"{scale * mean[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]".replace("-", "−")

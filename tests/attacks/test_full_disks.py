@@ -17,7 +17,6 @@ from rag_middle import RagMiddleError, RagMiddleModel
 from rag_middle.calibration import Outcome
 from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.plots import plot_channels
-from rag_middle.demo.corpus import saved_corpus
 from rag_middle.evaluation import Measurement, diagnose, write_report
 from rag_middle.evaluation.records import Record, open_records
 from rag_middle.files import write_files
@@ -216,14 +215,6 @@ def test_what_a_killed_writer_left_is_removed_an_hour_later(tmp_path: Path) -> N
         os.utime(path, (0, 0))
     write_files(tmp_path, {"a[1].json": b"whole"})
     assert sorted(path.name for path in tmp_path.iterdir()) == [another.name, new.name, "a[1].json"]
-
-
-@pytest.mark.slow
-def test_pages_of_the_demonstration_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    with disk_full_after(100), pytest.raises(RagMiddleError, match="Free space"):
-        saved_corpus(tmp_path / "corpus")
-    assert not list(tmp_path.iterdir())
-    assert saved_corpus(tmp_path / "corpus").questions
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)

@@ -16,7 +16,6 @@ import torch
 
 from rag_middle import DocumentCache, RagMiddleError
 from rag_middle.demo import write_demonstration
-from rag_middle.demo.corpus import saved_corpus
 from rag_middle.methods.parallel_context.document_states import DocumentStates
 from tests.attacks.hostile import report
 from tests.attacks.test_full_disks import WRITERS, Write, check_index, index
@@ -62,10 +61,6 @@ def cached_states(folder: Path, number: int) -> None:
     DocumentCache(directory=folder / "cache").put(f"{number:064x}", states)
 
 
-def pages(folder: Path, number: int) -> None:
-    saved_corpus(folder / f"corpus {number}")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -85,9 +80,7 @@ def check_refused(write: Write, folder: Path) -> None:
     report(f"{getattr(write, '__name__', write)}: 2 writes into a read-only folder")
 
 
-@pytest.mark.parametrize(
-    "write", [*WRITERS, cached_states, pages], ids=lambda write: write.__name__
-)
+@pytest.mark.parametrize("write", [*WRITERS, cached_states], ids=lambda write: write.__name__)
 @pytest.mark.one_in(3)
 def test_every_writer_says_so(write: Write, tmp_path: Path) -> None:
     check_refused(write, tmp_path)
@@ -95,5 +88,5 @@ def test_every_writer_says_so(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demonstration_says_so(tmp_path: Path) -> None:
-    shown = made_up({"none": [0.4, 0.9, 0.8], "pine": [0.9, 0.9, 0.9]})
+    shown = made_up()
     check_refused(lambda folder, _: write_demonstration(shown, folder / "demo") and None, tmp_path)

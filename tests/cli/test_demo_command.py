@@ -3,87 +3,71 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
 
 from rag_middle.demo import Demo
-from tests.cli.answering import use_named_embedder
-from tests.cli.conftest import Finished, Run
-from tests.tiny_models import build, tiny
-from tests.tokenizers import byte_level_bpe
+from tests.cli.conftest import Run
+from tests.demo.conftest import made_up
 
 pytest.importorskip("faiss")
-pytest.importorskip("filelock")
-pytest.importorskip("markdown_it")
 pytest.importorskip("matplotlib")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with room for a few pages."""
-    folder = tmp_path_factory.mktemp("demo_model")
-    tokenizer = byte_level_bpe()
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=2048)
-    build("demo", config, "sdpa").save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def demo(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``demo(...)``: a small demonstration of a tiny model, with further arguments."""
-    use_named_embedder(monkeypatch, tmp_path / "cache")
+def demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``demo(...)``: what is measured is made up, and no model is loaded."""
 
-    def invoke(*arguments: object, **options: Any) -> Finished:
-        small = ("--model", model, "--questions", 2, "--top-k", 2, "--out", tmp_path / "out")
-        return run("demo", *small, *arguments, **options)
+    def measure(self: Demo, questions: int, documents: int, **options: Any) -> dict[str, Any]:
+        options["progress"](questions, questions)
+        return dict(made_up()["measured"], command=options["command"])
 
-    return invoke
+    def examples(self: Demo) -> Iterator[dict[str, Any]]:
+        yield from made_up()["examples"]
+
+    monkeypatch.setattr(Demo, "__init__", lambda self, *_, **__: None)
+    monkeypatch.setattr(Demo, "examples", examples)
+    monkeypatch.setattr(Demo, "measure", measure)
+    monkeypatch.setattr("rag_middle.demo.full_measurement", lambda: made_up()["full"])
+    return lambda *arguments, **options: run(
+        "demo", "--out", tmp_path / "out", *arguments, **options
+    )
 
 
-@pytest.mark.slow
-def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) -> None:
-    shown = demo()
+def test_answers_sources_both_measurements_and_paths_are_shown(demo: Run, tmp_path: Path) -> None:
+    shown = demo("--questions", 4)
     assert shown.status == 0
-    assert "Index: 400 chunks of 400 files: 400 added" in shown.out
-    assert shown.out.count("  right: ") == 5
-    assert "trained on up to" not in shown.out  # that is said of the bundled reader alone
-    assert "position of the gold document" in shown.out
-    assert "too few questions to say more" in shown.out
+    assert "Is it <so>?\n  right: yes" in shown.out
+    assert "sources, best first: Page" in shown.out
+    assert shown.out.count("50 [40, 60]") == 2
+    assert "a small sample" in shown.out
     *_, png, html = shown.out.strip().splitlines()
     assert (png, html) == (str(tmp_path / "out" / "demo.png"), str(tmp_path / "out" / "demo.html"))
-    assert Path(png).read_bytes().startswith(b"\x89PNG")
-    assert "<h1>" in Path(html).read_text()
+    steps = [line for line in shown.err.splitlines() if line.startswith("Step ")]
+    assert [step.partition(":")[0] for step in steps] == [f"Step {n} of 4" for n in (1, 2, 3, 4)]
+    assert "4 more questions by position, about 1 seconds" in steps[2]
+    assert "4 of 4 questions" in shown.err
 
 
-@pytest.mark.slow
-def test_steps_are_printed_line_by_line_where_no_terminal_shows_bars(demo: Run) -> None:
-    lines = demo("--method", "siw").err.splitlines()
-    steps = [line for line in lines if line.startswith("Step ")]
-    assert [step.partition(":")[0] for step in steps] == [
-        f"Step {number} of 4" for number in (1, 2, 3, 4)
-    ]
-    how_far = lines[lines.index(steps[2]) + 1 : lines.index(steps[3])]
-    # Two questions at two positions under three methods, a method at a time.
-    assert how_far == [f"  {done} of 12 answers" for done in (4, 8, 12)]
+def test_a_full_measurement_that_is_not_there_is_said_to_be_missing(
+    demo: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rag_middle.demo.full_measurement", lambda: None)
+    shown = demo()
+    assert shown.out.count("50 [40, 60]") == 1
+    assert "The full measurement does not come with this installation." in shown.out
 
 
-@pytest.mark.slow
-def test_json_holds_everything_and_nothing_else_is_written(demo: Run, tmp_path: Path) -> None:
-    shown = demo("--json", "--method", "siw")
+def test_json_holds_everything_and_nothing_else_is_written(demo: Run) -> None:
+    shown = demo("--json")
     assert shown.err == ""
-    described = shown.json
-    labels = [curve["label"] for curve in described["curves"]["curves"]]
-    assert labels == ["none", "siw", "pine"]
-    assert described["findings"]
-    written = json.loads(Path(described["files"]["json"]).read_text())
-    assert written["curves"] == described["curves"]
+    files = shown.json.pop("files")
+    assert json.loads(Path(files["json"]).read_text())["measured"] == shown.json["measured"]
 
 
-@pytest.mark.slow
 def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: Any) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -93,24 +77,12 @@ def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: An
     assert opened == [(tmp_path / "out" / "demo.html").as_uri()]
 
 
-@pytest.mark.slow
-def test_an_interrupted_demonstration_leaves_no_file(
-    demo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Demo, progress: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Demo, "measure", interrupted)
-    assert demo().status != 0
-    assert list(tmp_path.glob("out/*")) == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
         (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
         (("--method", "none"), "EvaluationConfigError", "--method pine"),
-        (("--questions", "0"), "UsageError", "Invalid value for '--questions'"),
+        (("--questions", "1"), "UsageError", "Invalid value for '--questions'"),
         (("--top-k", "1"), "UsageError", "Invalid value for '--top-k'"),
         (("-o", "no_such=1"), "MethodConfigError", "no_such"),
     ],
