@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--try-out",
         action="store_true",
-        help="on the bundled reader, one question of each task, invented ones without --data: "
+        help="on the default model, one question of each task, invented ones without --data: "
         "numbers mean nothing",
     )
     options = parser.parse_args(arguments)

@@ -51,7 +51,7 @@ __all__ = ["Picture", "indices", "main", "pictures", "write_pictures"]
 #: Where no file says what to look at.
 _DEFAULT = EvaluationConfig(
     title="Attention to documents",
-    models=(ModelConfig(name="reader"),),
+    models=(ModelConfig(name="small"),),
     tasks=(TaskConfig(task="key_value_retrieval", label="10 pairs", options={"keys": 10}),),
     measurement={"limit": 20, "positions": 5},
     attention=AttentionConfig(),
@@ -194,9 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="most questions of each task")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the pictures")
-    parser.add_argument(
-        "--try-out", action="store_true", help="on the bundled reader, one question"
-    )
+    parser.add_argument("--try-out", action="store_true", help="on the default model, one question")
     options = parser.parse_args(arguments)
     try:
         config = read_config(options.config) if options.config else _DEFAULT

@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     sizes: Mapping[str, Any] = {"texts": options.texts, "tokens": options.tokens}
     if options.try_out:
-        vars(options).update(model="reader", pairs=3, positions=2, limit=1, validation=3, data=None)
+        vars(options).update(model="small", pairs=3, positions=2, limit=1, validation=3, data=None)
         sizes = {"texts": 4, "tokens": 200, "top": 1, "factors": (0.0,)}
     pairs = KeyValueRetrieval(keys=options.pairs)
     try:

@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=500, help="questions")
     options = parser.parse_args(arguments)
     if options.try_out:
-        small = {"model": "reader", "pairs": 3, "positions": 2, "limit": 1}
+        small = {"model": "small", "pairs": 3, "positions": 2, "limit": 1}
         vars(options).update(small, texts=4, tokens=200, data=None)
         options.channel = [3, 5][: len(options.channel)]
     try:

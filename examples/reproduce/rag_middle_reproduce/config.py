@@ -63,7 +63,7 @@ AttentionRows = Literal["layers", "heads", "gold"]
 
 _PROFILE = "profile:"
 _PREPARE = "examples/reproduce/prepare.py"
-_READER_WINDOW = 32_768  # tokens: more than the reader was made for, and enough for every prompt
+_TRIAL_WINDOW = 32_768  # tokens: enough for every prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,15 +262,15 @@ class EvaluationConfig:
         return replace(self, models=tuple(models[name] for name in names))
 
     def tried_out(self) -> EvaluationConfig:
-        """The same on the bundled reader, one question each and a few new tokens.
+        """The same on the default model, one question each and a few new tokens.
 
         It shows that data, prompts, methods and scores go together; its numbers mean nothing. In
-        place of parameters that were fitted to the papers' models stand some that fit the reader.
+        place of parameters that were fitted to the papers' models stand some that fit any model.
         """
         model = self.models[0]
-        specs = [LabelledMethod(*_for_reader(spec)) for spec in (*self.methods, *model.methods)]
-        reader = replace(
-            ModelConfig(name="reader", context_window=_READER_WINDOW),
+        specs = [LabelledMethod(*_for_trial(spec)) for spec in (*self.methods, *model.methods)]
+        trial = replace(
+            ModelConfig(name="small", context_window=_TRIAL_WINDOW),
             task_options=model.task_options,
         )
         tasks = []
@@ -287,7 +287,7 @@ class EvaluationConfig:
             attention = replace(attention, layers=(1, 2), heads=(0, 3))
         return replace(
             self,
-            models=(reader,),
+            models=(trial,),
             tasks=tuple(tasks),
             methods=tuple(specs),
             published=(),
@@ -372,8 +372,8 @@ def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
     return LabelledMethod(spec, method_from_file(path))
 
 
-def _for_reader(spec: Any) -> tuple[str, Method]:
-    """Label and method, with parameters that fit the bundled reader."""
+def _for_trial(spec: Any) -> tuple[str, Method]:
+    """Label and method, with parameters that fit the default model."""
     if isinstance(spec, Mapping):
         if spec.get("name") == "positional_hidden_states":
             options = {**spec.get("options", {}), "channels": (3,), "layers": (1, 2)}
@@ -381,7 +381,7 @@ def _for_reader(spec: Any) -> tuple[str, Method]:
         [_, labelled] = labelled_methods([spec])
         return labelled.label, labelled.method
     if isinstance(spec, str) and spec.startswith(_PROFILE):
-        return spec, resolve_method("lpes:reader")
+        return spec, resolve_method("lpes", {"factors": 1.1})
     parts = [
         PositionalHiddenStates(channels=(3,), factor=0.5, layers=(1, 2))
         if part.startswith("positional_hidden_states:")

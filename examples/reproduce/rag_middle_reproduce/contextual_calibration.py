@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
             data, shots = options.data, options.shots
             if options.try_out:
                 samples = write_samples(Path(folder))
-                vars(options).update(model="reader", limit=2)
+                vars(options).update(model="small", limit=2)
                 data, shots = samples / "mmlu-test.jsonl", samples / "mmlu-dev.jsonl"
             task = MultipleChoice(data=data, shots=shots, wording=options.wording)
             questions = task.questions(options.limit)

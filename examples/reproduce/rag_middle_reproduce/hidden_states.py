@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     if tuple(crop) != (options.crop or ()):
         parser.error(f"--crop takes tokens in a row, such as 500-599, got {options.crop}")
     if options.try_out:
-        options.model, options.texts, options.tokens = "reader", 4, 200
+        options.model, options.texts, options.tokens = "small", 4, 200
         crop = crop and range(100, 120)
     examples = examples_of(KeyValueRetrieval(keys=50), _PROMPTS)
     try:

@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=20, help="questions")
     options = parser.parse_args(arguments)
     if options.try_out:
-        vars(options).update(model="reader", pairs=3, positions=2, limit=1)
+        vars(options).update(model="small", pairs=3, positions=2, limit=1)
     try:
         model = load_chosen(options, attn_implementation="eager")
         task = KeyValueRetrieval(keys=options.pairs)

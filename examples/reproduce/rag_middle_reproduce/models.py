@@ -6,23 +6,23 @@ import argparse
 from typing import Any
 
 from rag_middle import RagMiddleModel
-from rag_middle.reader import reader_path
+from rag_middle.small_model import default_model
 from rag_middle_reproduce.config import ModelConfig
 
 __all__ = ["add_model_options", "load_by_name", "load_chosen", "load_model"]
 
 
 def load_by_name(name: str, **options: Any) -> RagMiddleModel:
-    """A model that runs without a method; ``reader`` is the bundled one.
+    """A model that runs without a method; ``small`` is the default one.
 
     Args:
-        name: a folder, a name on the hub, or ``reader``.
+        name: a folder, a name on the hub, or ``small``.
         options: of `RagMiddleModel.from_pretrained`.
 
     Raises:
         RagMiddleError: as `RagMiddleModel.from_pretrained`.
     """
-    path = str(reader_path()) if name == "reader" else name
+    path = default_model() if name == "small" else name
     return RagMiddleModel.from_pretrained(path, **options)
 
 
@@ -42,7 +42,9 @@ def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
 
 def add_model_options(parser: argparse.ArgumentParser, *, try_out: str) -> None:
     """Which model, where and in which format, and ``--try-out``, which does what `try_out` says."""
-    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
+    parser.add_argument("--model", default="small", help="folder, hub name, or small (the default)")
+        "--model", default="small", help="folder, hub name, or small: the default model"
+    )
     parser.add_argument("--dtype", default="auto", help="of the weights")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--device-map", help="auto spreads the model over all devices")
@@ -50,7 +52,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, try_out: str) -> None:
     parser.add_argument(
         "--try-out",
         action="store_true",
-        help=f"{try_out} on the bundled reader: numbers mean nothing",
+        help=f"{try_out} on the default model: numbers mean nothing",
     )
 
 

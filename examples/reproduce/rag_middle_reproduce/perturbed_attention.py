@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     note: dict[str, str] = {}
     if options.try_out:
-        vars(options).update(model="reader", pairs=3, positions=2, limit=1, layers=None)
+        vars(options).update(model="small", pairs=3, positions=2, limit=1, layers=None)
         options.document = None if options.document is None else 1
         options.channel = None if options.channel is None else 3
         note = {"note": trial_note(invented=True)}

@@ -268,4 +268,4 @@ def write_samples(folder: Path) -> Path:
 def trial_note(*, invented: bool) -> str:
     """What stands beside the numbers of ``--try-out``; `invented`: of questions from here."""
     questions = "invented samples" if invented else "one question of each task"
-    return f"Tried out on the bundled reader, {questions}: the numbers mean nothing."
+    return f"Tried out on the default model, {questions}: the numbers mean nothing."

@@ -10,8 +10,16 @@ import pytest
 
 from tests.evaluation.conftest import model
 from tests.families import FAMILIES
+from tests.reader import reader_path
 
 __all__ = ["family_model", "model"]
+
+
+@pytest.fixture(autouse=True)
+def _small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of trials, where none is named, is one that answers in milliseconds."""
+    path = str(reader_path())
+    monkeypatch.setattr("rag_middle_reproduce.models.default_model", lambda: path)
 
 
 @pytest.fixture(scope="session")

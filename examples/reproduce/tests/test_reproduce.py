@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from rag_middle import EvaluationConfigError, RagMiddleModel, UnknownNameError
-from rag_middle.profiles.files import measured_profiles, write_profile
+from rag_middle.profiles import read_profile, write_profile
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 import prepare
 from rag_middle_reproduce import read_config
 from rag_middle_reproduce.__main__ import main
 from rag_middle_reproduce.samples import write_samples
+
+from tests.reader import READER_PROFILE
 
 FOLDER = Path(__file__).parents[1]
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -54,7 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in (*CONFIGS, *BASES):
         text = (FOLDER / path).read_text(encoding="utf-8")
         for name in re.findall(r"\bprofile:([^\"]+)", text):
-            write_profile(measured_profiles("lpes")["reader"], folder / name)
+            write_profile(read_profile(READER_PROFILE), folder / name)
     return folder
 
 
@@ -116,7 +118,7 @@ def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path
     ids=lambda value: value if value.count(" ") else "",
 )
 @pytest.mark.one_in(3)
-def test_a_command_of_the_table_runs_on_the_bundled_reader(
+def test_a_command_of_the_table_runs_on_the_default_model(
     module: str,
     arguments: str,
     data: Path,
@@ -235,7 +237,7 @@ def test_a_trial_says_that_it_is_one_and_goes_on_from_its_records(
         monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
         main([str(path), "--try-out", "--out", str(out)])
         note = json.loads((out / "results.json").read_text(encoding="utf-8"))["note"]
-        assert "bundled reader, invented samples" in note
+        assert "default model, invented samples" in note
         assert note in (out / "results.md").read_text(encoding="utf-8")
 
 

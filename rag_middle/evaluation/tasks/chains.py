@@ -1,8 +1,8 @@
 """Chains of two or three documents about things that do not exist: no model can know an answer.
 
-A document names a person: "The mayor of Harvale Milcombe is Carlshaw Linford." So a question may ask
-for "the phone number of the mayor of Harvale Milcombe", which another document has. The third step
-goes from the person to another thing that names it.
+A document names a person: "The mayor of Harvale Milcombe is Carlshaw Linford." So a question may
+ask for "the phone number of the mayor of Harvale Milcombe", which another document has. The third
+step goes from the person to another thing that names it.
 """
 
 from __future__ import annotations

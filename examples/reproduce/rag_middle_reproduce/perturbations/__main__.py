@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--offset", type=float, default=-0.3, help="by how much")
     options = parser.parse_args(arguments)
     if options.try_out:
-        vars(options).update(model="reader", pairs=3, positions=2, limit=1)
+        vars(options).update(model="small", pairs=3, positions=2, limit=1)
         options.channel = None if options.channel is None else 3
     positions = spread_positions(options.pairs, options.positions)
     try:
