@@ -37,9 +37,9 @@ def resolve_method(
     """Turn a name, a profile, a preset, a composition or an object into a method object.
 
     Args:
-        method: ``"pine"``; ``"profile:PATH"`` (what ``rag-middle calibrate`` wrote);
-            ``"positional_hidden_states:llama-2-7b-chat"`` (a preset); ``"ms_poe+siw"`` or a list (a
-            composition); or a method object.
+        method: ``"pine"``; ``"profile:PATH"`` (the file or folder that ``rag-middle calibrate`` or
+            ``diagnose`` wrote); ``"positional_hidden_states:llama-2-7b-chat"`` (a preset);
+            ``"ms_poe+siw"`` or a list (a composition); or a method object.
         options: constructor arguments, where `method` is a single name.
 
     Raises:
@@ -94,7 +94,7 @@ def resolve_method(
 def _is_profile(method: str) -> bool:
     """Whether all of it is one profile, whose path may have a ``+``."""
     name, _, path = method.partition(":")
-    return name.strip() == _PROFILE and os.path.isfile(os.path.expanduser(path.strip()))
+    return name.strip() == _PROFILE and os.path.exists(os.path.expanduser(path.strip()))
 
 
 def method_from_file(path: str | Path) -> Method:
@@ -131,22 +131,30 @@ def method_from_profile(profile: Profile, source: str) -> Method:
     """The method of a profile, which it keeps as its provenance.
 
     Args:
-        profile: settings of one method.
+        profile: settings of a method, or of several.
         source: what the profile is called in messages, ``profile:PATH`` say.
 
     Raises:
         UnknownNameError: it is about a method that is not installed.
         MethodConfigError: settings that the method refuses.
     """
-    if ":" in profile.method or "+" in profile.method:
+    if ":" in profile.method:
         raise MethodConfigError(
-            f"{source}: a profile is about one method by its name, got {profile.method!r}."
+            f"{source}: a profile names methods and no presets or files, got {profile.method!r}."
         )
+    provenance, options = Provenance(source=source, profile=profile), as_option(profile.options)
+    names = profile.method.split("+")
     try:
-        method = resolve_method(profile.method, as_option(profile.options))
+        parts = [
+            resolve_method(name, options if len(names) == 1 else options.get(name))
+            for name in names
+        ]
     except MethodConfigError as error:
         raise MethodConfigError(f"{source}: {error}") from error
-    return method.with_provenance(Provenance(source=source, profile=profile))
+    parts = [part.with_provenance(provenance) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    return Compose(methods=tuple(parts)).with_provenance(provenance)
 
 
 def method_name(method: Method) -> str:
@@ -154,7 +162,7 @@ def method_name(method: Method) -> str:
 
     It does not tell options that were set by hand.
     """
-    if isinstance(method, Compose):
+    if isinstance(method, Compose) and method.provenance is None:
         return "+".join(method_name(part) for part in method.methods)
     return method.provenance.source if method.provenance else method.name
 
