@@ -111,7 +111,7 @@ def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) ->
         f"{', which is not significant' if own.gap.includes_zero else ''}."
     )
     if own.gap.exact:
-        apart = "Every question scores exactly the same at every position."
+        apart = "Every question that was asked scores the same at every position."
     return (
         f"{text} The worst position goes from {in_percent(base.worst.value)} to "
         f"{in_percent(own.worst.value)} ({_points(base.worst, own.worst, worst)})"
@@ -131,7 +131,7 @@ def _chosen_examples(demonstration: Demonstration) -> str:
 def _points(base: Estimate, own: Estimate, difference: Estimate) -> str:
     """The difference of two shares as they are shown: readers subtract, too."""
     if difference.exact:
-        return "exactly 0 points"
+        return "0 points"
     digits = max(_digits(base.value), _digits(own.value))
     before, after = (round(100 * x.value, _digits(x.value)) for x in (base, own))
     value = (after - before) / 100

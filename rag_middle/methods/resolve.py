@@ -23,6 +23,7 @@ __all__ = [
     "method_from_profile",
     "method_in_words",
     "method_name",
+    "options_in_words",
     "preset",
     "resolve_method",
     "title_of",
@@ -173,18 +174,27 @@ def method_in_words(method: Method) -> tuple[str, dict[str, Any]] | None:
     So do those of a composition whose parts have options of their own, and of a class that has no
     name. `as_option` reads the options.
     """
-    changed: dict[str, Any] = {}
-    if method.provenance is None and not isinstance(method, Compose):
-        changed = {
-            field.name: getattr(method, field.name)
-            for field in fields(method)  # type: ignore[arg-type]  # methods are dataclasses
-            if getattr(method, field.name) != field.default
-        }
     try:
-        name, options = method_name(method), json.loads(json.dumps(changed))
+        named = method.provenance is not None or isinstance(method, Compose)
+        name, options = method_name(method), {} if named else options_in_words(method)
         return (name, options) if resolve_method(name, as_option(options)) == method else None
     except (RagMiddleError, TypeError):  # no such name; an option that JSON cannot write
         return None
+
+
+def options_in_words(method: Method) -> dict[str, Any]:
+    """The options of one method that are not its defaults, as JSON writes them.
+
+    Raises:
+        TypeError: one that JSON cannot write.
+    """
+    changed = {
+        field.name: getattr(method, field.name)
+        for field in fields(method)  # type: ignore[arg-type]  # methods are dataclasses
+        if getattr(method, field.name) != field.default
+    }
+    options: dict[str, Any] = json.loads(json.dumps(changed))
+    return options
 
 
 def as_option(value: Any) -> Any:
