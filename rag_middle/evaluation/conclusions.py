@@ -1,14 +1,16 @@
 """What follows from the figures: every rule by which a diagnosis says something.
 
 All rules read the same scores and the same intervals that the tables show. `answer` says whether
-the middle is lost, `recommend` which method to use or none, `order_advice` where the best documents
-go, `next_steps` what to do now, and `notes` what else is to be known.
+the middle is lost, `effects` what makes a difference, `recommend` which method to use or none,
+`order_advice` where the best documents go, `next_steps` what to do now, and `notes` what else is to
+be known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, log
 from typing import Literal
 
 import numpy as np
@@ -17,7 +19,13 @@ from numpy.typing import NDArray
 from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.measurement import BASELINE, Scoring
 from rag_middle.evaluation.metrics import Metric, best_subspan_em
-from rag_middle.evaluation.results import MethodSummary, PositionCurves, Results, Summary
+from rag_middle.evaluation.results import (
+    MethodSummary,
+    PositionCurve,
+    PositionCurves,
+    Results,
+    Summary,
+)
 from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
 from rag_middle.evaluation.statistics import (
     CONFIDENCE,
@@ -32,16 +40,20 @@ __all__ = [
     "MIN_QUESTIONS",
     "Answer",
     "Attempts",
+    "Effect",
     "Reason",
     "Recommendation",
     "Verdict",
     "answer",
     "comparisons",
+    "effects",
+    "method_in_use",
     "next_steps",
     "notes",
     "order_advice",
     "recommend",
     "recommend_from",
+    "smallest_effect",
 ]
 
 Array = NDArray[np.float64]
@@ -106,6 +118,31 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A difference that was measured on the unmodified model, or from it.
+
+    Attributes:
+        kind: of fewer documents, of their order, of a method.
+        gain: by how much scores rise; of a method, at the worst position.
+        text: in words.
+    """
+
+    kind: Literal["documents", "order", "method"]
+    gain: Estimate
+    text: str
+
+    @property
+    def significant(self) -> bool:
+        """Whether its interval lies above zero."""
+        return self.gain.low > 0
+
+    def shown(self, metric: Metric) -> str:
+        """The text with the gain."""
+        gain = metric.amount(self.gain.value).replace("-", "−")
+        return f"{gain}: {self.text}" if self.significant else f"not significant: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """What a diagnosis has tried, so that no step advises it again.
 
@@ -133,32 +170,66 @@ class Attempts:
 def answer(
     recommendation: Recommendation,
     shape: Shape,
-    curve: Array,
+    curve: PositionCurve,
     positions: Sequence[int],
     metric: Metric,
+    questions: int,
 ) -> Answer:
     """Whether the middle is lost: the answer to a report's title.
 
+    Yes where the middle is significantly below both ends. No only where the interval excludes that
+    it lies `smallest_effect` below the lower end.
+
     Args:
         recommendation: says whether the questions can tell.
-        curve: mean scores of the unmodified model, `[positions]`.
+        curve: of the unmodified model.
         positions: 0-based.
     """
     if recommendation.reason in ("too_few_questions", "cannot_answer"):
-        text = recommendation.text
-        return Answer(label="unknown", text=f"Not known: {text[:1].lower()}{text[1:]}")
-    if shape.name == "flat":
-        text = "No: no two positions of the gold document differ significantly."
-        return Answer(label="no", text=text)
-    high, low = int(np.argmax(curve)), int(np.argmin(curve))
-    lost = shape.name == "U"
+        return Answer(label="unknown", text=f"Cannot tell. {recommendation.text}")
+    means = [estimate.value for estimate in curve.estimates]
+    high, low = int(np.argmax(means)), int(np.argmin(means))
     _, _, seen = SHAPES[shape.name].partition(": ")
-    text = (
-        f"{'Yes' if lost else 'No'}: {seen} (highest at position {positions[high]}: "
-        f"{metric.shown(curve[high])}; lowest at position {positions[low]}: "
-        f"{metric.shown(curve[low])})."
+    if shape.name != "flat":
+        seen += (
+            f" (highest at position {positions[high]}: {metric.shown(means[high])}; lowest at "
+            f"position {positions[low]}: {metric.shown(means[low])})"
+        )
+    if len(means) < 3:
+        return Answer(label="unknown", text=f"Cannot tell without a position between them: {seen}.")
+    margin = _margin(curve.gap, questions, metric)
+    lost = min(means[0], means[-1]) - min(means[1:-1])
+    if shape.name == "U" or lost > margin:
+        return Answer(label="yes", text=f"Yes: {seen}.")
+    if lost + margin < smallest_effect(metric):
+        return Answer(label="no", text=f"No: {seen}.")
+    return Answer(
+        label="unknown",
+        text=f"Cannot tell: the middle may lie {metric.amount(lost + margin)} below the ends. "
+        f"{_needed(lost, margin, questions, metric)} Seen so far: {seen}.",
     )
-    return Answer(label="yes" if lost else "no", text=text)
+
+
+def smallest_effect(metric: Metric) -> float:
+    """The smallest difference that matters: 10 points, or an answer 1.5 times as likely."""
+    return 0.1 if metric.share else log(1.5)
+
+
+def _margin(gap: Estimate, questions: int, metric: Metric) -> float:
+    """By how much the difference of any two positions may be off."""
+    half = gap.value - gap.low
+    # Where no question differs, resampling has no width, and this share of those not asked may.
+    return max(half, 1 - (1 - CONFIDENCE) ** (1 / questions)) if metric.share else half
+
+
+def _needed(value: float, margin: float, questions: int, metric: Metric) -> str:
+    """How many questions would tell `value` from none, or from one that matters.
+
+    The margin shrinks with the square root of their number.
+    """
+    distance = max(value, smallest_effect(metric) - value)
+    needed = max(questions + 1, ceil(questions * (margin / distance) ** 2))
+    return f"About {needed:,} questions would tell."
 
 
 def comparisons(methods: int, confidence: float = CONFIDENCE) -> str:
@@ -261,12 +332,16 @@ def recommend(
             "is not the problem. Look at the prompt, the template, the model or the data.",
             verdicts,
         )
-    amount = metric.amount(gap.value)
+    amount, margin = metric.amount(gap.value), _margin(gap, questions, metric)
+    least = smallest_effect(metric)
     if gap.includes_zero:
         return _none(
             "no_gap",
-            f"No method needed: positions differ by {amount}, which is not statistically "
-            f"significant{_unseen(gap, questions, metric, confidence)}.",
+            f"No method needed: no two positions differ by {metric.amount(least)}."
+            if gap.value + margin < least
+            else f"No difference between positions is shown: {amount} was measured, and up to "
+            f"{metric.amount(gap.value + margin)} is possible. "
+            f"{_needed(gap.value, margin, questions, metric)}",
             verdicts,
         )
     if not tried:
@@ -295,20 +370,6 @@ def recommend(
     if rivals:
         text += f" As good, and not cheaper: {', '.join(rivals)}."
     return Recommendation(label=best.label, reason="helps", text=text, verdicts=tuple(verdicts))
-
-
-def _unseen(gap: Estimate, questions: int, metric: Metric, confidence: float) -> str:
-    """What these questions could not have shown, in brackets; empty where that is not known."""
-    half = gap.value - gap.low
-    if metric.share:
-        # Where no question differs, resampling has no width, and the share of those that would
-        # may still be this large.
-        half = max(half, 1 - (1 - confidence) ** (1 / questions))
-    if not half:
-        return ""
-    return (
-        f" (with these {questions} questions, a difference below {metric.amount(half)} goes unseen)"
-    )
 
 
 def _verdict(
@@ -355,6 +416,53 @@ def _none(reason: Reason, text: str, verdicts: Sequence[Verdict] = ()) -> Recomm
 # -- what to do now -------------------------------------------------------------------------------
 
 
+def effects(
+    recommendation: Recommendation, summary: Summary, curves: PositionCurves
+) -> tuple[Effect, ...]:
+    """What was measured to make a difference: the significant ones first, the largest first."""
+    metric, own = summary.metric, curves[BASELINE]
+    if recommendation.reason == "too_few_questions":
+        return ()
+    means = [estimate.value for estimate in own.estimates]
+    best, worst = int(np.argmax(means)), int(np.argmin(means))
+    measured = [
+        Effect(
+            kind="order",
+            gain=own.gap,
+            text=f"best against worst position: {metric.shown(means[best])} at "
+            f"{curves.positions[best]}, {metric.shown(means[worst])} at {curves.positions[worst]}",
+        )
+    ]
+    measured += [
+        Effect(
+            kind="documents",
+            gain=control.difference,
+            text=f"the gold document alone: {metric.shown(control.mean.value)}, among "
+            f"{curves.documents} {metric.shown(own.mean.value)}",
+        )
+        for control in summary.controls
+        if control.name == "gold_only"
+    ]
+    measured += [
+        Effect(kind="method", gain=each.worst_difference, text=f"{each.label}: {each.why}")
+        for each in recommendation.verdicts
+    ]
+    return tuple(sorted(measured, key=lambda each: (not each.significant, -each.gain.value)))
+
+
+def method_in_use(recommendation: Recommendation, curves: PositionCurves) -> str:
+    """The method to use with documents that a retriever ranks.
+
+    Returns:
+        The one recommended, or none where the unmodified model at its best position, which the
+        best-ranked document gets, does better than the method anywhere.
+    """
+    own, base = curves[recommendation.label], curves[BASELINE]
+    best, unmodified = (max(e.value for e in curve.estimates) for curve in (own, base))
+    better = not base.gap.includes_zero and unmodified > best + curves.metric.tolerance
+    return BASELINE if better else recommendation.label
+
+
 def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: Metric) -> str:
     """Where to put the most relevant documents, by the measured curve.
 
@@ -383,11 +491,19 @@ def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: 
     )
 
 
-def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) -> tuple[str, ...]:
-    """What to do now, in sentences.
+def next_steps(
+    recommendation: Recommendation,
+    advice: str,
+    attempts: Attempts,
+    measured: Sequence[Effect] = (),
+    in_use: str | None = None,
+) -> tuple[str, ...]:
+    """What to do now, in sentences, for the largest effect first.
 
     Args:
-        advice: of `order_advice`, for the method that is recommended.
+        advice: of `order_advice`, for the method in use.
+        measured: of `effects`.
+        in_use: of `method_in_use`.
         attempts: what was tried, and is not advised again.
     """
     label, reason = recommendation.label, recommendation.reason
@@ -402,11 +518,23 @@ def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) 
             "Look at a few answers in records.jsonl: does the prompt suit the model? Try --template"
             f"{'.' if scored else end}",
         )
+    held_out = f"Check {label} on held-out questions before relying on it."
+    if in_use not in (None, label):
+        held_out = f"Where the ranking is poor, use {label} instead of an order."
+    by_kind = {
+        "documents": "Ask with fewer documents, or put a reranker before the model.",
+        "order": advice,
+        "method": held_out if reason == "helps" else "",
+    }
+    leading = [each.kind for each in measured if each.significant]
+    steps = [
+        by_kind[kind]
+        for kind in dict.fromkeys((*leading, "method", "order"))
+        if kind != "documents" or kind in leading
+    ]
     if reason == "no_gap":
-        return ("Use the model as it is. Measure again when model, prompt or data change.",)
-    steps = [advice]
-    if reason == "helps":
-        steps.insert(0, f"Check {label} on held-out questions before relying on it.")
+        steps.append("Measure again when model, prompt or data change.")
+        return tuple(filter(None, steps))
     if reason == "nothing_tried" and attempts.weights:
         steps.append("Name methods to try with --methods.")
     if not attempts.weights:
@@ -503,7 +631,13 @@ def order_free_note(method: MethodSummary) -> str | None:
 
 def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, ...]:
     """What the controls say, and what else is to be known."""
+    changes = summary[BASELINE].consistency
     texts = []
+    if changes is not None:
+        texts.append(
+            f"The order of the documents changes the answers to {percent(changes.changed.value)} "
+            "of the questions."
+        )
     controls = {control.name: control for control in summary.controls}
     closed_book, gold_only = controls.get("closed_book"), controls.get("gold_only")
     if closed_book and closed_book.difference.high < 0:
@@ -534,7 +668,7 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
     level = [c.label for c in curves.curves if c.gap.exact and c.label not in free]
     if level:
         texts.append(
-            f"Under {', '.join(level)}, every question has exactly the same score at every "
+            f"Under {', '.join(level)}, every question that was asked has one score at every "
             "position."
         )
     idle = [m.label for m in summary.methods if m.applied < 1 and m.label != BASELINE]

@@ -19,9 +19,13 @@ from rag_middle.evaluation.asking import AnsweringWorkers
 from rag_middle.evaluation.conclusions import (
     Answer,
     Attempts,
+    Effect,
+    Reason,
     Recommendation,
     answer,
     comparisons,
+    effects,
+    method_in_use,
     next_steps,
     notes,
     notes_on_gold,
@@ -32,7 +36,7 @@ from rag_middle.evaluation.conditions import position, question_digest
 from rag_middle.evaluation.cost import measure_costs
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
-from rag_middle.evaluation.results import PositionCurves, Results, Summary
+from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
@@ -52,13 +56,15 @@ from rag_middle.methods import (
     LPES,
     SIW,
     DySCO,
+    MeasuredOrder,
     Method,
     MsPoE,
     PositionalHiddenStates,
     SelfExtend,
     ZeroTuning,
 )
-from rag_middle.profiles import Profile, measured_profiles
+from rag_middle.methods.resolve import options_in_words
+from rag_middle.profiles import ModelFacts, Profile, measured_profiles
 from rag_middle.wording import counted
 
 __all__ = [
@@ -109,7 +115,9 @@ class Diagnosis:
             by label; empty where costs were not measured.
         shape: of the unmodified model's curve.
         answer: whether the model loses the middle.
+        effects: what makes a difference, the largest significant one first.
         recommendation: what to use.
+        profile: the same as a method: the order that was measured, the method, both or none.
         comparisons: how intervals of differences are corrected, in a sentence.
         notes: what the controls say, and other things to know.
         next_steps: what to do now.
@@ -131,7 +139,9 @@ class Diagnosis:
     answer_time_ratios: Mapping[str, float]
     shape: Shape
     answer: Answer
+    effects: tuple[Effect, ...]
     recommendation: Recommendation
+    profile: Profile
     comparisons: str
     notes: tuple[str, ...]
     next_steps: tuple[str, ...]
@@ -145,6 +155,7 @@ class Diagnosis:
             "curves": self.curves.to_dict(),
             "summary": self.summary.to_dict(),
             "grid": self.grid and self.grid.to_dict(),
+            "profile": self.profile.to_dict(),
         }
         return {**asdict(self), **nested}
 
@@ -215,16 +226,17 @@ def diagnose(
         seconds = {label: cost.answer_seconds(tokens) for label, cost in costs.items()}
         ratios = {label: own / seconds[BASELINE] for label, own in seconds.items()}
     summary, curves = results.summary(costs), results.curves()
-    bootstrap = Bootstrap(results.scores(BASELINE))
-    shape = shape_of(bootstrap, results.confidence)
+    shape = shape_of(Bootstrap(results.scores(BASELINE)), results.confidence)
     recommendation = recommend_from(results, ratios)
-    in_use = curves[recommendation.label]
+    measured = effects(recommendation, summary, curves)
+    in_use = curves[method_in_use(recommendation, curves)]
     advice = order_advice(
         np.array([estimate.value for estimate in in_use.estimates]),
         curves.positions,
         in_use.gap,
         curves.metric,
     )
+    made = datetime.now(UTC).isoformat(timespec="seconds")
     return Diagnosis(
         task=task.to_dict(),
         title=task.title,
@@ -232,13 +244,22 @@ def diagnose(
         measurement=asdict(measurement),
         model=results.model,
         software=results.software,
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        made=made,
         curves=curves,
         summary=summary,
         answer_time_ratios=ratios,
         shape=shape,
-        answer=answer(recommendation, shape, bootstrap.means, curves.positions, curves.metric),
+        answer=answer(
+            recommendation,
+            shape,
+            curves[BASELINE],
+            curves.positions,
+            curves.metric,
+            curves.questions,
+        ),
+        effects=measured,
         recommendation=recommendation,
+        profile=recommended_profile(results, curves, in_use, here, recommendation.reason, made),
         comparisons=comparisons(results.compared, results.confidence),
         notes=(
             *missing_answers(results),
@@ -251,11 +272,73 @@ def diagnose(
             recommendation,
             advice,
             _attempts(here, task, results, recommendation, calibrated or {}),
+            measured,
+            in_use.label,
         ),
         left_out=left_out | {**results.left_out},
         wrong=wrong_answers(results),
         grid=grid_of(results),
     )
+
+
+def recommended_profile(
+    results: Results,
+    curves: PositionCurves,
+    in_use: PositionCurve,
+    model: RagMiddleModel | None,
+    reason: Reason,
+    made: str,
+) -> Profile:
+    """The recommendation as a method: a measured order, a method, both or none.
+
+    The order is that of the method in use. It has accuracy at the positions that were measured and
+    straight lines between them, and is left out where no two of them differ significantly.
+
+    Args:
+        in_use: the curve of the method in use.
+        model: None where its weights are not here.
+        made: the date.
+    """
+    [method] = [each.method for each in results.methods if each.label == in_use.label]
+    parts = [part for part in method.parts if not part.is_neutral]
+    values = [estimate.value for estimate in in_use.estimates]
+    if not in_use.gap.includes_zero and reason not in ("too_few_questions", "cannot_answer"):
+        at = np.interp(range(curves.documents), curves.positions, values)
+        parts.insert(0, MeasuredOrder(accuracy=tuple(at.round(6).tolist())))
+    options = {part.name: options_in_words(part) for part in parts}
+    return Profile(
+        method="+".join(options) or BASELINE,
+        options=options if len(options) > 1 else next(iter(options.values()), {}),
+        model=model_facts(model.model, model.tokenizer, all_weights=False)
+        if model
+        else ModelFacts(id=str(results.model["name"])),
+        seed=results.measurement.seed,
+        software=results.software,
+        data={
+            "task": results.task.to_dict(),
+            "template": results.measurement.template,
+            "documents": curves.documents,
+            "questions": curves.questions,
+            "searched": _digests(results),
+            "date": made,
+        },
+        scores={
+            "metric": curves.metric.name,
+            "positions": list(curves.positions),
+            "method": in_use.label,
+            "accuracy": [asdict(estimate) for estimate in in_use.estimates],
+            "gap": asdict(in_use.gap),
+        },
+    )
+
+
+def _digests(results: Results) -> list[str]:
+    """Of the questions, as `question_digest` has them."""
+    any_condition = results.measurement.conditions(results.task)[0]
+    return [
+        question_digest(results.task.prompt(item, any_condition), item.answers)
+        for item in results.items
+    ]
 
 
 def _attempts(
@@ -311,12 +394,7 @@ def _all_asked(task: Task, results: Results) -> bool:
 
 def searched_notes(results: Results) -> tuple[str, ...]:
     """Which methods have parameters that were fitted to questions asked here."""
-    any_condition = results.measurement.conditions(results.task)[0]
-    asked = [
-        question_digest(results.task.prompt(item, any_condition), item.answers)
-        for item in results.items
-    ]
-    texts = []
+    asked, texts = _digests(results), []
     for labelled in results.methods:
         profiles = [part.provenance.profile for part in labelled.method.parts if part.provenance]
         searched = {

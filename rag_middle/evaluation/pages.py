@@ -69,7 +69,7 @@ def estimate_cell(
     if estimate is None:
         return Markup("–")
     if estimate.exact:
-        return Markup("0<small>exact</small>")
+        return Markup("0<small>none seen</small>")
     value, _, interval = estimate.text(share=share, digits=digits, signed=signed).partition(" ")
     return Markup("{}<small>{}</small>").format(value, interval)
 

@@ -28,6 +28,7 @@ from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.files import expanded, write_files
+from rag_middle.profiles import PROFILE_FILE, write_profile
 
 __all__ = [
     "InterimReport",
@@ -58,9 +59,10 @@ class ReportFiles:
 
 
 def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> ReportFiles:
-    """Write ``report.html``, ``report.png`` and ``report.json`` into a folder.
+    """Write ``report.html``, ``report.png``, ``report.json`` and ``profile.json`` into a folder.
 
-    A grid has a picture of its own, ``report-grid.png``.
+    ``profile:FOLDER`` is the recommendation as a method. A grid has a picture of its own,
+    ``report-grid.png``.
 
     Args:
         diagnosis: what to report.
@@ -71,6 +73,7 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         MissingExtraError: matplotlib or vl-convert is not installed.
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
+    write_profile(diagnosis.profile, expanded(folder) / PROFILE_FILE)
     return _write(
         expanded(folder),
         "report",

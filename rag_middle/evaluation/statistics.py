@@ -65,7 +65,7 @@ class Estimate:
         return self.low <= 0 <= self.high
 
     def text(self, *, share: bool, digits: int | None = None, signed: bool = False) -> str:
-        """``63.5 [60.1, 66.0]``; ``exactly 0`` for an exact one.
+        """``63.5 [60.1, 66.0]``; ``none seen`` where no question has any.
 
         Args:
             share: show per cent.
@@ -73,7 +73,7 @@ class Estimate:
             signed: write a plus sign, as for differences.
         """
         if self.exact:
-            return "exactly 0"
+            return "none seen"
         scale, default = (100, 1) if share else (1, 2)
         digits = default if digits is None else digits
         numbers = (self.value, self.low, self.high)

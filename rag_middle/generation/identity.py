@@ -43,6 +43,7 @@ __all__ = [
     "software",
     "tokenizer_sha256",
     "warn_of_mismatch",
+    "warn_of_number",
     "with_later_digests",
 ]
 
@@ -196,13 +197,29 @@ def display_name(name: str) -> str:
     return path.name if path.is_absolute() or os.path.exists(path) else name
 
 
+def warn_of_number(method: Method, documents: int) -> None:
+    """Warn where a prompt has many more or fewer documents than those a profile was measured on."""
+    profiles = {part.provenance.source: part.provenance.profile for part in method.parts
+                if part.provenance}  # fmt: skip
+    for source, profile in profiles.items():
+        measured = profile.data.get("documents")
+        if isinstance(measured, int) and 2 * abs(documents - measured) > measured > 0 < documents:
+            warn_caller(
+                ProfileWarning(
+                    f"{source} was measured with {measured} documents, and this prompt has "
+                    f"{documents}: it may not hold here. Run `rag-middle diagnose` with "
+                    f"`--documents {documents}`."
+                )
+            )
+
+
 def warn_of_mismatch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method
 ) -> None:
-    """Warn where a profile is about another version of this model, or was no improvement.
+    """Warn where a profile is about another model or version of it, or was no improvement.
 
-    That a model is built otherwise was refused before (`Method.check_fits`). Each profile is
-    compared once with a model, its adapters as they are switched then, and a tokenizer.
+    A model of another shape was refused before (`Method.check_fits`), but for an order. Each
+    profile is compared once with a model, its adapters as they are switched then, and a tokenizer.
     """
     for part in method.parts:
         provenance, compared = part.provenance, _compared.get(model) or ()
@@ -215,13 +232,17 @@ def warn_of_mismatch(
         _compared.put(model, (looked_at, *compared)[:_REMEMBERED])
         source, profile = provenance.source, provenance.profile
         here = model_facts(model, tokenizer, all_weights=False)
-        differences = profile.model.version_differences(here)
-        if differences:
+        shape, version = (
+            differences(here)
+            for differences in (profile.model.shape_differences, profile.model.version_differences)
+        )
+        if shape or version:
+            other = "for" if shape else "for another version of"
             warn_caller(
                 ProfileWarning(
-                    f"{source} was made for another version of {profile.model.id} "
-                    f"({'; '.join(differences)}): its settings may not suit this one. Calibrate "
-                    "again, or compare it with ",
+                    f"{source} was made {other} {profile.model.id} "
+                    f"({'; '.join(shape + version)}): its settings may not suit this model. Make "
+                    "it again, or compare it with ",
                     Argument("method", "none"),
                     " on your own questions.",
                 )

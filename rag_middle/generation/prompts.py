@@ -34,7 +34,7 @@ from rag_middle.errors import (
 )
 from rag_middle.generation.effect import check_documents, check_effect, check_numbers
 from rag_middle.generation.forward import next_token_logits
-from rag_middle.generation.identity import warn_of_mismatch
+from rag_middle.generation.identity import warn_of_mismatch, warn_of_number
 from rag_middle.generation.results import DroppedDocument
 from rag_middle.methods import Method, NoMethod, Runner, method_name, resolve_method
 from rag_middle.options import GenerationOptions, Kernels
@@ -317,6 +317,7 @@ class Preparer:
         self._check_vocabulary(tokens.input_ids)
         if not (options.tools and awaits_retrieval(prompt)):
             check_documents(method, tokens.layout, options, example, prompt=prompt)
+        warn_of_number(method, len(tokens.layout.documents))
         if any(part.order_free for part in method.parts):
             starts = (ids[:_START_TOKENS] for ids in tokens.documents_ids)
             check_numbers(method, [self.tokenizer.decode(ids) for ids in starts])

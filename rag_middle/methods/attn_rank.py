@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, as_several, require_finite
-from rag_middle.methods.ranking import attention_received, best_first, check_layers
+from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.ranking import (
+    attention_received,
+    best_at_highest,
+    best_first,
+    by_position,
+    check_layers,
+)
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -58,13 +64,7 @@ class AttnRank(Method):
     def __post_init__(self) -> None:
         if self.profile is None:
             return
-        profile = as_several("AttnRank", "profile", self.profile, "numbers")
-        require_finite("AttnRank", **{f"profile[{i}]": value for i, value in enumerate(profile)})
-        if len(profile) < 2:
-            raise MethodConfigError(
-                f"AttnRank: profile needs the attention of at least two positions, got {profile}."
-            )
-        object.__setattr__(self, "profile", profile)
+        object.__setattr__(self, "profile", by_position("AttnRank", "profile", self.profile))
 
     @classmethod
     def measured(cls, prompts: Iterable[TokenizedPrompt], runner: Runner) -> AttnRank:
@@ -99,26 +99,10 @@ class AttnRank(Method):
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """The document of rank ``r`` goes to the position of rank ``r``."""
-        ranked = best_first(prompt)
-        if len(ranked) < 2:
-            return ranked
-        profile = _profile(prompt, runner) if self.profile is None else self._at(len(ranked))
-        order = [0] * len(ranked)
-        positions = sorted(range(len(ranked)), key=lambda position: -profile[position])
-        for document, position in zip(ranked, positions, strict=True):
-            order[position] = document
-        return order
-
-    def _at(self, count: int) -> list[float]:
-        """The profile at `count` positions, linear between its own."""
-        assert self.profile is not None
-        values = []
-        for position in range(count):
-            at = position / (count - 1) * (len(self.profile) - 1)
-            left = min(int(at), len(self.profile) - 2)
-            share = at - left
-            values.append(self.profile[left] * (1 - share) + self.profile[left + 1] * share)
-        return values
+        if len(prompt.layout.documents) < 2:
+            return best_first(prompt)
+        profile = _profile(prompt, runner) if self.profile is None else self.profile
+        return best_at_highest(prompt, profile)
 
 
 def _profile(prompt: TokenizedPrompt, runner: Runner) -> list[float]:

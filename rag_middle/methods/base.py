@@ -142,7 +142,8 @@ class Method(ABC):
             ProfileMismatchError: it has another shape.
         """
         for part in self.parts:
-            if part.provenance is not None:
+            # An order of documents goes with any shape; `warn_of_mismatch` tells of another.
+            if part.provenance is not None and not part.arranges:
                 part.provenance.check_fits(traits)
 
     def check_plan_suffices(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import as_several, require_finite
 from rag_middle.methods.requirements import require_interface
 from rag_middle.tokens import TokenizedPrompt
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from rag_middle.methods.base import Runner
 
-__all__ = ["attention_received", "best_first", "check_layers"]
+__all__ = ["attention_received", "best_at_highest", "best_first", "by_position", "check_layers"]
 
 
 def best_first(prompt: TokenizedPrompt) -> list[int]:
@@ -29,6 +32,39 @@ def best_first(prompt: TokenizedPrompt) -> list[int]:
     if scores is None:
         return list(range(count))
     return sorted(range(count), key=lambda index: -scores[index])
+
+
+def by_position(owner: str, name: str, values: Iterable[float]) -> tuple[float, ...]:
+    """`values`, one per position, as a tuple.
+
+    Raises:
+        MethodConfigError: fewer than two, or values that are not finite numbers.
+    """
+    numbers = as_several(owner, name, values, "numbers")
+    require_finite(owner, **{f"{name}[{i}]": value for i, value in enumerate(numbers)})
+    if len(numbers) < 2:
+        raise MethodConfigError(f"{owner}: {name} needs at least two positions, got {numbers}.")
+    return numbers
+
+
+def best_at_highest(prompt: TokenizedPrompt, values: Sequence[float]) -> list[int]:
+    """The order in which the document of rank ``r`` stands at the position of rank ``r``.
+
+    Args:
+        prompt: ranked by `best_first`.
+        values: by position, first to last; linear between them for another number of documents.
+            Of equal positions, the earlier one gets the better document.
+    """
+    ranked = best_first(prompt)
+    count = len(ranked)
+    if count < 2:
+        return ranked
+    at = np.interp(np.linspace(0, len(values) - 1, count), range(len(values)), values)
+    order = [0] * count
+    positions = sorted(range(count), key=lambda position: -at[position])
+    for document, position in zip(ranked, positions, strict=True):
+        order[position] = document
+    return order
 
 
 def attention_received(

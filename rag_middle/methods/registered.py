@@ -26,6 +26,7 @@ from rag_middle.methods.moice import MoICE as MoICE
 from rag_middle.methods.rotor import RoToR as RoToR
 from rag_middle.methods.long_context_reorder import LongContextReorder as LongContextReorder
 from rag_middle.methods.attn_rank import AttnRank as AttnRank
+from rag_middle.methods.measured_order import MeasuredOrder as MeasuredOrder
 from rag_middle.methods.attention_sorting import AttentionSorting as AttentionSorting
 from rag_middle.methods.attention_calibration import AttentionCalibration as AttentionCalibration
 from rag_middle.methods.permutation import Permutation as Permutation

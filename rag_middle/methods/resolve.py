@@ -23,6 +23,7 @@ __all__ = [
     "method_from_profile",
     "method_in_words",
     "method_name",
+    "options_in_words",
     "preset",
     "resolve_method",
     "title_of",
@@ -37,9 +38,9 @@ def resolve_method(
     """Turn a name, a profile, a preset, a composition or an object into a method object.
 
     Args:
-        method: ``"pine"``; ``"profile:PATH"`` (what ``rag-middle calibrate`` wrote);
-            ``"positional_hidden_states:llama-2-7b-chat"`` (a preset); ``"ms_poe+siw"`` or a list (a
-            composition); or a method object.
+        method: ``"pine"``; ``"profile:PATH"`` (the file or folder that ``rag-middle calibrate`` or
+            ``diagnose`` wrote); ``"positional_hidden_states:llama-2-7b-chat"`` (a preset);
+            ``"ms_poe+siw"`` or a list (a composition); or a method object.
         options: constructor arguments, where `method` is a single name.
 
     Raises:
@@ -94,7 +95,7 @@ def resolve_method(
 def _is_profile(method: str) -> bool:
     """Whether all of it is one profile, whose path may have a ``+``."""
     name, _, path = method.partition(":")
-    return name.strip() == _PROFILE and os.path.isfile(os.path.expanduser(path.strip()))
+    return name.strip() == _PROFILE and os.path.exists(os.path.expanduser(path.strip()))
 
 
 def method_from_file(path: str | Path) -> Method:
@@ -131,22 +132,30 @@ def method_from_profile(profile: Profile, source: str) -> Method:
     """The method of a profile, which it keeps as its provenance.
 
     Args:
-        profile: settings of one method.
+        profile: settings of a method, or of several.
         source: what the profile is called in messages, ``profile:PATH`` say.
 
     Raises:
         UnknownNameError: it is about a method that is not installed.
         MethodConfigError: settings that the method refuses.
     """
-    if ":" in profile.method or "+" in profile.method:
+    if ":" in profile.method:
         raise MethodConfigError(
-            f"{source}: a profile is about one method by its name, got {profile.method!r}."
+            f"{source}: a profile names methods and no presets or files, got {profile.method!r}."
         )
+    provenance, options = Provenance(source=source, profile=profile), as_option(profile.options)
+    names = profile.method.split("+")
     try:
-        method = resolve_method(profile.method, as_option(profile.options))
+        parts = [
+            resolve_method(name, options if len(names) == 1 else options.get(name))
+            for name in names
+        ]
     except MethodConfigError as error:
         raise MethodConfigError(f"{source}: {error}") from error
-    return method.with_provenance(Provenance(source=source, profile=profile))
+    parts = [part.with_provenance(provenance) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    return Compose(methods=tuple(parts)).with_provenance(provenance)
 
 
 def method_name(method: Method) -> str:
@@ -154,7 +163,7 @@ def method_name(method: Method) -> str:
 
     It does not tell options that were set by hand.
     """
-    if isinstance(method, Compose):
+    if isinstance(method, Compose) and method.provenance is None:
         return "+".join(method_name(part) for part in method.methods)
     return method.provenance.source if method.provenance else method.name
 
@@ -165,18 +174,27 @@ def method_in_words(method: Method) -> tuple[str, dict[str, Any]] | None:
     So do those of a composition whose parts have options of their own, and of a class that has no
     name. `as_option` reads the options.
     """
-    changed: dict[str, Any] = {}
-    if method.provenance is None and not isinstance(method, Compose):
-        changed = {
-            field.name: getattr(method, field.name)
-            for field in fields(method)  # type: ignore[arg-type]  # methods are dataclasses
-            if getattr(method, field.name) != field.default
-        }
     try:
-        name, options = method_name(method), json.loads(json.dumps(changed))
+        named = method.provenance is not None or isinstance(method, Compose)
+        name, options = method_name(method), {} if named else options_in_words(method)
         return (name, options) if resolve_method(name, as_option(options)) == method else None
     except (RagMiddleError, TypeError):  # no such name; an option that JSON cannot write
         return None
+
+
+def options_in_words(method: Method) -> dict[str, Any]:
+    """The options of one method that are not its defaults, as JSON writes them.
+
+    Raises:
+        TypeError: one that JSON cannot write.
+    """
+    changed = {
+        field.name: getattr(method, field.name)
+        for field in fields(method)  # type: ignore[arg-type]  # methods are dataclasses
+        if getattr(method, field.name) != field.default
+    }
+    options: dict[str, Any] = json.loads(json.dumps(changed))
+    return options
 
 
 def as_option(value: Any) -> Any:

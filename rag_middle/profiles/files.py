@@ -13,6 +13,7 @@ from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
 __all__ = [
+    "PROFILE_FILE",
     "measured_profiles",
     "published_profiles",
     "read_profile",
@@ -22,21 +23,26 @@ __all__ = [
 
 _PUBLISHED = Path(__file__).parent / "published"
 _MEASURED = Path(__file__).parent / "measured"
+#: What `diagnose` calls its profile in its folder.
+PROFILE_FILE = "profile.json"
 _MAX_BYTES = 2**26  # it lists every candidate of its search
 
 
 def read_profile(path: str | Path) -> Profile:
-    """The profile in a file.
+    """The profile in a file, or in the folder that ``rag-middle diagnose`` wrote.
 
     Raises:
         ProfileFormatError: no such file, not JSON, or not a profile of this version.
     """
     path = expanded(path)
+    if os.path.isfile(path / PROFILE_FILE):
+        path = path / PROFILE_FILE
     if os.path.isdir(path):
         there = ", ".join(sorted(entry.name for entry in path.glob("*.json"))[:8])
         raise ProfileFormatError(
-            f"{str(path)!r} is a folder, and a profile is a file that `rag-middle calibrate` wrote "
-            f"(METHOD.json). JSON files in this folder: {there or 'none'}."
+            f"{str(path)!r} is a folder without {PROFILE_FILE}, which `rag-middle diagnose` "
+            "writes; profiles of `rag-middle calibrate` are files (METHOD.json). JSON files in "
+            f"this folder: {there or 'none'}."
         )
     try:
         text = read_regular(path, _MAX_BYTES).decode("utf-8")

@@ -20,7 +20,7 @@ Origin = Literal["measured", "published"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The model that parameters were calibrated for. ``None`` is unknown, and not compared.
+    """The model that was measured. ``None`` is unknown, and not compared.
 
     Attributes:
         id: name on the hub, or of the folder.
@@ -40,9 +40,9 @@ class ModelFacts:
     """
 
     id: str
-    model_type: str
-    layers: int
-    hidden_size: int
+    model_type: str | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
     revision: str | None = None
@@ -53,9 +53,9 @@ class ModelFacts:
     adapters_sha256: str | None = None
 
     def __post_init__(self) -> None:
-        _require(self, str, "id", "model_type")
-        _require(self, int, "layers", "hidden_size")
-        _require(self, int | None, "heads", "kv_heads")
+        _require(self, str, "id")
+        _require(self, str | None, "model_type")
+        _require(self, int | None, "layers", "hidden_size", "heads", "kv_heads")
         _require(self, str | None, "revision", "weights_sha256", "weights_sample")
         _require(self, str | None, "tokenizer_sha256", "config_sha256", "adapters_sha256")
 
@@ -79,7 +79,7 @@ class ModelFacts:
             {
                 "revision": "revision {}, here {}",
                 "weights_sample": "other weights",
-                "tokenizer_sha256": "other tokenizer",
+                "tokenizer_sha256": "other tokenizer or chat template",
                 "config_sha256": "other config",
                 "adapters_sha256": "other adapters active",
             },
@@ -96,12 +96,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Calibrated parameters of one method, and where they come from.
+    """A method with its parameters, and where they come from.
 
     Attributes:
-        method: registered name.
-        options: the method's parameters, in JSON's types.
-        model: what they were calibrated for.
+        method: registered name, or several with ``+`` between them.
+        options: the method's parameters, in JSON's types; of several methods, by name.
+        model: what they were found for.
         origin: see `Origin`.
         note: a sentence for people, such as "from the paper, not measured by us".
         recommended: whether held-out accuracy improves; None where it was not measured.

@@ -27,6 +27,7 @@ from rag_middle.methods import (
     Compose,
     DySCO,
     LongContextReorder,
+    MeasuredOrder,
     Method,
     MoICE,
     MsPoE,
@@ -209,6 +210,11 @@ EXAMPLES: dict[str, Example] = {
             "attn_rank_profile": AttnRank(profile=(0.1, 0.3, 0.2)),
         },
     ),
+    "measured_order": Example(
+        neutral=MeasuredOrder(accuracy=(0.1, 0.3)),
+        neutral_prompt=ONE_DOCUMENT,
+        around={"measured_order": MeasuredOrder(accuracy=(0.1, 0.3, 0.2))},
+    ),
     "attention_sorting": Example(
         neutral=AttentionSorting(iterations=0),
         around={"attention_sorting": AttentionSorting(iterations=2)},
@@ -324,7 +330,8 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
     if isinstance(method, Compose):
         reasons = (expected_refusal(part, traits, family) for part in method.methods)
         return next(filter(None, reasons), None)
-    if isinstance(method, NoMethod | LongContextReorder | Permutation | PromptRepetition):
+    free = NoMethod | LongContextReorder | MeasuredOrder | Permutation | PromptRepetition
+    if isinstance(method, free):
         return None
     if isinstance(method, AttnRank) and method.profile is not None:
         return None

@@ -45,6 +45,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "arranging": (
         "none",
         "long_context_reorder",
+        "measured_order",
         "permutation",
         "attn_rank_profile",
         "prompt_repetition",

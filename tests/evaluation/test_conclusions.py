@@ -18,6 +18,7 @@ from rag_middle.evaluation.conclusions import (
     recommend,
 )
 from rag_middle.evaluation.metrics import METRICS
+from rag_middle.evaluation.results import curve_of
 from rag_middle.evaluation.shapes import shape_of
 from rag_middle.evaluation.statistics import comparison_confidence
 
@@ -73,13 +74,13 @@ CASES = [
     Case([40, 90, 90, 90, 90], "no", "primacy deficit", best=[1, 2, 3, 4], avoid=0),
     # The last positions win.
     Case([40, 45, 50, 60, 90], "no", "recency", best=[4], avoid=0),
-    Case([50, 50, 50, 50, 90], "no", "recency", best=[4], avoid=0),
-    Case([40, 90], "no", "recency", best=[1], avoid=0),
+    Case([50, 50, 50, 50, 90], "unknown", "recency", best=[4], avoid=0),
+    Case([40, 90], "unknown", "recency", best=[1], avoid=0),
     # The first positions win.
     Case([90, 60, 50, 45, 40], "no", "primacy", best=[0], avoid=4),
-    Case([90, 50, 50, 50, 50], "no", "primacy", best=[0], avoid=1),
-    Case([90, 40], "no", "primacy", best=[0], avoid=1),
-    Case([76, 57, 54, 55, 63], "no", "primacy", best=[0], avoid=2, questions=100),
+    Case([90, 50, 50, 50, 50], "unknown", "primacy", best=[0], avoid=1),
+    Case([90, 40], "unknown", "primacy", best=[0], avoid=1),
+    Case([76, 57, 54, 55, 63], "unknown", "primacy", best=[0], avoid=2, questions=100),
     # The last positions lose.
     Case([90, 90, 90, 90, 40], "no", "recency deficit", best=[0, 1, 2, 3], avoid=4),
     Case([67, 79, 46], "no", "recency deficit", best=[1], avoid=2, questions=100),
@@ -88,13 +89,14 @@ CASES = [
     Case([45, 80, 50], "no", "inverted U", best=[1], avoid=0),
     Case([46, 79, 60], "no", "inverted U", best=[1], avoid=0, questions=2000),
     # Up and down.
-    Case([90, 40, 90, 40, 90], "no", "irregular", best=[0, 2, 4], avoid=1),
+    Case([90, 40, 90, 40, 90], "yes", "irregular", best=[0, 2, 4], avoid=1),
     Case([40, 90, 40, 90], "no", "irregular", best=[1, 3], avoid=0),
     # Level.
-    Case([70, 70, 70, 70, 70], "no", "flat", "no_gap"),
-    Case([75, 65, 65, 75], "no", "flat", "no_gap", questions=40),
+    Case([70, 70, 70, 70, 70], "no", "flat", "no_gap", questions=400),
+    Case([70, 70, 70, 70, 70], "unknown", "flat", "no_gap", questions=200),
+    Case([75, 65, 65, 75], "unknown", "flat", "no_gap", questions=40),
     Case([100, 100, 100], "no", "flat", "no_gap"),
-    Case([70, 72, 69, 71, 70], "no", "flat", "no_gap", method=95),
+    Case([70, 72, 69, 71, 70], "no", "flat", "no_gap", method=95, questions=600),
     # Nothing can be said.
     Case([90, 40, 90], "unknown", "U", "too_few_questions", questions=15),
     Case([2, 0, 1], "unknown", "flat", "cannot_answer"),
@@ -115,13 +117,14 @@ def test_what_is_said_of_a_curve(case: Case) -> None:
     shape = shape_of(bootstrap)
     positions = range(len(case.curve))
     recommendation = recommend(methods, ACCURACY)
-    said = answer(recommendation, shape, bootstrap.means, positions, ACCURACY)
+    own = curve_of("none", bootstrap)
+    said = answer(recommendation, shape, own, list(positions), ACCURACY, case.questions)
     in_use = Bootstrap(methods[recommendation.label])
     advice = order_advice(in_use.means, positions, in_use.gap(), ACCURACY)
     steps = next_steps(recommendation, advice, Attempts(calibratable=("lpes",)))
 
     assert (said.label, shape.name, recommendation.reason) == (case.says, case.shape, case.reason)
-    first_word = {"yes": "Yes:", "no": "No:", "unknown": "Not known:"}[case.says]
+    first_word = {"yes": "Yes:", "no": "No:", "unknown": "Cannot tell"}[case.says]
     assert said.text.startswith(first_word)
     [*ordering] = [step for step in steps if step.startswith("Put")]
     assert bool(ordering) == bool(case.best)
@@ -140,7 +143,8 @@ def test_values_in_the_answer_and_the_advice_are_those_of_the_table() -> None:
     base = scores([46, 79, 67], 100)
     bootstrap = Bootstrap(base)
     recommendation = recommend({"none": base}, ACCURACY)
-    said = answer(recommendation, shape_of(bootstrap), bootstrap.means, (0, 9, 19), ACCURACY)
+    own = curve_of("none", bootstrap)
+    said = answer(recommendation, shape_of(bootstrap), own, (0, 9, 19), ACCURACY, 100)
     assert said.text == (
         "No: scores are lowest at the first positions (highest at position 9: 79.0 %; lowest at "
         "position 0: 46.0 %)."
@@ -151,12 +155,12 @@ def test_values_in_the_answer_and_the_advice_are_those_of_the_table() -> None:
     )
 
 
-def test_an_exact_invariance_is_called_exact() -> None:
+def test_a_difference_that_no_question_has_is_not_called_exact() -> None:
     questions = 100
     gap = Bootstrap(level(60, 5, questions)).gap()
     assert gap.exact
     assert gap.includes_zero
-    assert gap.text(share=True) == "exactly 0"
+    assert gap.text(share=True) == "none seen"
     same = scores([90, 50, 90], questions)
     [verdict] = recommend({"none": same, "idle": same.copy()}, ACCURACY).verdicts
     assert verdict.worst_difference.exact

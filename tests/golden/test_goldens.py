@@ -29,6 +29,7 @@ UNRECORDED = {
     "cacheblend",
     "dsas",
     "long_context_reorder",
+    "measured_order",
     "no_inter_document_attention",
     "permutation",
     "prompt_repetition",

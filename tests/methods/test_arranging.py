@@ -20,6 +20,7 @@ from rag_middle.methods import (
     AttentionSorting,
     AttnRank,
     LongContextReorder,
+    MeasuredOrder,
     Method,
     Permutation,
 )
@@ -119,6 +120,16 @@ def test_the_best_document_stands_where_attention_is_highest() -> None:
     method = AttnRank(profile=(0.3, 0.1, 0.2))
     assert list(method.arrange(scored(1.0, 2.0, 3.0), NOBODY)) == [2, 0, 1]
     assert list(method.arrange(unscored(3), NOBODY)) == [0, 2, 1]
+
+
+def test_the_best_document_stands_where_accuracy_is_highest() -> None:
+    method = MeasuredOrder(accuracy=(0.3, 0.1, 0.5))
+    assert list(method.arrange(scored(1.0, 2.0, 3.0), NOBODY)) == [1, 0, 2]
+    assert list(method.arrange(unscored(3), NOBODY)) == [1, 2, 0]
+    assert list(method.arrange(unscored(5), NOBODY)) == [2, 3, 4, 1, 0]
+    assert list(method.arrange(unscored(1), NOBODY)) == [0]
+    with pytest.raises(MethodConfigError, match="rag-middle diagnose"):
+        MeasuredOrder()
 
 
 def test_a_profile_is_interpolated_to_other_numbers_of_documents() -> None:

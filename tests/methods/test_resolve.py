@@ -47,6 +47,7 @@ FITTED = {
     "position_interpolation": "needs a scale: the length you want over",
     "moice": "needs training: pass routers",
     "zero_tuning": "needs a factor fitted to model and task",
+    "measured_order": "needs the accuracy by position of your model",
     "dysco": "needs the model's retrieval heads: pass heads",
 }
 

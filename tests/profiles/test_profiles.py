@@ -335,7 +335,7 @@ def changed(profile: Profile, **changes: Any) -> str:
         ({"options": []}, "'options' should be a Mapping"),
         ({"method": None}, "'method' should be a str, got None"),
         ({"model": 3}, "'model' should be an object"),
-        ({"model": {"id": "m"}}, "is incomplete"),
+        ({"model": {"layers": 2}}, "is incomplete"),
         ({"model": {"id": "m", "model_type": "t", "layers": True, "hidden_size": 1}}, "'layers'"),
         ({"origin": "rumour"}, "measured, published, got 'rumour'"),
         ({"colour": "red"}, "no field 'colour'"),
@@ -364,7 +364,7 @@ def test_options_that_the_method_refuses_are_told_with_the_profile(
 
 def test_a_profile_does_not_lead_to_another_one(profile: Profile, tmp_path: Path) -> None:
     path = saved(replace(profile, method="profile:elsewhere.json"), tmp_path)
-    with pytest.raises(MethodConfigError, match="one method by its name"):
+    with pytest.raises(MethodConfigError, match="names methods and no presets or files"):
         resolve_method(f"profile:{path}")
 
 
