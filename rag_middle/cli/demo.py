@@ -142,14 +142,14 @@ def _show_example(example: Mapping[str, Any]) -> None:
 
     from rag_middle.demo.page import title_of
 
-    print_text(f"\n{example['question']}\n  right: {' or '.join(example['answers'])}\n")
-    table = Table("method", "best document", "answer", "", box=None, pad_edge=True)
+    print_text(f"\n{example['question']}\n  right: {'; '.join(example['answers'])}\n")
+    table = Table("method", "best document", "answer", "has a right one", box=None, pad_edge=True)
     for reply in example["replies"]:
         table.add_row(
             title_of(reply["method"]),
             reply["best"],
             " ".join(printable(reply["text"]).split()),
-            "right" if reply["right"] else "wrong",
+            "yes" if reply["right"] else "no",
         )
     console().print(table)
     titles = "; ".join(str(source["title"]) for source in example["sources"])

@@ -33,8 +33,8 @@ QUESTIONS = (
 )
 """Those that are answered; they are not measured."""
 CHOSEN = (
-    "The questions are the first of the file that SmolLM2-135M-Instruct, unmodified, answers right "
-    "with its best document first or last. Those that are measured are not chosen."
+    "The questions are the first of the file for which SmolLM2-135M-Instruct, unmodified, writes "
+    "a text with a right answer in it, best document first or last. Those measured are not chosen."
 )
 DATA = "NaturalQuestions-Open, 600 gold passages from Wikipedia (CC BY-SA 3.0)"
 _POSITIONS = 3

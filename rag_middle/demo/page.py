@@ -89,7 +89,7 @@ def picture(*measurements: Mapping[str, Any]) -> Figure:
             f"{measured['model']}, {measured['questions']} questions; bars: 95 % intervals",
             fontsize=9,
         )
-        axes.legend(fontsize=8, frameon=False, loc="upper left")
+        axes.legend(fontsize=8, frameon=False, loc="best")
     return figure
 
 
