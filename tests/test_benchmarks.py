@@ -260,5 +260,3 @@ def test_start_up_is_measured_of_commands_that_work(
     assert len(rows) == 6
     assert all(row["wall_s"] > 0 for row in rows)
     assert "ask, existing index" in (tmp_path / "out.md").read_text("utf-8")
-
-

@@ -43,8 +43,6 @@ def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
 def add_model_options(parser: argparse.ArgumentParser, *, try_out: str) -> None:
     """Which model, where and in which format, and ``--try-out``, which does what `try_out` says."""
     parser.add_argument("--model", default="small", help="folder, hub name, or small (the default)")
-        "--model", default="small", help="folder, hub name, or small: the default model"
-    )
     parser.add_argument("--dtype", default="auto", help="of the weights")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--device-map", help="auto spreads the model over all devices")

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests.reader import READER_LPES
+
 pytest.importorskip("vllm")
 pytest.importorskip("ray.serve.llm", reason="needs Ray Serve LLM", exc_type=ImportError)
 
@@ -42,7 +44,7 @@ def test_ray_serves_the_answers_of_the_notebook(
         # Proxies of a machine with few cores are not up within Ray's usual seconds.
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(Path(__file__).parents[3]),
             "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
             "OMP_NUM_THREADS": "1",
         },

@@ -25,7 +25,7 @@ from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
 
 from rag_middle.documents import ContextPrompt, mark
 from rag_middle.markers import MARKER_KEY_VARIABLE
-from tests.reader import READER_LPES, READER_PROFILE, reader_path
+from tests.reader import READER_LPES, reader_path
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -228,7 +228,4 @@ def test_lpes_from_the_command_line(
         status, content = post("/v1/chat/completions", named)
         assert status == 400
         assert "not enabled" in content["error"]["message"]
-    assert (
-        f"rag-middle: profile:{READER_PROFILE}, positions by layer"
-        in (tmp_path / "log").read_text()
-    )
+    assert f"rag-middle: {READER_LPES}, positions by layer" in (tmp_path / "log").read_text()
