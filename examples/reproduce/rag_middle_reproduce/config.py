@@ -381,7 +381,7 @@ def _for_trial(spec: Any) -> tuple[str, Method]:
         [_, labelled] = labelled_methods([spec])
         return labelled.label, labelled.method
     if isinstance(spec, str) and spec.startswith(_PROFILE):
-        return spec, resolve_method("lpes", {"factors": 1.1})
+        return spec, resolve_method("position_interpolation", {"scale": 1.1})
     parts = [
         PositionalHiddenStates(channels=(3,), factor=0.5, layers=(1, 2))
         if part.startswith("positional_hidden_states:")
