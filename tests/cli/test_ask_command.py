@@ -239,12 +239,12 @@ def test_the_installed_script_with_the_real_embedder(
     assert finished.stderr == b""
 
 
-def test_whoever_names_no_model_is_told_what_the_bundled_one_reads(
-    run: Run, tmp_path: Path
+def test_whoever_names_no_model_is_told_which_one_answers(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(model))
     page = tmp_path / "own.txt"
     page.write_text("The harbour is silver.\n", encoding="utf-8")
     shown = run("ask", "Which colour?", "--docs", page, "--max-new-tokens", 2)
     assert shown.status == 0, shown.err
-    assert "the bundled reader, which works only on the demo corpus" in shown.err
-    assert shown.err.count("Warning:") == 1
+    assert shown.err.count("SmolLM2-135M-Instruct, a very small one") == 1
