@@ -98,13 +98,13 @@ def test_the_answer_alone_goes_to_standard_output(run: Run, model: Path, prompt_
 
 
 def test_without_a_model_the_default_one_answers(
-    run: Run, prompt_file: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, model: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag_middle.small_model.default_model", lambda: str(model))
     shown = run("generate", "-p", prompt_file, "--max-new-tokens", 2)
     assert shown.status == 0
     assert shown.out.strip()
-    assert "answers come from SmolLM2-135M-Instruct" in shown.err
+    assert "SmolLM2-135M-Instruct, a very small one" in shown.err
     assert run("generate", "-p", prompt_file, "--max-new-tokens", 2, "--json").err == ""
 
 

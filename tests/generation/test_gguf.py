@@ -26,7 +26,9 @@ HIDDEN, HEADS, LAYERS, WIDE = 32, 4, 2, 64
 NAME = "tiny.gguf"
 
 
-def write_gguf(path: Path, *, architecture: str = "llama", seed: int = 0) -> Path:
+def write_gguf(
+    path: Path, *, architecture: str = "llama", kind: str = "F32", seed: int = 0
+) -> Path:
     """A Llama model of two layers with random weights, and a SentencePiece tokenizer of letters."""
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_context_length(512)
@@ -56,7 +58,9 @@ def write_gguf(path: Path, *, architecture: str = "llama", seed: int = 0) -> Pat
     random = torch.Generator().manual_seed(seed)
     for name, shape in {**shapes, "output_norm": (HIDDEN,)}.items():
         values = torch.randn(shape, generator=random) * 0.3 if len(shape) > 1 else torch.ones(shape)
-        writer.add_tensor(f"{name}.weight", values.numpy())
+        stored = gguf.GGMLQuantizationType[kind if len(shape) > 1 else "F32"]
+        content = gguf.quants.quantize(values.numpy(), stored)
+        writer.add_tensor(f"{name}.weight", content, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -86,7 +90,9 @@ def logits(model: RagMiddleModel) -> torch.Tensor:
         return model.model(torch.tensor([[1, 260, 261, 262]])).logits
 
 
-def test_a_gguf_file_is_loaded_as_transformers_reads_it(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+def test_a_gguf_file_is_loaded_as_transformers_reads_it(folder: Path, kind: str) -> None:
+    write_gguf(folder / NAME, kind=kind)
     model = load(folder / NAME)
     read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=NAME, dtype="float32").eval()
     with torch.no_grad():
@@ -164,3 +170,36 @@ def test_an_architecture_that_transformers_cannot_read_is_not_damaged(folder: Pa
     write_gguf(folder / NAME, architecture="mpt")
     with pytest.raises(UnsupportedGenerationError, match="mpt"):
         load(folder)
+
+
+def test_langchain_takes_gguf(folder: Path) -> None:
+    langchain = pytest.importorskip("langchain_rag_middle")
+    made = [
+        langchain.ChatRagMiddle(model=folder / NAME, max_tokens=2, device="cpu"),
+        langchain.RagMiddleLLM.from_model_id(
+            model_id=str(folder),
+            task="text-generation",
+            model_kwargs={"gguf_file": NAME, "device": "cpu"},
+            pipeline_kwargs={"max_new_tokens": 2},
+        ),
+    ]
+    for model in made:
+        model.invoke("abc")
+
+
+def test_llama_index_takes_gguf(folder: Path) -> None:
+    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
+    for name, options in ((folder / NAME, {}), (folder, {"gguf_file": NAME})):
+        llm = llama_index.RagMiddleLLM(model_name=name, model_kwargs=options, max_new_tokens=2)
+        llm.complete("abc")
+
+
+def test_haystack_takes_gguf(folder: Path) -> None:
+    haystack = pytest.importorskip("haystack_integrations.components.generators.rag_middle")
+    from haystack.dataclasses import ChatMessage
+
+    for name, options in ((folder / NAME, {}), (folder, {"gguf_file": NAME})):
+        generator = haystack.RagMiddleChatGenerator(
+            model=str(name), model_kwargs=options, generation_kwargs={"max_new_tokens": 2}
+        )
+        generator.run([ChatMessage.from_user("abc")])

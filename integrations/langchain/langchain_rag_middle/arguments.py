@@ -42,6 +42,7 @@ OPTIONS = {_RENAMED.get(name, name): name for name in DECLARED if name not in _N
 LOADING = {
     "model": "name_or_path",
     "revision": "revision",
+    "gguf_file": "gguf_file",
     "tokenizer": "tokenizer",
     "dtype": "dtype",
     "device": "device",

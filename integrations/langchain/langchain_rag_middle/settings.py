@@ -84,6 +84,7 @@ class RagMiddleSettings(FromModelId, Described):
         document_prompt: how documents read that come as objects, with ``documents=`` of a call.
         n: answers to each prompt, drawn with consecutive seeds; several need a temperature.
         revision: branch, tag or commit on the hub, for model and tokenizer.
+        gguf_file: a GGUF file in the directory or on the hub; one here may be `model` itself.
         token: of the hub, for model and tokenizer; shown nowhere, and in no pickle.
         tokenizer: another tokenizer, or where to load it from.
         dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...
@@ -131,6 +132,7 @@ class RagMiddleSettings(FromModelId, Described):
     document_prompt: DocumentPrompt = Field(default_factory=DocumentPrompt)
 
     revision: str | None = None
+    gguf_file: str | None = None
     token: SecretStr | bool | None = None
     tokenizer: Any = Field(default=None, repr=False)
     dtype: Any = None

@@ -55,8 +55,8 @@ __all__ = ["RagMiddleChatGenerator"]
 
 #: Arguments of `RagMiddleModel.from_pretrained` that `model_kwargs` takes.
 _LOADING = (
-    "dtype device_map quantization_config attn_implementation revision trust_remote_code tokenizer "
-    "context_window self_check model_options tokenizer_options"
+    "dtype device_map quantization_config attn_implementation revision gguf_file trust_remote_code "
+    "tokenizer context_window self_check model_options tokenizer_options"
 ).split()
 #: How documents get into a prompt here.
 _MARKING = (

@@ -1,0 +1,54 @@
+"""Every method on a pretrained model, against what it answered when it was recorded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rag_middle import RagMiddleModel
+from rag_middle.errors import ModelNotFoundError
+from rag_middle.small_model import HUB_NAME, default_model
+from tests.real_model.recording import RECORDED, greedy, likelihoods, load, method_names
+
+pytest.importorskip("gguf", reason="the default model is a GGUF file: pip install gguf accelerate")
+pytestmark = pytest.mark.slow
+
+METHODS: dict[str, Any] = json.loads(RECORDED.read_bytes())["methods"]
+#: float32 sums over 500 tokens and 30 layers, in the order in which a CPU adds.
+TOLERANCE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def model() -> RagMiddleModel:
+    try:
+        name = default_model()
+    except ModelNotFoundError:
+        pytest.skip("the default model is not here: make model")
+    if name == HUB_NAME:
+        pytest.skip("answers were recorded on the GGUF file: make model")
+    return load()
+
+
+def test_every_method_is_recorded() -> None:
+    assert list(METHODS) == method_names()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_likelihoods_and_answers_are_as_recorded(model: RagMiddleModel, method: str) -> None:
+    recorded = METHODS[method]
+    assert likelihoods(model, method) == pytest.approx(recorded["likelihoods"], abs=TOLERANCE)
+    assert greedy(model, method)["tokens"][: len(recorded["tokens"])] == recorded["tokens"]
+
+
+@pytest.mark.parametrize("method", ["pine", "rotor", "ape", "set_based_prompting"])
+def test_document_order_changes_no_likelihood(model: RagMiddleModel, method: str) -> None:
+    shuffled = likelihoods(model, method, order=(3, 0, 4, 2, 1))
+    assert shuffled == pytest.approx(METHODS[method]["likelihoods"], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("method", ["none", "pine"])
+def test_a_batch_equals_its_rows(model: RagMiddleModel, method: str) -> None:
+    alone = likelihoods(model, method, batch=1)
+    assert alone == pytest.approx(METHODS[method]["likelihoods"], abs=TOLERANCE)
