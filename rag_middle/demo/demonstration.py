@@ -34,7 +34,8 @@ QUESTIONS = (
 """Those that are answered; they are not measured."""
 CHOSEN = (
     "The questions are the first of the file for which SmolLM2-135M-Instruct, unmodified, writes "
-    "a text with a right answer in it, best document first or last. Those measured are not chosen."
+    "a text with a right answer in it, the best of ten documents first or last. Those measured are "
+    "not chosen."
 )
 DATA = "NaturalQuestions-Open, 600 gold passages from Wikipedia (CC BY-SA 3.0)"
 _POSITIONS = 3
