@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.methods import METHODS, Method
+from tests.reader import reader_path
 from tests.retrieval.embedding import HashingEmbedder
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -160,7 +161,10 @@ def test_a_roofline_is_labelled_as_predicted(
 
 @pytest.mark.slow
 def test_the_lpes_search_is_compared_with_the_papers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    ships_short_questions: None,
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     script = runpy.run_path(str(FOLDER / "lpes_search.py"))
@@ -169,7 +173,9 @@ def test_the_lpes_search_is_compared_with_the_papers(
     def run(*options: str) -> dict[str, Any]:
         small = "--questions 3 --documents 2 --generations 0 --seeds 1".split()
         files = ["--state", str(state), "--output", str(output)]
-        monkeypatch.setattr("sys.argv", ["lpes_search.py", *small, *files, *options])
+        monkeypatch.setattr(
+            "sys.argv", ["lpes_search.py", "--model", str(reader_path()), *small, *files, *options]
+        )
         script["main"]()
         written: dict[str, Any] = json.loads(output.read_text())
         return written

@@ -1,4 +1,4 @@
-"""Code blocks of the documentation do what they say, with the bundled reader for any other model.
+"""Code blocks of the documentation do what they say, with the tests' reader for any model.
 
 Python blocks of a page run one after the other, in one namespace. Of console blocks, every command
 is parsed and the quick ones run. ``<!-- not run: reason -->`` before a block leaves it out.
@@ -14,6 +14,7 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pytest
@@ -23,7 +24,8 @@ from weighted_documents import WeightedDocuments
 
 from rag_middle.cli.app import app
 from rag_middle.methods import METHODS
-from tests.reader import reader_path
+from tests.reader import READER_PROFILE, reader_path
+from tests.reader.facts import draw_entries
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -79,21 +81,19 @@ def pages(language: str) -> list[object]:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that the documentation speaks of."""
-    corpus = tmp_path / "examples" / "corpus" / "pages"
-    corpus.mkdir(parents=True)
-    for page in sorted((ROOT / "examples" / "corpus" / "pages").glob("*.md"))[:12]:
-        shutil.copy(page, corpus)
-    shutil.copytree(corpus, tmp_path / "docs")
+    (tmp_path / "docs").mkdir()
+    for number, entry in enumerate(draw_entries(Random(0), 12)):
+        (tmp_path / "docs" / f"{number}.md").write_text(f"# {entry.title}\n\n{entry.body}\n")
     line = {"question": "Where does Ada live?", "answers": ["Lyon"], "gold": "Ada lives in Lyon."}
     others = {"distractors": [f"Person {number} lives in Nantes." for number in range(19)]}
     questions = [line | others | {"id": str(number)} for number in range(2)]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
     shutil.copy(ROOT / "tests/evaluation/published/ruler_vt.jsonl", tmp_path / "vt.jsonl")
-    [profile] = (ROOT / "rag_middle" / "profiles" / "measured" / "lpes").glob("*.json")
-    shutil.copy(profile, tmp_path / "my-model.json")
+    shutil.copy(READER_PROFILE, tmp_path / "my-model.json")
     (tmp_path / "prompt.txt").write_text("[[rm:doc]]Ada lives in Lyon.[[/rm:doc]]\nWhere?")
     (tmp_path / "rag_middle").symlink_to(ROOT / "rag_middle")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(reader_path()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # As if examples/weighted_documents were installed.
     monkeypatch.setattr(METHODS, "_registered", METHODS._registered.copy())

@@ -328,7 +328,7 @@ def test_without_a_model_the_default_one_answers_in_its_own_form(
     for path in model_folder.iterdir():
         (reader / path.name).symlink_to(path)
     (reader / TEMPLATE_FILE).write_text('{"document": "({title}) {text}"}')
-    monkeypatch.setattr("rag_middle.small_model.default_model", lambda: str(reader))
+    monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(reader))
     index = build_index(docs, embedder=embedder).index
     answerer = Answerer.over(index)
     assert answerer.prompt_template == PromptTemplate(document="({title}) {text}")
