@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import tests.reader  # noqa: F401  # `tests` is this one, and not the folder of an integration
+
 # Haystack tells its makers who uses it, and reads this when it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
