@@ -169,8 +169,9 @@ def diagnose(
     out: Annotated[
         Path,
         OUTPUT_PANEL.option(
-            help="Folder for report.html, report.png, report.json and records.jsonl. A run that "
-            "was killed continues from its records."
+            help="Folder for report.html, report.png, report.json, records.jsonl and profile.json: "
+            "--method profile:FOLDER uses what is recommended. A run that was killed continues "
+            "from its records."
         ),
     ] = Path("rag-middle-diagnosis"),
     refresh: Annotated[
@@ -236,7 +237,7 @@ def diagnose(
     from rag_middle.evaluation import diagnose as run_diagnosis
     from rag_middle.evaluation.charts import require_library
     from rag_middle.evaluation.conclusions import notes_on_gold
-    from rag_middle.evaluation.diagnosis import default_methods
+    from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport, run_notes
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
@@ -307,6 +308,7 @@ def diagnose(
         show_factors(console(), result, notes)
     else:
         show_diagnosis(console(), result)
+        tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(result.profile)}).")
     print_text(f"{files.html}\n")
 
 

@@ -44,6 +44,7 @@ from rag_middle.generation import (
     Usage,
 )
 from rag_middle.generation.effect import acts_on, check_documents
+from rag_middle.generation.identity import warn_of_number
 from rag_middle.methods import Method, NoMethod, method_name, resolve_method
 from rag_middle.notices import EndpointWarning, called_from, caller, warn_caller
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
@@ -458,6 +459,7 @@ class EndpointModel:
             self._warn_of_control_tokens(prompt)
             self._warn_of_layout(prompt, settings)
             check_documents(chosen, layout, settings, example, prompt=prompt)
+            warn_of_number(around, len(prompt.documents))
             orders = arrangements(prompt, around)
             questions.append(
                 _Question(

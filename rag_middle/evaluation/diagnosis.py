@@ -74,6 +74,7 @@ __all__ = [
     "diagnose",
     "fitted_presets",
     "methods_to_try",
+    "profile_in_words",
     "worth_calibrating",
 ]
 
@@ -330,6 +331,14 @@ def recommended_profile(
             "gap": asdict(in_use.gap),
         },
     )
+
+
+def profile_in_words(profile: Profile) -> str:
+    """What a profile of `diagnose` does: ``documents in the measured order``."""
+    names = profile.method.split("+")
+    order = "documents in the measured order" if MeasuredOrder.name in names else ""
+    others = [name for name in names if name not in (MeasuredOrder.name, BASELINE)]
+    return ", ".join(filter(None, (order, *others))) or "no method, the retriever's order"
 
 
 def _digests(results: Results) -> list[str]:

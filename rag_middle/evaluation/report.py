@@ -18,7 +18,7 @@ from rag_middle.evaluation.charts import (
     position_chart,
 )
 from rag_middle.evaluation.conclusions import comparisons
-from rag_middle.evaluation.diagnosis import Diagnosis, searched_notes
+from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words, searched_notes
 from rag_middle.evaluation.factors import Factors, factors_of
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE
@@ -181,6 +181,7 @@ def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
         share=curves.metric.share,
         ratios=ratios,
         shape=SHAPES[diagnosis.shape.name],
+        use=profile_in_words(diagnosis.profile),
         command=command,
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from transformers import LlamaConfig
 
 from rag_middle.documents import mark
-from rag_middle.generation import RagMiddleModel, model_facts
-from rag_middle.profiles import Profile, write_profile
+from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
+from rag_middle.methods import LPES, MeasuredOrder, method_name, resolve_method
+from rag_middle.profiles import PROFILE_FILE, Profile, write_profile
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -29,6 +31,88 @@ def profile(model: RagMiddleModel, tmp_path: Path) -> str:
     facts = model_facts(model.model, model.tokenizer)
     write_profile(Profile(method="lpes", options={"factors": [1.2, 1.5, 1.1]}, model=facts), path)
     return f"profile:{path}"
+
+
+@pytest.fixture
+def folder(model: RagMiddleModel, tmp_path: Path) -> str:
+    """What `rag-middle diagnose` writes: the best-ranked document is read best at the end."""
+    facts = model_facts(model.model, model.tokenizer)
+    order = Profile(
+        method="measured_order",
+        options={"accuracy": [0.1, 0.2, 0.9]},
+        model=facts,
+        data={"documents": 3},
+    )
+    write_profile(order, tmp_path / PROFILE_FILE)
+    return f"profile:{tmp_path}"
+
+
+TEXTS = ("Lyon lies on the Rhone.", "Paris lies on the Seine.", "Bonn lies on the Rhine.")
+RANKED = f"{''.join(map(mark, TEXTS))} Which river?"
+MEASURED = f"{''.join(map(mark, reversed(TEXTS)))} Which river?"
+
+
+def test_langchain_puts_documents_in_the_measured_order(model: RagMiddleModel, folder: str) -> None:
+    langchain = pytest.importorskip("langchain_rag_middle")
+    llm = langchain.RagMiddleLLM(model=model, method=folder, max_tokens=8)
+    assert llm.invoke(RANKED) == model.generate(MEASURED, max_new_tokens=8).text
+
+
+def test_llama_index_puts_documents_in_the_measured_order(
+    model: RagMiddleModel, folder: str
+) -> None:
+    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
+    llm = llama_index.RagMiddleLLM(
+        model=model.model, tokenizer=model.tokenizer, method=folder, max_new_tokens=8
+    )
+    assert llm.complete(RANKED).text == model.generate(MEASURED, max_new_tokens=8).text
+
+
+@pytest.mark.filterwarnings("ignore::rag_middle.generation.ProfileWarning")  # the chat template
+def test_haystack_puts_documents_in_the_measured_order(model: RagMiddleModel, folder: str) -> None:
+    haystack = pytest.importorskip("haystack")
+    module = pytest.importorskip("haystack_integrations.components.generators.rag_middle")
+    model.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    generator = module.RagMiddleChatGenerator(model, method=folder)
+    documents = [
+        haystack.Document(content=text, score=score)
+        for text, score in zip(TEXTS, (0.9, 0.8, 0.7), strict=True)
+    ]
+    message = haystack.dataclasses.ChatMessage.from_user("Which river?")
+    options = {"max_new_tokens": 8}
+    in_order = generator.run([message], documents=documents, generation_kwargs=options)
+    plain = module.RagMiddleChatGenerator(model, method="none")
+    reverse = [dataclasses.replace(each, score=None) for each in documents[::-1]]
+    by_hand = plain.run([message], documents=reverse, generation_kwargs=options)
+    assert in_order["replies"][0].text == by_hand["replies"][0].text
+
+
+def test_another_number_of_documents_is_named(model: RagMiddleModel, folder: str) -> None:
+    with pytest.warns(ProfileWarning, match="measured with 3 documents, and this prompt has 5"):
+        model.generate(
+            f"{''.join(map(mark, (*TEXTS, 'x', 'y')))} ?", method=folder, max_new_tokens=1
+        )
+
+
+def test_an_order_goes_with_another_model_which_is_named(folder: str) -> None:
+    tokenizer = byte_level_bpe(bos=True)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=2)
+    other = RagMiddleModel(build("other", config, "sdpa"), tokenizer)
+    with pytest.warns(ProfileWarning, match=r"was made for .*decoder layers 3, here 2"):
+        ordered = other.generate(RANKED, method=folder, max_new_tokens=8)
+    assert ordered.text == other.generate(MEASURED, max_new_tokens=8).text
+
+
+def test_an_order_and_a_method_of_one_profile(model: RagMiddleModel, tmp_path: Path) -> None:
+    parts = {"measured_order": {"accuracy": [0.1, 0.2, 0.9]}, "lpes": {"factors": [1.2, 1.5, 1.1]}}
+    facts = model_facts(model.model, model.tokenizer)
+    write_profile(
+        Profile(method="measured_order+lpes", options=parts, model=facts), tmp_path / PROFILE_FILE
+    )
+    method = resolve_method(f"profile:{tmp_path}")
+    assert method_name(method) == f"profile:{tmp_path}"
+    both = [MeasuredOrder(accuracy=(0.1, 0.2, 0.9)), LPES(factors=(1.2, 1.5, 1.1))]
+    assert method == resolve_method(both)
 
 
 def test_langchain(model: RagMiddleModel, profile: str) -> None:
