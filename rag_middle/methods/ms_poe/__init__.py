@@ -74,7 +74,8 @@ class MsPoE(Method):
         idea="Rotary positions are divided by larger ratios in less position-sensitive heads.",
         cost="one attention row and one more rotation per layer",
         requires="rotary position embedding (RoPE)",
-        can_hurt_when="the prompt is short, or the task needs exact order or distances",
+        can_hurt_when="the model is small (its defaults break SmolLM2-135M), the prompt is short, "
+        "or the task needs exact order or distances",
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "positional_hidden_states": "Ms-PoE ranks heads by un-rotated keys, of which scaled "
