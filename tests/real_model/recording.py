@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "zero_tuning": {"factor": 1.3},
     "position_interpolation": {"scale": 1.2},
     "moice": {"routers": "uniform"},
+    "measured_order": {"accuracy": (0.3, 0.2, 0.1, 0.4, 0.5)},
     "self_extend": {"group": 2, "window": 128},
     "dysco": {"heads": ((8, 0), (14, 3), (20, 5), (25, 7))},
 }

@@ -62,7 +62,7 @@ class PINE(Method):
         title="PINE",
         paper="arXiv:2407.01100",
         idea="Documents attend to each other both ways, ordered by importance to each query.",
-        cost="1.5 times the first token (SmolLM2-135M, 10 documents, CPU, float32)",
+        cost="1.5 times the first token (SmolLM2-135M, 1,400 tokens, CPU, float32)",
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="order carries meaning, documents contradict each other, or a good ranking "
         "puts the best document where the model reads best",
