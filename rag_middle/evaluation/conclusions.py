@@ -196,7 +196,8 @@ def answer(
             f"position {positions[low]}: {metric.shown(means[low])})"
         )
     if len(means) < 3:
-        return Answer(label="unknown", text=f"Cannot tell without a position between them: {seen}.")
+        text = f"Cannot tell without a position between the first and the last: {seen}."
+        return Answer(label="unknown", text=text)
     margin = _margin(curve.gap, questions, metric)
     lost = min(means[0], means[-1]) - min(means[1:-1])
     if shape.name == "U" or lost > margin:

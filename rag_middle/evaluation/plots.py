@@ -28,6 +28,7 @@ __all__ = [
     "plot_overview",
     "plot_position_curves",
     "printable",
+    "style",
 ]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
@@ -90,7 +91,7 @@ def plot_position_curves(
             elinewidth=0.9,
             capsize=2,
             linestyle="-" if index < len(COLOURS) else "--",
-            **_style(index),
+            **style(index),
         )
     axes.grid(axis="y", color=_GRID, linewidth=0.6)
     axes.set_xticks(list(curves.positions))
@@ -114,7 +115,7 @@ def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:
     scale = _scale(curves)
     for index, curve in enumerate(curves.curves):
         gap = scale * curve.gap.value
-        axes.barh(index, gap, color=_style(index)["color"], alpha=0.75, height=0.62)
+        axes.barh(index, gap, color=style(index)["color"], alpha=0.75, height=0.62)
         errors = _errors([curve.gap], scale)
         axes.errorbar(gap, index, xerr=errors, color=_GREY, linewidth=1.1, capsize=3)
     axes.axvline(0, color=_GREY, linewidth=0.9)
@@ -157,7 +158,7 @@ def plot_cost(
                 linewidth=1,
                 linestyle="none",
                 label=_literal(curve.label),
-                **_style(index),
+                **style(index),
             )
     axes.grid(color=_GRID, linewidth=0.6)
     axes.set_xlabel("Time of an answer (unmodified model: 1)")
@@ -269,7 +270,7 @@ def _literal(label: str) -> str:
     return (" " if label.startswith("_") else "") + printable(label).replace("$", r"\$")
 
 
-def _style(index: int) -> dict[str, str]:
+def style(index: int) -> dict[str, str]:
     """Colour and marker of the method at `index`, 0 being the unmodified model."""
     return {
         "color": COLOURS[index % len(COLOURS)],
