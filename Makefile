@@ -102,8 +102,8 @@ docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "wrote build/site/index.html"
 
-# Executes the notebooks in examples/ and saves their outputs: after changes to them or the default model.
-tutorials: setup
+# Executes the notebooks in examples/ and saves their outputs: after changes to them or the model.
+tutorials: setup model
 	$(BIN)/python docs/notebooks.py
 
 docs-serve: $(VENV)/.docs

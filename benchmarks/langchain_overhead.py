@@ -13,8 +13,8 @@ the same prompts where langchain-huggingface is installed, next to the model's o
 Nothing else here needs it. Its release 1.2 asks for an older huggingface-hub than transformers 5
 brings, so it goes beside the environment, not into it::
 
-    pip install --no-deps --target /tmp/peer langchain-huggingface
-    PYTHONPATH=/tmp/peer python benchmarks/langchain_overhead.py
+    pip install --no-deps --target build/peer langchain-huggingface
+    PYTHONPATH=build/peer python benchmarks/langchain_overhead.py
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def peer_ways(folder: str, texts: list[str], max_tokens: int) -> Ways:
     except ImportError as error:
         print(
             f"ChatHuggingFace is left out ({error}). To have it: pip install --no-deps --target "
-            "/tmp/peer langchain-huggingface, and PYTHONPATH=/tmp/peer.",
+            "build/peer langchain-huggingface, and PYTHONPATH=build/peer.",
             file=sys.stderr,
         )
         return {}

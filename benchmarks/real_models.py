@@ -2,11 +2,11 @@
 
     python benchmarks/real_models.py run --model smollm2 --weights DIR --documents 10 \\
         --methods none pine rotor --limit 100
-    python benchmarks/real_models.py report
+    python benchmarks/real_models_table.py
 
 `run` appends one JSON line per answer to ``benchmarks/results/real_models/`` and continues where it
-stopped; question by question, so that every method has been asked the same ones. `report` computes
-the tables of ``docs/does_it_help.md`` from the records.
+stopped; question by question, so that every method has been asked the same ones. The second command
+computes the tables of ``docs/does_it_help.md`` from the records.
 
 Questions are lines 700 to 1,299 of ``benchmarks/data/natural_questions.jsonl.gz`` (fitting: lines
 1,300 on, ``--fit``), distractors the passages most like the question that hold no answer. The

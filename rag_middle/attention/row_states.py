@@ -34,12 +34,12 @@ class _Planned(Planner):
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """What a prompt has in common with one before it.
+    """The first tokens of a prompt that an earlier prompt of the batch begins with too.
 
     Attributes:
-        tokens: so many first ones.
-        row: of the batch, in which they stand.
-        padding: of that row.
+        tokens: how many.
+        row: of the batch, which has their keys and values.
+        padding: columns before them in that row.
     """
 
     tokens: int = 0
@@ -73,13 +73,13 @@ class _WholeLayer:
         self.values[rows, :, padding:] = value
 
     def copy(self, rows: slice, padding: int, beginning: _Beginning) -> None:
-        """Begin some rows with what another row begins with."""
+        """Copy the states of `beginning` to some rows, behind `padding` columns."""
         source = slice(beginning.padding, beginning.padding + beginning.tokens)
         for states in (self.keys, self.values):
             states[rows, :, padding : padding + beginning.tokens] = states[beginning.row, :, source]
 
     def row(self, index: int, columns: slice) -> tuple[Tensor, Tensor]:
-        """Keys and values of some columns of a row, as they lie there."""
+        """Keys and values of some columns of a row, `[1, g, columns, d]`: views, not copies."""
         return self.keys[index : index + 1, :, columns], self.values[index : index + 1, :, columns]
 
 
@@ -92,13 +92,13 @@ class _OtherTokensError(Exception):
 
 
 class _RowLayer(DynamicLayer):
-    """What the model sees of a `_WholeLayer` while it reads one prompt, of which it has the first.
+    """What the model sees of a `_WholeLayer` while it reads one prompt.
 
     Args:
         whole: where keys and values go.
         rows: that the prompt takes.
         columns: of the prompt.
-        beginning: of the prompt, which is there already.
+        beginning: of the prompt, whose states `whole` has already and which is not read again.
         last: no later layer has a cache.
     """
 
@@ -134,12 +134,12 @@ class _RowLayer(DynamicLayer):
 
 
 def repeated_tokens(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens of prompts, but for their last ones, that begin an earlier prompt too."""
+    """How many tokens of all prompts, each without its last one, begin an earlier prompt too."""
     return sum(_repeated(prompts, index)[0] for index in range(len(prompts)))
 
 
 def _repeated(prompts: Sequence[Sequence[int]], index: int) -> tuple[int, int]:
-    """How many first tokens an earlier prompt has too, at most, and which one."""
+    """How many first tokens of a prompt the earlier prompt most like it has, and its index."""
     own = prompts[index][:-1]
     counts = [sum(takewhile(bool, map(eq, own, other[:-1]))) for other in prompts[:index]]
     most = max(counts, default=0)

@@ -78,6 +78,10 @@ class Demo:
         method_options: its parameters, where it is a name.
         top_k: documents of a prompt that is answered.
         options: more arguments of ``Answerer.over``.
+
+    Raises:
+        EvaluationConfigError: `method` is the unmodified model.
+        As ``Answerer.over``.
     """
 
     def __init__(
@@ -137,6 +141,10 @@ class Demo:
             documents: in a prompt.
             progress: called with the number of questions so far and of all.
             command: that repeats it.
+
+        Returns:
+            Provenance, and a curve per method: `positions`, and at each `accuracy` (a share) and
+            `log_likelihood` (nats) as ``value``, ``low`` and ``high`` of its 95 % interval.
         """
         task = MultiDocumentQA(data=passages_path(), documents=documents)
         positions = spread_positions(documents, _POSITIONS)

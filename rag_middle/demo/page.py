@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_middle.demo.demonstration import CHOSEN
 from rag_middle.evaluation.pages import render
-from rag_middle.evaluation.plots import COLOURS, image, new_figure
+from rag_middle.evaluation.plots import image, new_figure, style
 from rag_middle.files import write_files
 from rag_middle.methods import METHODS
 
@@ -75,10 +75,9 @@ def picture(*measurements: Mapping[str, Any]) -> Figure:
                     [end - v for v, end in zip(value, high, strict=True)],
                 ],
                 label=title_of(curve["label"]),
-                color=COLOURS[index % len(COLOURS)],
-                marker="osD^vP*X"[index % 8],
                 markersize=4.5,
                 capsize=2,
+                **style(index),
             )
         axes.set_ylim(-2, 102)
         axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)

@@ -196,7 +196,8 @@ def answer(
             f"position {positions[low]}: {metric.shown(means[low])})"
         )
     if len(means) < 3:
-        return Answer(label="unknown", text=f"Cannot tell without a position between them: {seen}.")
+        text = f"Cannot tell without a position between the first and the last: {seen}."
+        return Answer(label="unknown", text=text)
     margin = _margin(curve.gap, questions, metric)
     lost = min(means[0], means[-1]) - min(means[1:-1])
     if shape.name == "U" or lost > margin:
@@ -232,31 +233,16 @@ def _needed(value: float, margin: float, questions: int, metric: Metric) -> str:
     return f"About {needed:,} questions would tell."
 
 
-def comparisons(methods: int, confidence: float = CONFIDENCE) -> str:
-    """How differences from the unmodified model are corrected for multiple comparisons.
-
-    Args:
-        methods: how many are compared with it.
-        confidence: of all of them together.
-    """
+def comparisons(methods: int) -> str:
+    """How differences of so many methods from the unmodified model are corrected."""
     text = "Differences from the unmodified model are paired over questions"
     if methods > 1:
         text += (
             f", and their intervals hold for all {methods} methods together with "
-            f"{_exactly(confidence)} confidence (Bonferroni: each has "
-            f"{percent(comparison_confidence(methods, confidence), 2)})"
-        )
-    if confidence != CONFIDENCE:
-        text += (
-            f". Intervals of differences and gaps have {_exactly(confidence)} confidence, so that "
-            "all looks at the answers together make a false claim in at most 5 % of runs"
+            f"{percent(CONFIDENCE)} confidence (Bonferroni: each has "
+            f"{percent(comparison_confidence(methods), 2)})"
         )
     return f"{text}."
-
-
-def _exactly(confidence: float) -> str:
-    """95 %, 99.67 %."""
-    return percent(confidence, 0 if round(100 * confidence, 2) % 1 == 0 else 2)
 
 
 # -- which method --------------------------------------------------------------------------------
@@ -271,7 +257,6 @@ def recommend_from(
         scores,
         results.metric,
         answer_time_ratios,
-        confidence=results.confidence,
         compared=results.compared,
     )
 
@@ -281,7 +266,6 @@ def recommend(
     metric: Metric,
     answer_time_ratios: Mapping[str, float] | None = None,
     *,
-    confidence: float = CONFIDENCE,
     compared: int | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -302,7 +286,6 @@ def recommend(
             ``"none"`` among them.
         metric: of the scores.
         answer_time_ratios: to ``none``, by label, where it was measured.
-        confidence: of the gap, and of all differences together.
         compared: methods that the correction is for; by default those in `scores`.
         resamples: for the intervals.
         seed: of the resamples.
@@ -317,14 +300,14 @@ def recommend(
             f"{MIN_QUESTIONS}, better a hundred or more.",
         )
     tried = [label for label in scores if label != BASELINE]
-    of_each = comparison_confidence(compared or len(tried), confidence)
+    of_each = comparison_confidence(compared or len(tried))
     verdicts = []
     for label in tried:
         own = np.asarray(scores[label])
         paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples, seed=seed)
         verdicts.append(_verdict(label, paired, of_each, metric, exact=bool((own == base).all())))
     bootstrap = Bootstrap(base, resamples=resamples, seed=seed)
-    gap = bootstrap.gap(confidence)
+    gap = bootstrap.gap()
     if metric.share and bootstrap.means.max() < _MIN_ACCURACY:
         return _none(
             "cannot_answer",

@@ -227,7 +227,7 @@ def diagnose(
         seconds = {label: cost.answer_seconds(tokens) for label, cost in costs.items()}
         ratios = {label: own / seconds[BASELINE] for label, own in seconds.items()}
     summary, curves = results.summary(costs), results.curves()
-    shape = shape_of(Bootstrap(results.scores(BASELINE)), results.confidence)
+    shape = shape_of(Bootstrap(results.scores(BASELINE)))
     recommendation = recommend_from(results, ratios)
     measured = effects(recommendation, summary, curves)
     in_use = curves[method_in_use(recommendation, curves)]
@@ -261,13 +261,13 @@ def diagnose(
         effects=measured,
         recommendation=recommendation,
         profile=recommended_profile(results, curves, in_use, here, recommendation.reason, made),
-        comparisons=comparisons(results.compared, results.confidence),
+        comparisons=comparisons(results.compared),
         notes=(
             *missing_answers(results),
             *notes_on_gold(results.items),
             *notes(summary, shape, curves),
             *searched_notes(results),
-            *_run_notes(task, results, here),
+            *(() if here else _voting_notes(results)),
         ),
         next_steps=next_steps(
             recommendation,
@@ -423,22 +423,15 @@ def searched_notes(results: Results) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _run_notes(task: Task, results: Results, model: RagMiddleModel | None) -> tuple[str, ...]:
-    """How the run was made, where that bears on its figures; `model` is None as in `_attempts`."""
-    texts = []
+def _voting_notes(results: Results) -> tuple[str, ...]:
+    """Of a model behind an HTTP address: under which methods answers were voted on."""
     voting = [labelled.label for labelled in results.methods if labelled.method.votes]
-    if model is None and voting:
-        texts.append(
-            f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
-            "an HTTP address gives no probabilities of tokens to combine."
-        )
-    if getattr(task, "distractors", None) == "contradicting":
-        texts.append(
-            "Another document states another value of what is asked for, and counts as wrong: a "
-            "wrong answer may have been read there. Differences say which document a model "
-            "believes."
-        )
-    return tuple(texts)
+    if not voting:
+        return ()
+    return (
+        f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
+        "an HTTP address gives no probabilities of tokens to combine.",
+    )
 
 
 # -- which methods to try -------------------------------------------------------------------------

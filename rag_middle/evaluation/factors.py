@@ -20,6 +20,7 @@ from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import METRICS, Metric
 from rag_middle.evaluation.results import PositionCurve, Results, curve_of
 from rag_middle.evaluation.statistics import (
+    CONFIDENCE,
     Bootstrap,
     Estimate,
     comparison_confidence,
@@ -170,12 +171,11 @@ class Factors:
         return {**asdict(self), "metric": self.metric.name, "sentences": list(self.sentences)}
 
 
-def factors_of(results: Results, *, runs: int = 1, seed: int = 0) -> Factors | None:
+def factors_of(results: Results, *, seed: int = 0) -> Factors | None:
     """Rows and columns of a run whose task has a layout; None for the others.
 
     Args:
         results: of the run.
-        runs: how many runs' differences have to hold together, this one's included.
         seed: of the resamples.
     """
     layout = results.measurement.layout(results.task)
@@ -183,7 +183,7 @@ def factors_of(results: Results, *, runs: int = 1, seed: int = 0) -> Factors | N
         return None
     labels, rows = [method.label for method in results.methods], layout.rows
     compared = (len(labels) - 1) * len(rows) + len(labels) * (len(rows) - 1)
-    confidence = comparison_confidence(runs * compared, results.confidence)
+    confidence = comparison_confidence(compared)
 
     def difference(own: tuple[str, LayoutRow], other: tuple[str, LayoutRow]) -> Estimate:
         first, second = (
@@ -233,7 +233,7 @@ def _abstentions(results: Results, confidence: float, seed: int) -> dict[str, Ab
         scores: NDArray[np.float64] = results.scores(label, where, name).mean(axis=1)
         return scores
 
-    def mean(scores: NDArray[np.float64], level: float = results.confidence) -> Estimate:
+    def mean(scores: NDArray[np.float64], level: float = CONFIDENCE) -> Estimate:
         return Bootstrap(scores[:, None], seed=seed).estimate(lambda m: m[..., 0], level)
 
     shares = {}

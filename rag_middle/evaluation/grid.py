@@ -175,19 +175,17 @@ class Grid:
         return {**asdict(self), "rows": rows, "sentences": list(self.sentences)}
 
 
-def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
+def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
     """The grid of a run whose measurement has one; None for the others.
 
     Args:
         results: of the run.
-        runs: how many runs' differences have to hold together, this one's included.
         seed: of the resamples.
     """
     sizes = results.measurement.grid
     if not sizes:
         return None
-    compared = runs * results.compared * (len(sizes) + 1)
-    confidence = comparison_confidence(compared, results.confidence)
+    confidence = comparison_confidence(results.compared * (len(sizes) + 1))
 
     def means(label: str, documents: int | None) -> Scores:
         """Over positions, `[questions]`."""
@@ -210,5 +208,5 @@ def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
         for documents in (*sizes, None)
     )
     most, fewest = means(BASELINE, None), means(BASELINE, sizes[0])
-    length = paired_difference(most, fewest, results.confidence, seed=seed)
+    length = paired_difference(most, fewest, seed=seed)
     return Grid(rows=rows, length_effect=length, confidence=confidence)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from rag_middle.evaluation.charts import Chart, chart_library
 from rag_middle.evaluation.statistics import Estimate
 
-__all__ = ["estimate_cell", "render"]
+__all__ = ["render"]
 
 _HERE = "rag_middle.evaluation"
 
@@ -50,7 +50,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = estimate_cell
+    environment.filters["cell"] = _estimate_cell
     environment.filters["code_spans"] = _code_spans
     # "<" could end the script element, whatever stands in a label.
     specs = json.dumps([chart.spec for chart in charts]).replace("<", "\\u003c")
@@ -62,15 +62,13 @@ def render(
     )
 
 
-def estimate_cell(
-    estimate: Estimate | None, *, share: bool, digits: int | None = None, signed: bool = False
-) -> Markup:
+def _estimate_cell(estimate: Estimate | None, *, share: bool, signed: bool = False) -> Markup:
     """The value, and its interval below it; arguments as for `Estimate.text`."""
     if estimate is None:
         return Markup("–")
     if estimate.exact:
         return Markup("0<small>none seen</small>")
-    value, _, interval = estimate.text(share=share, digits=digits, signed=signed).partition(" ")
+    value, _, interval = estimate.text(share=share, signed=signed).partition(" ")
     return Markup("{}<small>{}</small>").format(value, interval)
 
 

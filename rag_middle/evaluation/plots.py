@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
-    "data_uri",
-    "draw_curves",
-    "draw_legend",
     "image",
     "legend_columns",
     "new_figure",
@@ -32,6 +28,7 @@ __all__ = [
     "plot_overview",
     "plot_position_curves",
     "printable",
+    "style",
 ]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
@@ -80,43 +77,32 @@ def plot_position_curves(
         MissingExtraError: matplotlib is not installed.
     """
     axes = axes or new_figure()[1][0]
-    draw_curves(axes, curves, offset=_OFFSET * (curves.positions[-1] - curves.positions[0]))
-    axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
-    if curves.metric.share:
-        axes.set_ylim(-2, 102)
-    counts = f"{curves.questions} questions, {curves.documents} documents"
-    axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
-    draw_legend(axes, columns=3)
-    return axes.figure  # type: ignore[no-any-return]
-
-
-def draw_curves(
-    axes: Any, curves: PositionCurves, *, offset: float, labels: Sequence[str] | None = None
-) -> None:
-    """Lines with intervals, the grid and the axis of positions.
-
-    Args:
-        offset: between two methods at one position: they may have the same scores, and none must
-            hide another.
-        labels: of the lines; by default the methods'.
-    """
     scale, middle = _scale(curves), (len(curves.curves) - 1) / 2
+    # Methods may have the same scores at a position, and none must hide another.
+    offset = _OFFSET * (curves.positions[-1] - curves.positions[0])
     for index, curve in enumerate(curves.curves):
         axes.errorbar(
             [position + (index - middle) * offset for position in curves.positions],
             [scale * estimate.value for estimate in curve.estimates],
             yerr=_errors(curve.estimates, scale),
-            label=_literal(labels[index] if labels else curve.label),
+            label=_literal(curve.label),
             markersize=4.5,
             linewidth=1.6,
             elinewidth=0.9,
             capsize=2,
             linestyle="-" if index < len(COLOURS) else "--",
-            **_style(index),
+            **style(index),
         )
     axes.grid(axis="y", color=_GRID, linewidth=0.6)
     axes.set_xticks(list(curves.positions))
     axes.set_xlabel(f"Position of the gold document (0 to {curves.documents - 1})")
+    axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
+    if curves.metric.share:
+        axes.set_ylim(-2, 102)
+    counts = f"{curves.questions} questions, {curves.documents} documents"
+    axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
+    _draw_legend(axes)
+    return axes.figure  # type: ignore[no-any-return]
 
 
 def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:
@@ -129,7 +115,7 @@ def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:
     scale = _scale(curves)
     for index, curve in enumerate(curves.curves):
         gap = scale * curve.gap.value
-        axes.barh(index, gap, color=_style(index)["color"], alpha=0.75, height=0.62)
+        axes.barh(index, gap, color=style(index)["color"], alpha=0.75, height=0.62)
         errors = _errors([curve.gap], scale)
         axes.errorbar(gap, index, xerr=errors, color=_GREY, linewidth=1.1, capsize=3)
     axes.axvline(0, color=_GREY, linewidth=0.9)
@@ -172,7 +158,7 @@ def plot_cost(
                 linewidth=1,
                 linestyle="none",
                 label=_literal(curve.label),
-                **_style(index),
+                **style(index),
             )
     axes.grid(color=_GRID, linewidth=0.6)
     axes.set_xlabel("Time of an answer (unmodified model: 1)")
@@ -182,7 +168,7 @@ def plot_cost(
         axes.set_ylim(-2, 102)
     axes.set_title("What the worst position costs", fontsize=10)
     # A legend and no labels at the points: points may lie on each other, labels must not.
-    draw_legend(axes, columns=3)
+    _draw_legend(axes)
     return axes.figure  # type: ignore[no-any-return]
 
 
@@ -244,22 +230,13 @@ def plot_overview(curves: PositionCurves, answer_time_ratios: Mapping[str, float
     return figure
 
 
-def draw_legend(axes: Any, columns: int, *last: Any) -> None:
-    """A legend below the chart, where no curve can be.
-
-    Args:
-        last: lines to name after the others.
-    """
-    handles, labels = axes.get_legend_handles_labels()
-    # Matplotlib names plain lines before those with error bars.
-    handles = [*(handle for handle in handles if handle not in last), *last]
-    labels = [handle.get_label() for handle in handles]
+def _draw_legend(axes: Any) -> None:
+    """A legend below the chart, where no curve can be."""
+    _, labels = axes.get_legend_handles_labels()
     axes.legend(
-        handles,
-        labels,
         loc="upper center",
         bbox_to_anchor=(0.5, -0.2),
-        ncols=legend_columns(labels, columns),
+        ncols=legend_columns(labels, 3),
         fontsize=8.5,
         frameon=False,
     )
@@ -288,17 +265,12 @@ def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:
     return target.getvalue()
 
 
-def data_uri(figure: Figure) -> str:
-    """An SVG image of its own for a page, so that the ids inside it meet no others."""
-    return "data:image/svg+xml;base64," + base64.b64encode(image(figure, "svg")).decode("ascii")
-
-
 def _literal(label: str) -> str:
     """A label as it is: between two ``$`` is mathematics, and ``_`` first leaves the legend out."""
     return (" " if label.startswith("_") else "") + printable(label).replace("$", r"\$")
 
 
-def _style(index: int) -> dict[str, str]:
+def style(index: int) -> dict[str, str]:
     """Colour and marker of the method at `index`, 0 being the unmodified model."""
     return {
         "color": COLOURS[index % len(COLOURS)],

@@ -17,7 +17,6 @@ from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurem
 from rag_middle.evaluation.metrics import Metric, as_compared, metric
 from rag_middle.evaluation.records import Key, Record
 from rag_middle.evaluation.statistics import (
-    CONFIDENCE,
     RESAMPLES,
     Bootstrap,
     Consistency,
@@ -69,14 +68,14 @@ class PositionCurve:
     gap: Estimate
 
 
-def curve_of(label: str, bootstrap: Bootstrap, confidence: float = CONFIDENCE) -> PositionCurve:
+def curve_of(label: str, bootstrap: Bootstrap) -> PositionCurve:
     """The curve of a method from its scores, a column per position."""
     return PositionCurve(
         label=label,
         estimates=bootstrap.estimates(),
         mean=bootstrap.estimate(lambda means: np.mean(means, axis=-1)),
         worst=bootstrap.least(),
-        gap=bootstrap.gap(confidence),
+        gap=bootstrap.gap(),
     )
 
 
@@ -90,7 +89,6 @@ class PositionCurves:
         documents: in a prompt.
         questions: how many were asked at each position.
         curves: one per method, the unmodified model first.
-        confidence: of the gaps' intervals: above 95 % where answers were looked at several times.
     """
 
     metric: Metric
@@ -98,7 +96,6 @@ class PositionCurves:
     documents: int
     questions: int
     curves: tuple[PositionCurve, ...]
-    confidence: float = CONFIDENCE
 
     def __getitem__(self, label: str) -> PositionCurve:
         """The curve of one method."""
@@ -200,7 +197,6 @@ class Results:
         records: the answers by method label, condition name and item id; none is missing.
         model: what tells the model from others.
         software: versions and device.
-        confidence: of gaps, and of all differences together.
         left_out: methods that were dropped after the first questions, by label, with the reason.
         repeated: questions that were left out, since the data had them before.
     """
@@ -212,7 +208,6 @@ class Results:
     records: Mapping[Key, Record]
     model: Mapping[str, Any]
     software: Mapping[str, str]
-    confidence: float = CONFIDENCE
     left_out: Mapping[str, str] = field(default_factory=dict)
     repeated: int = 0
 
@@ -284,14 +279,13 @@ class Results:
         for method in self.methods:
             scores = self.scores(method.label, conditions, scored.name)
             bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
-            curves.append(curve_of(method.label, bootstrap, self.confidence))
+            curves.append(curve_of(method.label, bootstrap))
         return PositionCurves(
             metric=scored,
             positions=positions,
             documents=documents or self.task.num_positions,
             questions=len(self.items),
             curves=tuple(curves),
-            confidence=self.confidence,
         )
 
     def summary(
@@ -312,7 +306,7 @@ class Results:
         # Shuffled orders count only where nothing else was run.
         columns = [c for c in conditions if c.kind != "order"] or list(conditions)
         base = self.scores(BASELINE, columns)
-        confidence = comparison_confidence(self.compared, self.confidence)
+        confidence = comparison_confidence(self.compared)
 
         def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
             own = self.scores(label, columns)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.evaluation.statistics import CONFIDENCE, Bootstrap
+from rag_middle.evaluation.statistics import Bootstrap
 
 __all__ = [
     "SHAPES",
@@ -72,14 +72,9 @@ class Shape:
     confidence: float
 
 
-def shape_of(bootstrap: Bootstrap, confidence: float = CONFIDENCE) -> Shape:
-    """The shape of the column means, columns being positions from first to last.
-
-    Args:
-        bootstrap: of the scores.
-        confidence: of the gap, below which all is flat.
-    """
-    gap = bootstrap.gap(confidence)
+def shape_of(bootstrap: Bootstrap) -> Shape:
+    """The shape of the column means of scores, columns being positions from first to last."""
+    gap = bootstrap.gap()
     flat_within = gap.value - gap.low
     [name] = shape_names(bootstrap.means[None], flat_within)
     names = shape_names(bootstrap.resampled_means, flat_within)

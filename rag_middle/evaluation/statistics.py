@@ -141,7 +141,7 @@ class Bootstrap:
             for column in range(len(self.means))
         )
 
-    def gap(self, confidence: float = CONFIDENCE) -> Estimate:
+    def gap(self) -> Estimate:
         """Best column minus worst, with an interval that may include zero.
 
         The best of several noisy means lies above the worst even where all are equal, so a plain
@@ -154,15 +154,15 @@ class Bootstrap:
         if self._columns_agree:
             return Estimate(0.0, 0.0, 0.0, exact=True)
         deviations = self.resampled_means - self.means
-        half = float(np.quantile(np.ptp(deviations, axis=1), confidence))
+        half = float(np.quantile(np.ptp(deviations, axis=1), CONFIDENCE))
         value = float(np.ptp(self.means))
         return _estimate(value, value - half, value + half)
 
-    def least(self, confidence: float = CONFIDENCE) -> Estimate:
+    def least(self) -> Estimate:
         """The lowest column, with an interval as that of `least_difference`."""
         nothing = np.zeros((len(self.resampled_means), 1))
         return least_difference(
-            np.append(self.means, 0.0), np.hstack([self.resampled_means, nothing]), 1, confidence
+            np.append(self.means, 0.0), np.hstack([self.resampled_means, nothing]), 1
         )
 
     def least_gain(self, confidence: float = CONFIDENCE, *, exact: bool = False) -> Estimate:
@@ -238,13 +238,13 @@ def paired_difference(
     )
 
 
-def comparison_confidence(methods: int, together: float = CONFIDENCE) -> float:
-    """Confidence of each difference from the unmodified model, so that all hold together.
+def comparison_confidence(methods: int) -> float:
+    """Confidence of each difference from the unmodified model, so that all hold together (95 %).
 
     The one correction for multiple comparisons: Bonferroni's, over the methods that are compared
     in one run. Summaries, verdicts and reports all use it.
     """
-    return 1 - (1 - together) / max(1, methods)
+    return 1 - (1 - CONFIDENCE) / max(1, methods)
 
 
 def _draws(questions: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:

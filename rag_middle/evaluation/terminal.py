@@ -38,9 +38,8 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     # Narrow: it has to fit beside the longest name of a method on a terminal of 100 characters.
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("method", overflow="fold")
-    level = percent(curves.confidence, 0 if curves.confidence == CONFIDENCE else 1)
     positions = [f"at {position}" for position in curves.positions]
-    for heading in (*positions, "mean", f"gap [{level}]", "flips", "time"):
+    for heading in (*positions, "mean", f"gap [{percent(CONFIDENCE)}]", "flips", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for method in diagnosis.summary.methods:
         curve, flips = curves[method.label], method.consistency

@@ -145,6 +145,7 @@ def dequantised_tokenizer(file: Path) -> Path:
 
 
 def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
+    """The folder `name` of a file's digest in the cache; `write` fills it if it is not there."""
     cache = user_cache("gguf")
     target = cache
     try:

@@ -110,7 +110,7 @@ class Generation:
         stop: the stop string that ended it, if one did.
         usage: token counts.
         timings: seconds.
-        method: of the request, by the name that chooses it: ``pine``, a preset (``lpes:NAME``),
+        method: of the request, by the name that chooses it: ``pine``, a preset (``METHOD:PRESET``),
             ``profile:PATH``, a composition (``ms_poe+siw``).
         applied: whether the method could act on this prompt: false for neutral parameters, and
             where a method that needs documents found none.

@@ -26,7 +26,6 @@ __all__ = [
     "options_in_words",
     "preset",
     "resolve_method",
-    "title_of",
 ]
 
 _PROFILE = "profile"
@@ -207,12 +206,3 @@ def as_option(value: Any) -> Any:
 def _as_key(key: Any) -> Any:
     is_layer = isinstance(key, str) and key.isdecimal() and len(key) < 10
     return int(key) if is_layer else key
-
-
-def title_of(label: str) -> str:
-    """A method's name in print, such as "LPES (NAME)" for ``lpes:NAME``; others as they are."""
-    name, _, preset = label.partition(":")
-    if name not in METHODS:
-        return label
-    title = METHODS.get(name).info.title
-    return f"{title} ({preset})" if preset else title

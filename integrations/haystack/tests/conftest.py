@@ -1,4 +1,4 @@
-"""The bundled reader, things that do not exist, and a model whose answers are written for it."""
+"""The tests' reader, things that do not exist, and a model whose answers are written for it."""
 
 from __future__ import annotations
 
