@@ -309,7 +309,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        f"{M}/attn_rank.py",
+        f"{M}/ranking.py",
         (
             "document and position swapped",
             "order[position] = document",

@@ -48,6 +48,7 @@ from rag_middle.methods import (
     Compose,
     DySCO,
     LongContextReorder,
+    MeasuredOrder,
     Method,
     MoICE,
     MsPoE,
@@ -114,6 +115,7 @@ METHODS: dict[str, Method] = {
     "attention_calibration": AttentionCalibration(),
     "attention_calibration, one pass": AttentionCalibration(one_pass=True),
     "attn_rank": AttnRank(profile=(0.3, 0.1, 0.2)),
+    "measured_order": MeasuredOrder(accuracy=(0.3, 0.1, 0.2)),
     "long_context_reorder": LongContextReorder(),
     "prompt_repetition": PromptRepetition(what="documents"),
 }

@@ -22,10 +22,11 @@ from rag_middle.evaluation.records import Record, open_records
 from rag_middle.files import write_files
 from rag_middle.methods.moice.kernels import ExpertGate
 from rag_middle.methods.moice.routers import ExpertRouters
-from rag_middle.profiles import shipped_profiles, write_profile
+from rag_middle.profiles import read_profile, write_profile
 from rag_middle.retrieval import Chunk, FaissIndex
 from tests.attacks.hostile import report, tries
 from tests.evaluation.fake_models import fake_reader
+from tests.reader import READER_PROFILE
 from tests.reader.questions import InventedDocuments
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
@@ -89,7 +90,7 @@ def journal(folder: Path, number: int) -> None:
 
 
 def profile(folder: Path, number: int) -> None:
-    fitted = next(iter(shipped_profiles("lpes").values()))
+    fitted = read_profile(READER_PROFILE)
     write_profile(replace(fitted, scores={"after": float(number)}), folder / "lpes.json")
 
 

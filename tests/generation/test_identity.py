@@ -63,7 +63,9 @@ def test_settings_changed_make_another_model(
     make(model, tokenizer)
     assert _changed(identity, loaded.identity()) == {where}
     other = model_facts(model, tokenizer)
-    assert facts.version_differences(other) == ([f"other {where}"] * (where != "generation"))
+    names = {"tokenizer": "tokenizer or chat template", "template": "tokenizer or chat template"}
+    told = [] if where == "generation" else [f"other {names.get(where, where)}"]
+    assert facts.version_differences(other) == told
 
 
 def test_a_token_that_the_template_names_belongs_to_the_tokenizer(
