@@ -34,8 +34,8 @@ __all__ = ["dequantised_model", "dequantised_tokenizer", "find_gguf"]
 
 #: A folder with one of these is loaded as it is, whatever GGUF files lie beside them.
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "adapter_config.json")
-#: What `tokenizer.ggml.token_type` calls a control token.
-_CONTROL = 3
+#: What `tokenizer.ggml.token_type` calls control tokens, and others that are found in any text.
+_ADDED = (3, 4)
 #: Options of loading that `hf_hub_download` takes too.
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "subfolder", "token")
 
@@ -157,7 +157,7 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
     written = {
         index: token
         for index, (token, kind) in enumerate(zip(tokens, types, strict=False))
-        if kind == _CONTROL and token in template
+        if kind in _ADDED and token.strip() and token in template
     }
     known = tokenizer.added_tokens_decoder
     lost = [token for index, token in written.items() if index not in known]
