@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.integrations.gguf import read_gguf_metadata
 
 from rag_middle.errors import (
     ModelFormatError,
@@ -33,6 +34,8 @@ __all__ = ["dequantised_model", "dequantised_tokenizer", "find_gguf"]
 
 #: A folder with one of these is loaded as it is, whatever GGUF files lie beside them.
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "adapter_config.json")
+#: What `tokenizer.ggml.token_type` calls control tokens, and others that are found in any text.
+_ADDED = (3, 4)
 #: Options of loading that `hf_hub_download` takes too.
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "subfolder", "token")
 
@@ -135,13 +138,36 @@ def dequantised_model(file: Path, dtype: str | torch.dtype) -> Path:
 
 def dequantised_tokenizer(file: Path) -> Path:
     """As `dequantised_model`, for the tokenizer of a GGUF file, its chat template included."""
-    return _kept(
-        file,
-        "tokenizer",
-        lambda folder: AutoTokenizer.from_pretrained(
-            str(file.parent), gguf_file=file.name
-        ).save_pretrained(folder),
-    )
+
+    def write(folder: Path) -> None:
+        AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
+        _check_control_tokens(file, AutoTokenizer.from_pretrained(folder))
+
+    return _kept(file, "tokenizer", write)
+
+
+def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that makes ordinary text of the chat template's control tokens.
+
+    Its prompts would not be those that the model knows, and documents could write turns of a chat.
+    """
+    metadata, _ = read_gguf_metadata(str(file), ("tokenizer.ggml.tokens",))
+    tokens, types = (metadata.get(f"tokenizer.ggml.{key}", ()) for key in ("tokens", "token_type"))
+    template = metadata.get("tokenizer.chat_template", "")
+    written = {
+        index: token
+        for index, (token, kind) in enumerate(zip(tokens, types, strict=False))
+        if kind in _ADDED and token.strip() and token in template
+    }
+    known = tokenizer.added_tokens_decoder
+    lost = [token for index, token in written.items() if index not in known]
+    if lost:
+        raise UnsupportedGenerationError(
+            f"transformers does not make the control token {lost[0]!r} of the GGUF file "
+            f"{str(file)!r}. Name the tokenizer of the model that the file was made from with ",
+            Argument("tokenizer"),
+            ".",
+        )
 
 
 def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
