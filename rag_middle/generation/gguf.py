@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import hf_hub_download
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.integrations.gguf import read_gguf_metadata
 
 from rag_middle.errors import (
     ModelFormatError,
@@ -36,6 +36,8 @@ __all__ = ["dequantised_model", "dequantised_tokenizer", "find_gguf"]
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "adapter_config.json")
 #: What `tokenizer.ggml.token_type` calls control tokens, and others that are found in any text.
 _ADDED = (3, 4)
+#: Version of transformers from which on end tokens and thinking tags of GGUF files are right.
+_READS_TOKENIZERS = (5, 18)
 #: Options of loading that `hf_hub_download` takes too.
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "subfolder", "token")
 
@@ -151,6 +153,8 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
 
     Its prompts would not be those that the model knows, and documents could write turns of a chat.
     """
+    from transformers.integrations.gguf import read_gguf_metadata  # not in 5.17
+
     metadata, _ = read_gguf_metadata(str(file), ("tokenizer.ggml.tokens",))
     tokens, types = (metadata.get(f"tokenizer.ggml.{key}", ()) for key in ("tokens", "token_type"))
     template = metadata.get("tokenizer.chat_template", "")
@@ -203,6 +207,11 @@ def _check_readable(file: Path) -> None:
     for package in ("gguf", "accelerate"):
         what = f"{file.name!r} is a GGUF file (gguf_file): reading it"
         require(package, package=package, what=what, extra="gguf")
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < _READS_TOKENIZERS:
+        raise UnsupportedGenerationError(
+            f"transformers {transformers.__version__} misreads tokenizers of GGUF files: "
+            "pip install 'transformers>=5.18'."
+        )
     with file.open("rb") as content:
         if content.read(4) != b"GGUF":
             problem = "it is no GGUF file, as an interrupted download or a Git LFS pointer is none."

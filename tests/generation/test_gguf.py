@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers.integrations.gguf
 from transformers import AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -21,6 +22,8 @@ from rag_middle.errors import (
 from rag_middle.generation.identity import model_identity
 
 gguf = pytest.importorskip("gguf")
+if not hasattr(transformers.integrations.gguf, "read_gguf_metadata"):
+    pytest.skip("transformers 5.17 misreads tokenizers of GGUF files", allow_module_level=True)
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *LETTERS]
