@@ -153,7 +153,9 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
 
     Its prompts would not be those that the model knows, and documents could write turns of a chat.
     """
-    from transformers.integrations.gguf import read_gguf_metadata  # not in 5.17
+    from transformers.integrations.gguf import (  # type: ignore[attr-defined] # not in 5.17
+        read_gguf_metadata,
+    )
 
     metadata, _ = read_gguf_metadata(str(file), ("tokenizer.ggml.tokens",))
     tokens, types = (metadata.get(f"tokenizer.ggml.{key}", ()) for key in ("tokens", "token_type"))
