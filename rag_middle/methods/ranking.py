@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
@@ -59,6 +57,8 @@ def best_at_highest(prompt: TokenizedPrompt, values: Sequence[float]) -> list[in
     count = len(ranked)
     if count < 2:
         return ranked
+    import numpy as np  # listing methods needs none of it
+
     at = np.interp(np.linspace(0, len(values) - 1, count), range(len(values)), values)
     order = [0] * count
     positions = sorted(range(count), key=lambda position: -at[position])

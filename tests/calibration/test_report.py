@@ -68,7 +68,7 @@ def test_a_gain_of_nothing_at_all_is_exact(profile: Profile) -> None:
     nothing = {"value": 0.0, "low": 0.0, "high": 0.0}
     held_out = {**profile.scores["held_out"], "gain_of_mean": nothing}
     page = calibration_page(replace(profile, scores={"held_out": held_out}))
-    assert "0<small>exact</small>" in page
+    assert "0<small>none seen</small>" in page
 
 
 def test_wrong_held_out_answers_can_be_opened(profile: Profile) -> None:

@@ -46,6 +46,7 @@ METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "rotor": ("--method", "rotor"),
     "long_context_reorder": ("--method", "long_context_reorder"),
     "attn_rank": ("--method", "attn_rank"),
+    "measured_order": ("--method", "measured_order", "-o", "accuracy=[0.5,0.2,0.8]"),
     "attention_sorting": ("--method", "attention_sorting"),
     "attention_calibration": ("--method", "attention_calibration"),
     "permutation": ("--method", "permutation"),

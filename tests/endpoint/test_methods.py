@@ -85,7 +85,7 @@ def test_parts_of_a_composition_act_one_after_the_other() -> None:
         )
         assert len(server.asked) == 4
         assert generation.method == "long_context_reorder+permutation"
-        with pytest.raises(WeightsNeededError, match="lpes"):
+        with pytest.raises(WeightsNeededError, match="positional_hidden_states"):
             EndpointModel(server.url).checked_method(
                 "long_context_reorder+positional_hidden_states:vicuna-7b-v1.5-16k"
             )
@@ -390,7 +390,8 @@ def test_a_server_that_has_not_read_the_documents_is_no_measurement(
 def test_a_method_with_parameters_of_its_own_has_no_name_to_be_asked_for_by() -> None:
     with serving(_ours) as server:
         model = EndpointModel(server.url, send_documents="field")
-        assert model.checked_method("positional_hidden_states:vicuna-7b-v1.5-16k").name == "lpes"
+        preset = model.checked_method("positional_hidden_states:vicuna-7b-v1.5-16k")
+        assert preset.name == "positional_hidden_states"
         with pytest.raises(WeightsNeededError, match="start the server with it"):
             model.checked_method("lpes", {"factors": 1.5})
 

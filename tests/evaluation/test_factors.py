@@ -245,7 +245,7 @@ def test_absent_gold_documents_are_replaced_and_must_be_noticed(tmp_path: Path) 
 
 
 def near_only(task: Task) -> Callable[[ContextPrompt, str], str]:
-    """Answers where the gold documents are neighbours in order; pine also where reversed."""
+    """Answers where the gold documents are neighbours in order; ms_poe also where reversed."""
     by_question = {item.question: item for item in task.items(40, 0)}
 
     def says(prompt: ContextPrompt, method: str) -> str:
@@ -254,7 +254,7 @@ def near_only(task: Task) -> Callable[[ContextPrompt, str], str]:
         if item is None:
             return "nothing"
         first, second = (prompt.documents.index(gold) for gold in item.golds)
-        right = second - first == 1 or (method == "pine" and first > second)
+        right = second - first == 1 or (method == "ms_poe" and first > second)
         return item.answers[0] if right else "no idea"
 
     return says
@@ -263,7 +263,7 @@ def near_only(task: Task) -> Callable[[ContextPrompt, str], str]:
 def factors(
     model: RagMiddleModel, task: Task, says: Callable[[ContextPrompt, str], str]
 ) -> Factors:
-    table = factors_of(run(Scripted(model, says), task, ["pine"], HOW))
+    table = factors_of(run(Scripted(model, says), task, ["ms_poe"], HOW))
     assert table is not None
     return table
 
@@ -275,17 +275,17 @@ def test_distance_and_order_are_told_apart(model: RagMiddleModel) -> None:
     assert [e.value for e in ahead.curves["none"].estimates] == [1, 0, 0]
     assert [e.value for e in reverse.curves["none"].estimates] == [0, 0, 0]
     assert reverse.changes["none"].value == pytest.approx(-1 / 3)
-    assert reverse.differences["pine"].value == 1
-    assert ahead.differences["pine"].exact
+    assert reverse.differences["ms_poe"].value == 1
+    assert ahead.differences["ms_poe"].exact
     assert table.confidence == pytest.approx(1 - 0.05 / (3 + 2 * 2))
-    distance, order, asked_directly, pine = table.sentences
+    distance, order, asked_directly, ms_poe = table.sentences
     assert distance.endswith("distance between gold documents: in the order of the chain.")
     assert order == (
         "Reversed: 0.0 %; in the order of the chain: 33.3 %. The difference is statistically "
         "significant."
     )
     assert asked_directly.startswith("Last document asked directly: 0.0 %")
-    assert "significantly better: reversed (by 100.0 points)" in pine
+    assert "significantly better: reversed (by 100.0 points)" in ms_poe
 
 
 def test_abstentions_and_false_answers_are_counted(model: RagMiddleModel) -> None:
@@ -296,14 +296,14 @@ def test_abstentions_and_false_answers_are_counted(model: RagMiddleModel) -> Non
         [item] = [item for question, item in items.items() if question in prompt.suffix]
         if item.gold in prompt.documents:
             return item.answers[0]
-        return "I don't know." if method == "pine" else "Paris"
+        return "I don't know." if method == "ms_poe" else "Paris"
 
     table = factors(model, task, says)
-    none, pine = table.abstentions["none"], table.abstentions["pine"]
+    none, ms_poe = table.abstentions["none"], table.abstentions["ms_poe"]
     assert (none.abstained.value, none.false.value, none.false_present.value) == (0, 1, 0)
-    assert (pine.abstained.value, pine.false.value, pine.abstained_wrongly.value) == (1, 0, 0)
-    assert pine.difference is not None
-    assert pine.difference.value == 1
+    assert (ms_poe.abstained.value, ms_poe.false.value, ms_poe.abstained_wrongly.value) == (1, 0, 0)
+    assert ms_poe.difference is not None
+    assert ms_poe.difference.value == 1
     assert any("without the gold document 100.0 % abstain" in line for line in table.sentences)
 
 

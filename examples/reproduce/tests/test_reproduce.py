@@ -46,7 +46,7 @@ NUMBERS: dict[tuple[str, str], dict[str, Iterable[int]]] = {
     ("siw", "SIW"): {"table": range(1, 5), "figure": range(2, 7)},
     ("pine", "PINE"): {"table": [1, 2, 3, *range(5, 16)], "figure": [4, 5]},
 }
-TASK = {"task": "invented_documents", "label": "three", "options": {"documents": 3}}
+TASK = {"task": "own_questions", "label": "three", "options": {"documents": 3}}
 
 
 @pytest.fixture(scope="module")
@@ -274,5 +274,5 @@ def test_models_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None
     (tmp_path / "broken.yaml").write_text("a: [")
     with pytest.raises(EvaluationConfigError, match="cannot be read"):
         read_config(tmp_path / "broken.yaml")
-    with pytest.raises(UnknownNameError, match="invented_documents"):
-        read_config(written(tmp_path, tasks=[{"task": "invented"}])).check(tmp_path)
+    with pytest.raises(UnknownNameError, match="own_questions"):
+        read_config(written(tmp_path, tasks=[{"task": "own_question"}])).check(tmp_path)

@@ -334,7 +334,7 @@ def test_everything_else_is_saved_too_and_no_token(
     monkeypatch.setenv("OUR_TOKEN", "hf_secret")
     generator = RagMiddleChatGenerator(
         model_name,
-        method=PRESET,
+        method="pine",
         generation_kwargs={"temperature": 0.5, "stop": ["\n"], "method": SIW(alpha_dense=1.5)},
         meta_fields=["title"],
         tools=[create_tool_from_function(price_of)],
