@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rag_middle import EvaluationConfigError, RagMiddleModel, UnknownNameError
+from rag_middle.passages import passages_path
 from rag_middle.profiles import read_profile, write_profile
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
@@ -46,7 +47,11 @@ NUMBERS: dict[tuple[str, str], dict[str, Iterable[int]]] = {
     ("siw", "SIW"): {"table": range(1, 5), "figure": range(2, 7)},
     ("pine", "PINE"): {"table": [1, 2, 3, *range(5, 16)], "figure": [4, 5]},
 }
-TASK = {"task": "own_questions", "label": "three", "options": {"documents": 3}}
+TASK = {
+    "task": "own_questions",
+    "label": "three",
+    "options": {"data": str(passages_path()), "documents": 3},
+}
 
 
 @pytest.fixture(scope="module")
