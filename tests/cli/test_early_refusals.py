@@ -168,6 +168,7 @@ def test_without_a_model(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(files["docs"]).parent / "cache"))
     monkeypatch.setattr("rag_middle.small_model.default_model", lambda: "m")
+    monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: "m")
     shown = run(*(part.format(**files) for part in line.split()))
     assert (shown.status, shown.out) == (2, "")
     assert words in shown.err
