@@ -90,7 +90,7 @@ def test_the_oldest_versions_are_those_of_the_ranges() -> None:
         least = {
             f"{bound}.0.0"[: len(oldest)] for bound in re.findall(rf'"{name}>=([\d.]+)', described)
         }
-        assert least == {oldest}, name
+        assert oldest in least, name  # an extra may need a newer one
 
 
 def test_the_made_up_method_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) -> None:
