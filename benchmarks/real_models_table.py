@@ -14,6 +14,7 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -243,6 +244,7 @@ def demonstration(c: dict[str, Any]) -> dict[str, Any]:
         "documents": c["documents"],
         "questions": asked,
         "seed": 0,
+        "made": datetime.now(UTC).date().isoformat(),
         "command": "python benchmarks/real_models.py run --model smollm2 --weights DIR "
         "--methods none pine rotor",
         "metric": "accuracy",
