@@ -136,7 +136,9 @@ def chosen_task(
     """
     from rag_middle.evaluation.tasks import make_task, shipped_questions, task_for_file
 
-    quiet_progress_bars()  # of an embedder
+    hard = "hard" if data is None and task is None else None
+    if options.get("distractors", hard) == "hard":
+        quiet_progress_bars()  # of the embedder
     if documents is not None:
         options["documents"] = documents
     if options.get("distractors") == _NONE_RELEVANT and task is None:

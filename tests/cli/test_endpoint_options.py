@@ -87,7 +87,9 @@ def test_options_of_an_endpoint_need_one(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_and_started_again_it_asks_nothing_twice(run: Run, tmp_path: Path) -> None:
+def test_killed_and_started_again_it_asks_nothing_twice(
+    run: Run, short_questions: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("vl_convert")
     records = tmp_path / "records.jsonl"
 
@@ -98,6 +100,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(run: Run, tmp_path: Path
     with serving(slowly) as server:
         arguments = (
             *("diagnose", "--endpoint", server.url, "--limit", 24, "--documents", 3),
+            *("--data", short_questions, "--distractors", "random"),
             *("--positions", 2, "--orders", 0, "--batch-size", 2, "--out", tmp_path),
         )
         killed_on_its_way(arguments, records, lines=12)
@@ -105,7 +108,8 @@ def test_killed_and_started_again_it_asks_nothing_twice(run: Run, tmp_path: Path
         whole = before[: before.rfind(b"\n") + 1]
         kept = whole.count(b'"kind": "record"')
         server.asked.clear()
-        assert run(*arguments).status == 0
+        again = run(*arguments)
+        assert again.status == 0, again.err
         assert records.read_bytes().startswith(whole)
         assert len(server.asked) == 24 * 4 - kept
     assert KEY.encode() not in records.read_bytes()
