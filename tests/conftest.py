@@ -94,4 +94,3 @@ def ships_short_questions(short_questions: Path, monkeypatch: pytest.MonkeyPatch
     from rag_middle.evaluation import tasks
 
     monkeypatch.setattr(tasks, "passages_path", lambda: short_questions)
-    monkeypatch.setattr(tasks, "find_spec", lambda name: None)

@@ -181,6 +181,8 @@ def open_answerer(
             _tell_index(built, documents)
 
     quiet_progress_bars()
+    if not quiet:
+        tell("Documents", "dim", f"{documents}: indexing what is new, and loading the model.")
     with embedding_bar(hidden=quiet) as progress:
         answerer = Answerer.over(
             documents,

@@ -118,6 +118,7 @@ def load(name: str | None, **options: Any) -> RagMiddleModel:
 
     chosen = default_model() if name is None else name
     quiet_progress_bars()
+    tell("Model", "dim", f"loading {Path(chosen).name if Path(chosen).exists() else chosen}.")
     with loading_errors(chosen):
         return RagMiddleModel.from_pretrained(chosen, **placed(options))
 
@@ -136,8 +137,7 @@ def chosen_task(
     """
     from rag_middle.evaluation.tasks import make_task, shipped_questions, task_for_file
 
-    hard = "hard" if data is None and task is None else None
-    if options.get("distractors", hard) == "hard":
+    if options.get("distractors") == "hard":
         quiet_progress_bars()  # of the embedder
     if documents is not None:
         options["documents"] = documents

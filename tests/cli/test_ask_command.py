@@ -61,7 +61,7 @@ def test_the_answer_and_its_sources_go_to_standard_output(ask: Run) -> None:
         assert title[-1] == source["title"]
         assert source["text"].startswith(snippet.strip().rstrip("…"))
     assert rows[0].split()[2] == "nantes.md,"
-    assert shown.err.startswith("pine · ")
+    assert "\npine · " in shown.err
     assert f"{described['usage']['prompt_tokens']} prompt tokens in 3 documents" in shown.err
     assert "6 generated (length) · retrieval 0." in shown.err
 
@@ -109,7 +109,7 @@ def test_cited_sources_are_marked(ask: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_prompt_can_be_seen_as_the_model_reads_it(ask: Run) -> None:
     shown = ask("--show-prompt", "--top-k", "1").err
-    assert shown.startswith("<|im_start|>user\nAnswer the question from the documents below")
+    assert "\n<|im_start|>user\nAnswer the question from the documents below" in shown
     assert (
         f"\n\nNantes\nNantes lies on the Loire.\n\nQuestion: {QUESTION}\nAnswer:<|im_end|>" in shown
     )

@@ -87,8 +87,13 @@ def write_questions(path: Path, count: int = 120) -> Path:
     """A file of questions with their gold documents, for `OwnQuestions`."""
     items = InventedDocuments(documents=2).items(count, 0)
     lines = [
-        {"question": i.question, "answers": list(i.answers), "text": i.gold and i.gold.text}
-        for i in items
+        {
+            "question": item.question,
+            "answers": list(item.answers),
+            "text": item.gold and item.gold.text,
+            "nearest": [(line + step) % count for step in range(1, 31)],
+        }
+        for line, item in enumerate(items)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +109,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
 def shipped_questions(**options: Any) -> Task:
     """The task of the 600 real questions that come with the package (`rag_middle.passages`).
 
-    Ten documents in a prompt; the others are those most like the question where an embedder is
-    installed (extra ``demo``), else any.
+    Ten documents in a prompt; the others are those most like the question (with more than some
+    twenty, an embedder looks for them: extra ``demo``).
 
     Args:
         options: of `OwnQuestions`.
@@ -119,8 +118,7 @@ def shipped_questions(**options: Any) -> Task:
     Raises:
         EvaluationConfigError: options that it does not have.
     """
-    distractors = "random" if find_spec("sentence_transformers") is None else "hard"
-    defaults = {"data": passages_path(), "documents": 10, "distractors": distractors}
+    defaults = {"data": passages_path(), "documents": 10, "distractors": "hard"}
     return make_task("own_questions", {**defaults, **options})
 
 

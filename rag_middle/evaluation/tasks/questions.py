@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -57,7 +58,8 @@ class OwnQuestions(Task):
         data: the file, plain or gzipped.
         documents: in a prompt, the gold one included; None for as many as the first line has.
         corpus: more documents, a file of JSON lines with ``text`` and perhaps ``title``.
-        distractors: ``"random"``, or ``"hard"``: most like the question, by `embedder`.
+        distractors: ``"random"``, or ``"hard"``: most like the question, by the 0-based line
+            numbers in its field ``nearest``, else by `embedder`.
         embedder: folder or hub name of a sentence-transformers model; None for one that needs no
             network (extra ``demo``).
         instruction: before the documents.
@@ -136,6 +138,11 @@ class OwnQuestions(Task):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_lines(self.data))
+
+        def gold_of(other: tuple[str, dict[str, Any]]) -> Document:
+            documents, position = self._documents(*other)
+            return documents[position]
+
         items = []
         for index, (line, content) in enumerate(lines[:limit]):
             documents, gold_position = self._documents(line, content)
@@ -146,7 +153,8 @@ class OwnQuestions(Task):
             missing = self.num_positions - 1 - len(others)
             if missing > 0:
                 rng = random.Random(f"{self.name} {seed} {index}")
-                others += self._pool.draw(missing, question, answers, documents, rng)
+                near = [gold_of(lines[other]) for other in self._nearest(content, len(lines))]
+                others += self._pool.draw(missing, question, answers, documents, rng, near)
                 gold_position = 0
             items.append(
                 Item(
@@ -159,6 +167,12 @@ class OwnQuestions(Task):
                 )
             )
         return items
+
+    def _nearest(self, content: dict[str, Any], count: int) -> list[int]:
+        """The lines named by ``nearest``, where they are what would be drawn."""
+        if self.distractors == "random" or self.corpus is not None or self.embedder is not None:
+            return []
+        return [line for line in content.get("nearest") or () if 0 <= line < count]
 
     def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         """The documents of the line, the gold one once, and its 0-based position."""
@@ -319,7 +333,6 @@ class _Pool:
         for document in documents:
             by_text.setdefault(document.text, document)
         self._documents = list(by_text.values())
-        self._texts = [document.render() for document in self._documents]
         self._kind = kind
         self._embedder_name = embedder
         self._embedder: Embedder | None = None
@@ -332,6 +345,7 @@ class _Pool:
         answers: Sequence[str],
         present: Sequence[Document],
         rng: random.Random,
+        nearest: Sequence[Document] = (),
     ) -> list[Document]:
         """`count` documents that hold none of the answers.
 
@@ -342,6 +356,7 @@ class _Pool:
             answers: that none may hold.
             present: documents that are there already.
             rng: of random ones, and of the order of hard ones.
+            nearest: the hardest ones, where they are known.
 
         Raises:
             EvaluationDataError: there are not so many.
@@ -349,10 +364,10 @@ class _Pool:
         """
         taken = {document.text for document in present}
         drawn: list[Document] = []
-        for index in self._ranking(question, rng):
-            document = self._documents[index]
-            if document.text in taken or best_subspan_em(self._texts[index], answers):
+        for document in chain(nearest, self._ranking(question, rng)):
+            if document.text in taken or best_subspan_em(document.render(), answers):
                 continue
+            taken.add(document.text)
             drawn.append(document)
             if len(drawn) == count:
                 # The most alike must not always stand first: distractors have no positions.
@@ -365,17 +380,19 @@ class _Pool:
             " or fewer, or give more data.",
         )
 
-    def _ranking(self, question: str, rng: random.Random) -> list[int]:
+    def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:
         if self._kind == "random":
-            indices = list(range(len(self._documents)))
-            rng.shuffle(indices)
-            return indices
+            documents = list(self._documents)
+            rng.shuffle(documents)
+            yield from documents
+            return
         if self._embedder is None or self._vectors is None:
             from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
 
             self._embedder = SentenceTransformerEmbedder(self._embedder_name)
             with warnings.catch_warnings():  # what begins like the question is near enough
                 warnings.simplefilter("ignore", TruncatedTextWarning)
-                self._vectors = self._embedder.embed(self._texts)
+                self._vectors = self._embedder.embed([each.render() for each in self._documents])
         similarity = self._vectors @ self._embedder.embed([question])[0]
-        return [int(index) for index in np.argsort(-similarity, kind="stable")]
+        for index in np.argsort(-similarity, kind="stable"):
+            yield self._documents[int(index)]
