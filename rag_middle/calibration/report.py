@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_middle.calibration.examples import Example
 from rag_middle.evaluation import Estimate
-from rag_middle.evaluation.charts import Chart, line_chart, scatter_chart
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.pages import render
+from rag_middle.evaluation.plots import COLOURS, draw_lines, new_figure
 from rag_middle.evaluation.wrong_answers import (
     AskedQuestion,
     Reply,
@@ -21,6 +22,9 @@ from rag_middle.evaluation.wrong_answers import (
 )
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["calibration_page", "held_out_questions", "write_calibration"]
 
@@ -39,7 +43,7 @@ def write_calibration(
         The path.
 
     Raises:
-        MissingExtraError: vl-convert is not installed.
+        MissingExtraError: matplotlib is not installed.
         OutputWriteError: the file cannot be written.
     """
     path = expanded(path)
@@ -54,12 +58,12 @@ def calibration_page(
     """The page as text; arguments as for `write_calibration`.
 
     Raises:
-        MissingExtraError: vl-convert is not installed.
+        MissingExtraError: matplotlib is not installed.
     """
     held_out = profile.scores.get("held_out")
     lines: dict[str, list[Estimate]] = {}
     rows: list[dict[str, Any]] = []
-    charts: list[Chart] = []
+    charts: list[Figure] = []
     if held_out:
         for place in held_out["places"]:
             row = {name: Estimate(**place[name]) for name in ("before", "after")}
@@ -70,24 +74,19 @@ def calibration_page(
             profile.method: [row["after"] for row in rows],
         }
         positions = [place["place"] for place in held_out["places"]]
-        title = "Held-out accuracy by the position of the gold document"
-        charts.append(line_chart(title, lines, positions, share=True, unit="Accuracy"))
+        figure, [axes] = new_figure()
+        draw_lines(axes, lines, positions)
+        axes.set_xlabel("Position of the gold document")
+        axes.set_ylabel("Accuracy, %")
+        axes.set_title("Held-out questions; bars: 95 % intervals", fontsize=10)
+        charts.append(figure)
         for name, key in (("worst position", "gain_of_worst_place"), ("mean", "gain_of_mean")):
             gain = _difference(held_out[key])
             rows.append({"name": name, "before": None, "after": None, "gain": gain})
     trace = profile.search.get("trace") or []
     candidates = _scored(trace)
     if candidates:
-        charts.append(
-            scatter_chart(
-                "Score of every candidate, and the best so far",
-                candidates,
-                x="candidate number",
-                y="score",
-                line="best so far",
-                tooltip=("candidate", "score", "prompts"),
-            )
-        )
+        charts.append(_search(candidates))
     return render(
         "calibration.html.j2",
         package="rag_middle.calibration",
@@ -153,22 +152,22 @@ def _answer(profile: Profile) -> str:
     return "No: not recommended."
 
 
-def _scored(trace: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Candidates with a number and the best score so far; of dropped ones no score is final."""
-    rows: list[dict[str, Any]] = []
-    best = None
-    for number, entry in enumerate(trace[:_MOST_CANDIDATES]):
-        score = entry.get("score")
-        if not entry.get("complete") or not isinstance(score, int | float):
-            continue
-        best = score if best is None else max(best, score)
-        rows.append(
-            {
-                "candidate number": number,
-                "candidate": str(entry.get("candidate")),
-                "score": score,
-                "best so far": best,
-                "prompts": entry.get("prompts"),
-            }
-        )
-    return rows
+def _search(candidates: Sequence[tuple[int, float]]) -> Figure:
+    """The score of every candidate, and the best so far."""
+    figure, [axes] = new_figure(height=3)
+    numbers, scores = zip(*candidates, strict=True)
+    axes.step(numbers, list(accumulate(scores, max)), where="post", color=COLOURS[1])
+    axes.plot(numbers, scores, "o", markersize=3, color=COLOURS[2])
+    axes.set_xlabel("Candidate number")
+    axes.set_ylabel("Score")
+    axes.set_title("Score of every candidate, and the best so far", fontsize=10)
+    return figure
+
+
+def _scored(trace: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """Number and score of the candidates that have one; of dropped ones no score is final."""
+    return [
+        (number, entry["score"])
+        for number, entry in enumerate(trace[:_MOST_CANDIDATES])
+        if entry.get("complete") and isinstance(entry.get("score"), int | float)
+    ]

@@ -235,7 +235,6 @@ def diagnose(
         write_report,
     )
     from rag_middle.evaluation import diagnose as run_diagnosis
-    from rag_middle.evaluation.charts import require_library
     from rag_middle.evaluation.conclusions import notes_on_gold
     from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
     from rag_middle.evaluation.plots import new_figure
@@ -243,9 +242,7 @@ def diagnose(
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
     from rag_middle.evaluation.wrong_answers import repeated_note
 
-    # Without matplotlib and vl-convert there is no report: say so before an hour is spent.
-    new_figure()
-    require_library()
+    new_figure()  # without matplotlib there is no report: say so before an hour is spent
     changes: Any = tuple(_split(measured.pop("changes", ())))
     measurement = Measurement(**measured, grid=fewer, changes=changes, controls=True)
     check_measurement(task, names or (), measurement)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.demo.demonstration import CHOSEN
-from rag_middle.evaluation.pages import render
+from rag_middle.evaluation.pages import data_url, render
 from rag_middle.evaluation.plots import image, new_figure, style
 from rag_middle.files import write_files
 from rag_middle.methods import METHODS
@@ -44,7 +43,7 @@ def write_demonstration(shown: Mapping[str, Any], folder: str | Path) -> dict[st
         package=__package__,
         shown=shown,
         measurements=measurements,
-        picture=f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}",
+        picture=data_url(png, "image/png"),
         chosen=CHOSEN,
         title_of=title_of,
         in_brackets=in_brackets,

@@ -103,7 +103,6 @@ class Factors:
         """For a chart."""
         return HeatMaps(
             metric=self.metric,
-            about=f"by {_lower(self.row_title)} and {_lower(self.column_title)}",
             row_title=self.row_title,
             column_title=self.column_title,
             rows=tuple(

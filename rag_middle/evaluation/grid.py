@@ -46,14 +46,12 @@ class HeatMaps:
 
     Attributes:
         metric: what was scored.
-        about: rows and columns in a title, such as "by number of documents and position".
         row_title: of the vertical axis.
         column_title: of the horizontal axis.
         rows: each may have columns of its own; they are spread over the width of all.
     """
 
     metric: Metric
-    about: str
     row_title: str
     column_title: str
     rows: tuple[HeatMapRow, ...]
@@ -120,7 +118,6 @@ class Grid:
         """For a chart."""
         return HeatMaps(
             metric=self.metric,
-            about="by number of documents and position",
             row_title="Documents",
             column_title="Position of the gold document, first to last",
             rows=tuple(

@@ -6,33 +6,33 @@ parts of the package bring a template of their own beside their module.
 
 from __future__ import annotations
 
-import json
+import base64
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
 
-from rag_middle.evaluation.charts import Chart, chart_library
+from rag_middle.evaluation.plots import image
 from rag_middle.evaluation.statistics import Estimate
 
-__all__ = ["render"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["data_url", "render"]
 
 _HERE = "rag_middle.evaluation"
 
 
 def render(
-    template: str, *, package: str = _HERE, charts: Sequence[Chart] = (), **context: Any
+    template: str, *, package: str = _HERE, charts: Sequence[Figure] = (), **context: Any
 ) -> str:
     """A page as text; whatever is put into it is escaped.
 
     Args:
         template: its file name, in ``templates`` of the package.
         charts: shown one after the other where the template says so.
-
-    Raises:
-        MissingExtraError: there are charts, and vl-convert is not installed.
     """
 
     def source(name: str) -> str | None:
@@ -52,14 +52,15 @@ def render(
     )
     environment.filters["cell"] = _estimate_cell
     environment.filters["code_spans"] = _code_spans
-    # "<" could end the script element, whatever stands in a label.
-    specs = json.dumps([chart.spec for chart in charts]).replace("<", "\\u003c")
     return environment.get_template(template).render(
-        charts=[(chart.title, Markup(chart.svg)) for chart in charts],
-        chart_specs=Markup(specs),
-        chart_library=Markup(chart_library() if charts else ""),
+        charts=[data_url(image(chart, "svg"), "image/svg+xml") for chart in charts],
         **context,
     )
+
+
+def data_url(content: bytes, kind: str) -> str:
+    """A picture as part of a page, apart from it: its text, ids and styles are its own."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _estimate_cell(estimate: Estimate | None, *, share: bool, signed: bool = False) -> Markup:

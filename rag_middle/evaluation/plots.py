@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
+    "draw_lines",
     "image",
     "legend_columns",
     "new_figure",
@@ -77,15 +78,38 @@ def plot_position_curves(
         MissingExtraError: matplotlib is not installed.
     """
     axes = axes or new_figure()[1][0]
-    scale, middle = _scale(curves), (len(curves.curves) - 1) / 2
+    lines = {curve.label: curve.estimates for curve in curves.curves}
+    draw_lines(axes, lines, curves.positions, scale=_scale(curves))
+    axes.set_xlabel(f"Position of the gold document (0 to {curves.documents - 1})")
+    axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
+    counts = f"{curves.questions} questions, {curves.documents} documents"
+    axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
+    return axes.figure  # type: ignore[no-any-return]
+
+
+def draw_lines(
+    axes: Any,
+    lines: Mapping[str, Sequence[Estimate]],
+    positions: Sequence[int],
+    *,
+    scale: float = 100.0,
+) -> None:
+    """Draw a line over positions for each label, with its intervals and a legend.
+
+    Args:
+        axes: of a figure of matplotlib.
+        lines: estimates at the positions, by label; the unmodified model's first.
+        positions: 0-based.
+        scale: of values; 100 for shares, whose axis shows all of them.
+    """
     # Methods may have the same scores at a position, and none must hide another.
-    offset = _OFFSET * (curves.positions[-1] - curves.positions[0])
-    for index, curve in enumerate(curves.curves):
+    offset = _OFFSET * (positions[-1] - positions[0])
+    for index, (label, estimates) in enumerate(lines.items()):
         axes.errorbar(
-            [position + (index - middle) * offset for position in curves.positions],
-            [scale * estimate.value for estimate in curve.estimates],
-            yerr=_errors(curve.estimates, scale),
-            label=_literal(curve.label),
+            [position + (index - (len(lines) - 1) / 2) * offset for position in positions],
+            [scale * estimate.value for estimate in estimates],
+            yerr=_errors(estimates, scale),
+            label=_literal(label),
             markersize=4.5,
             linewidth=1.6,
             elinewidth=0.9,
@@ -94,15 +118,10 @@ def plot_position_curves(
             **style(index),
         )
     axes.grid(axis="y", color=_GRID, linewidth=0.6)
-    axes.set_xticks(list(curves.positions))
-    axes.set_xlabel(f"Position of the gold document (0 to {curves.documents - 1})")
-    axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
-    if curves.metric.share:
+    axes.set_xticks(list(positions))
+    if scale == 100:
         axes.set_ylim(-2, 102)
-    counts = f"{curves.questions} questions, {curves.documents} documents"
-    axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
     _draw_legend(axes)
-    return axes.figure  # type: ignore[no-any-return]
 
 
 def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:

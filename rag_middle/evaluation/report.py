@@ -8,27 +8,30 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rag_middle.evaluation.charts import (
-    Chart,
-    cost_chart,
-    gap_chart,
-    heat_map_charts,
-    position_chart,
-)
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words, searched_notes
 from rag_middle.evaluation.factors import Factors, factors_of
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.pages import render
-from rag_middle.evaluation.plots import image, plot_grid, plot_overview
+from rag_middle.evaluation.plots import (
+    image,
+    plot_cost,
+    plot_gaps,
+    plot_grid,
+    plot_overview,
+    plot_position_curves,
+)
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import PROFILE_FILE, write_profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "InterimReport",
@@ -70,7 +73,7 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         command: that repeats the diagnosis, shown on the page.
 
     Raises:
-        MissingExtraError: matplotlib or vl-convert is not installed.
+        MissingExtraError: matplotlib is not installed.
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     write_profile(diagnosis.profile, expanded(folder) / PROFILE_FILE)
@@ -95,7 +98,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         command: that repeats the run, shown on the page.
 
     Raises:
-        MissingExtraError: matplotlib or vl-convert is not installed.
+        MissingExtraError: matplotlib is not installed.
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     curves = results.curves() if results.positions else None
@@ -169,7 +172,7 @@ def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
     """The page of a diagnosis: charts are part of it, nothing is loaded from anywhere.
 
     Raises:
-        MissingExtraError: vl-convert is not installed.
+        MissingExtraError: matplotlib is not installed.
     """
     curves, ratios = diagnosis.curves, diagnosis.answer_time_ratios
     return render(
@@ -200,14 +203,14 @@ def evaluation_page(
         refresh: seconds after which a browser loads the page again; None for never.
 
     Raises:
-        MissingExtraError: there are curves, and vl-convert is not installed.
+        MissingExtraError: there are curves, and matplotlib is not installed.
     """
     curves, summary = results.curves() if results.positions else None, results.summary()
     grid, factors = grid_of(results), factors_of(results)
     charts = _charts(curves, {}, grid) if curves else []
     return render(
         "evaluation.html.j2",
-        charts=heat_map_charts(factors.heat_maps) if factors else charts,
+        charts=[plot_grid(factors)] if factors else charts,
         grid=grid,
         factors=factors,
         results=results,
@@ -224,11 +227,11 @@ def evaluation_page(
     )
 
 
-def _charts(curves: PositionCurves, ratios: Mapping[str, float], grid: Grid | None) -> list[Chart]:
-    charts = [position_chart(curves), gap_chart(curves)]
+def _charts(curves: PositionCurves, ratios: Mapping[str, float], grid: Grid | None) -> list[Figure]:
+    charts = [plot_position_curves(curves), plot_gaps(curves)]
     if ratios:
-        charts.append(cost_chart(curves, ratios))
-    return [*charts, *(heat_map_charts(grid.heat_maps) if grid else ())]
+        charts.append(plot_cost(curves, ratios))
+    return [*charts, plot_grid(grid)] if grid else charts
 
 
 def _sentence(summary: Summary) -> str:

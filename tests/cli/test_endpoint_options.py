@@ -26,7 +26,6 @@ def _key_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_served_model_is_diagnosed_into_a_folder(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    pytest.importorskip("vl_convert")
     out = tmp_path / "out"
     with serving(lambda request: Said(answer(str(request.headers)))) as server:
         shown = run(
@@ -51,7 +50,6 @@ def test_a_served_model_is_diagnosed_into_a_folder(run: Run, tmp_path: Path) -> 
 
 def test_an_endpoint_measures_only_unless_methods_are_named(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    pytest.importorskip("vl_convert")
     with serving(saying("x")) as server:
         shown = run("diagnose", "--endpoint", server.url, *FEW, "--out", tmp_path, "--json")
     assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
@@ -90,7 +88,6 @@ def test_options_of_an_endpoint_need_one(run: Run, tmp_path: Path) -> None:
 def test_killed_and_started_again_it_asks_nothing_twice(
     run: Run, short_questions: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("vl_convert")
     records = tmp_path / "records.jsonl"
 
     def slowly(request: Request) -> Said:

@@ -529,7 +529,6 @@ def _echo(request: Request) -> Said:
 def test_the_key_reaches_no_file_and_no_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("vl_convert")
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     caplog.set_level(0)

@@ -309,7 +309,6 @@ def test_abstentions_and_false_answers_are_counted(model: RagMiddleModel) -> Non
 
 def test_a_run_is_continued_and_reported(model: RagMiddleModel, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    pytest.importorskip("vl_convert")
     task = Abstention(documents=4)
     fake = Scripted(model, lambda prompt, method: f"{method}: unknown")
     records = tmp_path / "records.jsonl"
@@ -318,7 +317,7 @@ def test_a_run_is_continued_and_reported(model: RagMiddleModel, tmp_path: Path) 
     assert fake.asked == 4 * (2 + 1) + 4 * 1  # only the position between is new
     files = write_evaluation(results, tmp_path / "report")
     page = files.html.read_text("utf-8")
-    assert "by gold document and position of the gold document" in page
+    assert "Gold document and position of the gold document" in page
     assert "absent: abstains" in page
     assert files.png is not None
     assert files.png.read_bytes().startswith(b"\x89PNG")
