@@ -53,11 +53,10 @@ def main() -> None:
         model = SentenceTransformerEmbedder(arguments.embedder, device=arguments.device)
         embedder = _Remembering(model)
         rows = [
-            _row(name, splitter, kind, passages, lines, embedder)
-            for name, splitter, kind in (
-                ("whole passages", WHOLE, "flat"),
-                ("whole passages", WHOLE, "ivf"),
-                ("default chunks", default_splitter(model), "flat"),
+            _row(name, splitter, passages, lines, embedder)
+            for name, splitter in (
+                ("whole passages", WHOLE),
+                ("default chunks", default_splitter(model)),
             )
         ]
     known = facts(
@@ -96,17 +95,15 @@ class _Remembering:
 def _row(
     name: str,
     splitter: Splitter,
-    kind: Any,
     passages: Path,
     lines: list[dict[str, Any]],
     embedder: Embedder,
 ) -> dict[str, Any]:
-    built = build_index(passages, embedder=embedder, splitter=splitter, kind=kind)
+    built = build_index(passages, embedder=embedder, splitter=splitter)
     ranks = _ranks(built.index, lines)
     return {
         "split": name,
         **splitter.settings,
-        "index": kind,
         "chunks": len(built.index),
         "passages_met_before": len(built.skipped),
         "recall": {str(k): sum(rank < k for rank in ranks) / len(ranks) for k in CUTOFFS},
@@ -129,11 +126,11 @@ def _ranks(index: FaissIndex, lines: list[dict[str, Any]]) -> list[float]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    header = ["split", "index", "chunks", *(f"recall@{k}" for k in CUTOFFS)]
+    header = ["split", "chunks", *(f"recall@{k}" for k in CUTOFFS)]
     cells = [header, ["---"] * len(header)]
     for row in rows:
         recall = [f"{row['recall'][str(k)]:.3f}" for k in CUTOFFS]
-        cells.append([row["split"], row["index"], str(row["chunks"]), *recall])
+        cells.append([row["split"], str(row["chunks"]), *recall])
     return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 

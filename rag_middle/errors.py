@@ -44,7 +44,6 @@
         ├── IndexFormatError      (ValueError)   a saved index is missing, damaged or foreign
         │   └── IndexMismatchError               it was made by another embedder
         └── IndexWriteError       (OSError)      an index cannot be saved; what is there stays
-            └── IndexLockedError                 another writer is, or was, at work
 
 Each message says what was wrong, what was given, and what to do next.
 """
@@ -75,7 +74,6 @@ __all__ = [
     "GoldenFormatError",
     "IncompatibleMethodsError",
     "IndexFormatError",
-    "IndexLockedError",
     "IndexMismatchError",
     "IndexWriteError",
     "KernelsUnavailableError",
@@ -391,7 +389,3 @@ class IndexMismatchError(IndexFormatError):
 
 class IndexWriteError(RetrievalError, OSError):
     """An index cannot be saved. What was saved there before is as it was."""
-
-
-class IndexLockedError(IndexWriteError):
-    """Another process is writing this index, or has written it since it was loaded."""

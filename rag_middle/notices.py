@@ -21,7 +21,6 @@ __all__ = [
     "MissingDocumentsWarning",
     "NumberedDocumentsWarning",
     "ProfileWarning",
-    "ReadingWarning",
     "UnreadMarkersWarning",
     "WorkersWarning",
     "called_from",
@@ -55,10 +54,6 @@ class EndpointWarning(WordedException, UserWarning):
 
 class ProfileWarning(WordedException, UserWarning):
     """A profile was made for another version of the model, or did not help there."""
-
-
-class ReadingWarning(WordedException, UserWarning):
-    """Documents are read without limits of time and memory."""
 
 
 class UnreadMarkersWarning(WordedException, UserWarning):

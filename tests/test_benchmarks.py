@@ -99,7 +99,7 @@ class CountingEmbedder(HashingEmbedder):
 def test_retrieval_is_measured_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for needed in ("faiss", "filelock", "markdown_it"):
+    for needed in ("faiss",):
         pytest.importorskip(needed)
     monkeypatch.syspath_prepend(str(FOLDER))
     towns = {"Lyon": "Rhône", "Nantes": "Loire", "Rome": "Tiber"}

@@ -11,18 +11,15 @@ from transformers import PreTrainedTokenizerBase
 from rag_middle.errors import RetrievalConfigError
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.retrieval import (
-    DEFAULT_EMBEDDER,
     Built,
     Embedder,
     FaissIndex,
-    Loaded,
     SentenceTransformerEmbedder,
     build_index,
     default_index_folder,
     saved_settings,
 )
-from rag_middle.retrieval.building import load_changed
-from rag_middle.retrieval.manifest import is_index_folder
+from rag_middle.retrieval.readers import is_index_folder
 
 __all__ = ["open_index", "open_tokenizer"]
 
@@ -78,19 +75,19 @@ def open_index(
             f"{str(path)!r} is a saved index, which cannot be rebuilt without its documents: "
             "name their folder (--docs), and that of the index beside it (--index)."
         )
-    documents: str | Path | Loaded = path
     if embedder is None or isinstance(embedder, str | Path):
-        if not is_index:  # documents that cannot be read cost no loading
-            if folder is None:
-                folder = default_index_folder(path, embedder=str(embedder or DEFAULT_EMBEDDER))
-            documents = load_changed(path, folder, **settings) or path
         embedder = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
     if is_index:
-        return FaissIndex.load(path, embedder)
-    if folder is None:
-        folder = default_index_folder(path, embedder=embedder.name)
-    kept = {**saved_settings(folder, embedder), **settings}
-    built = build_index(documents, folder, embedder=embedder, rebuild=rebuild, **kept)
-    if on_index is not None:
-        on_index(built)
-    return built.index
+        index = FaissIndex.load(path, embedder)
+    else:
+        if folder is None:
+            folder = default_index_folder(path, embedder=embedder.name)
+        kept: dict[str, Any] = {} if rebuild else saved_settings(folder, embedder)
+        built = build_index(
+            path, folder, embedder=embedder, rebuild=rebuild, **{**kept, **settings}
+        )
+        index = built.index
+        if on_index is not None:
+            on_index(built)
+    _ = embedder.dimension  # loads it now, not when the first question is timed
+    return index

@@ -9,7 +9,7 @@ from rag_middle.answering.template import PromptTemplate
 from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.retrieval import FaissIndex, default_index_folder
-from rag_middle.retrieval.manifest import is_index_folder
+from rag_middle.retrieval.readers import is_index_folder
 
 __all__ = ["existing_states", "precompute", "states_folder"]
 

@@ -73,7 +73,7 @@ ANSWERING = (
         Path | None,
         names=("--docs", "-d"),
         metavar="PATH",
-        help="File or folder: .txt .md .rst .jsonl .html .pdf .docx. It is indexed once; later "
+        help="File or folder: text, Markdown, PDF, HTML, Word, sheets. It is indexed once; later "
         "only what has changed.",
     ),
     RETRIEVAL_PANEL.flag(
@@ -267,7 +267,7 @@ def show_sources(sources: Iterable[Source]) -> None:
 
 
 def _documents(docs: Path | None, index: Path | None) -> Path:
-    from rag_middle.retrieval.manifest import is_index_folder
+    from rag_middle.retrieval.readers import is_index_folder
 
     if docs is not None:
         # Documents may be anybody's; an index is trusted as a model is.

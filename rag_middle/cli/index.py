@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,6 @@ from rag_middle.cli.console import (
     print_json,
     print_text,
     printable,
-    quiet_progress_bars,
     tell,
 )
 from rag_middle.cli.measuring import embedding_bar
@@ -32,18 +30,10 @@ __all__ = ["index", "report_skipped", "summary"]
 _SHOWN = 10  # reports of skipped files on a terminal
 
 
-class IndexKind(StrEnum):
-    """How vectors are searched; auto: flat up to 100,000, ivf beyond."""
-
-    auto = "auto"
-    flat = "flat"
-    ivf = "ivf"
-
-
 @command({"folder": "--out"}, loading=[flag for flag in LOADING if flag.name != "context_window"])
 def index(
     path: Annotated[
-        Path, typer.Argument(help="File or folder: .txt .md .rst .jsonl .html .pdf .docx")
+        Path, typer.Argument(help="File or folder: text, Markdown, PDF, HTML, Word, sheets, JSON.")
     ],
     *,
     out: Annotated[
@@ -57,9 +47,6 @@ def index(
             "not here. Default: all-MiniLM-L6-v2, without a network.",
         ),
     ] = None,
-    kind: Annotated[
-        IndexKind, typer.Option(help="flat is exact, ivf faster for very many chunks.")
-    ] = IndexKind.auto,
     chunk_size: Annotated[
         int | None,
         typer.Option(
@@ -101,39 +88,31 @@ def index(
         SentenceTransformerEmbedder,
         build_index,
         default_index_folder,
-        load,
-        unchanged_index,
     )
 
     if out is not None:
         check_output_folder(out)
     name = embedder or DEFAULT_EMBEDDER
     folder = default_index_folder(path, embedder=name) if out is None else out
-    splitter = None if chunk_size is None else _splitter(len, chunk_size)
-    wanted: dict[str, Any] = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
-    built = None
     if precompute is None:
         _check_unused(loading)
     else:
         _check_model(precompute, loading)
-    if precompute is None and not rebuild:
-        built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
-    if built is None:
-        device = placed(loading).get("device")  # an embedder is not spread
-        try:
-            # What cannot be read is refused before the embedder is loaded.
-            loaded = load(path, max_file_bytes=wanted["max_file_bytes"])
-            with embedding_bar(hidden=as_json) as progress:
-                quiet_progress_bars()
-                model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
-                if chunk_size is not None:
-                    splitter = _splitter(model.count_tokens, chunk_size)
-                built = build_index(
-                    loaded, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
-                )
-        except KeyboardInterrupt:
-            _tell_stopped(folder)
-            raise
+    device = placed(loading).get("device")  # an embedder is not spread
+    try:
+        with embedding_bar(hidden=as_json) as progress:
+            model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
+            built = build_index(
+                path,
+                folder,
+                embedder=model,
+                splitter=None if chunk_size is None else _splitter(model.count_tokens, chunk_size),
+                rebuild=rebuild,
+                max_file_bytes=max_file_mib * 2**20,
+            )
+    except KeyboardInterrupt:
+        _tell_stopped(folder)
+        raise
     read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
     if as_json:
         described = _described(built, folder)
@@ -147,7 +126,7 @@ def index(
 
 
 def _tell_stopped(folder: Path) -> None:
-    from rag_middle.retrieval.manifest import is_index_folder
+    from rag_middle.retrieval.readers import is_index_folder
 
     kept = (
         f"the index in {folder} is as it was before"

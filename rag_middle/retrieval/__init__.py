@@ -13,10 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rag_middle.lazy import names_on_first_use
-from rag_middle.notices import ReadingWarning
-from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, check_exists, content_hash, load
-from rag_middle.retrieval.records import Chunk, Record, Skipped
-from rag_middle.retrieval.splitting import Splitter
+from rag_middle.retrieval.readers import MAX_FILE_BYTES, Loaded, Record, Skipped, check_exists, load
+from rag_middle.retrieval.splitting import Chunk, Splitter
 
 if TYPE_CHECKING:
     from rag_middle.retrieval.building import (
@@ -25,10 +23,9 @@ if TYPE_CHECKING:
         default_index_folder,
         default_splitter,
         saved_settings,
-        unchanged_index,
     )
-    from rag_middle.retrieval.embedder_files import DEFAULT_EMBEDDER
     from rag_middle.retrieval.embedders import (
+        DEFAULT_EMBEDDER,
         Embedder,
         SentenceTransformerEmbedder,
         TruncatedTextWarning,
@@ -46,7 +43,6 @@ __all__ = [
     "FaissIndex",
     "Hit",
     "Loaded",
-    "ReadingWarning",
     "Record",
     "Retriever",
     "SentenceTransformerEmbedder",
@@ -55,12 +51,10 @@ __all__ = [
     "TruncatedTextWarning",
     "build_index",
     "check_exists",
-    "content_hash",
     "default_index_folder",
     "default_splitter",
     "load",
     "saved_settings",
-    "unchanged_index",
 ]
 
 # What is wrong with a path is said without numpy, which these need.

@@ -1,11 +1,15 @@
-"""Chunks and their vectors, searched by meaning."""
+"""Chunks and their vectors, searched by meaning: a flat faiss index on disk and in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +17,28 @@ from numpy.typing import NDArray
 from rag_middle.errors import (
     EmbedderError,
     IndexFormatError,
-    IndexLockedError,
     IndexMismatchError,
+    IndexWriteError,
+    OutputWriteError,
     RetrievalConfigError,
 )
+from rag_middle.extras import require
+from rag_middle.files import write_files
 from rag_middle.plain_data import is_whole
-from rag_middle.retrieval import storage
-from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder, fingerprint_of
-from rag_middle.retrieval.manifest import REBUILD, Corpus, Manifest
-from rag_middle.retrieval.records import Chunk
-from rag_middle.retrieval.vectors import Kind, VectorStore
+from rag_middle.retrieval.embedders import (
+    Embedder,
+    SentenceTransformerEmbedder,
+    embed_questions,
+    fingerprint_of,
+)
+from rag_middle.retrieval.readers import MANIFEST, Skipped
+from rag_middle.retrieval.splitting import Chunk
 from rag_middle.wording import Argument
 
-__all__ = ["Changes", "FaissIndex", "Hit"]
-
+_FORMAT, _VERSION = "rag-middle-index", 2
+_REBUILD = ("Build it anew: ", Argument("rebuild", True), ".")
+#: What an index may consist of, also one of an earlier version or that nobody finished writing.
+_FILES = re.compile(r"manifest\.json|(vectors|chunks)-[0-9a-f]{16}\.(faiss|jsonl)|\..*|.*\.part")
 _NORM_TOLERANCE = 1e-2  # half-precision models normalise to about 1e-3
 
 
@@ -46,38 +58,36 @@ class Changes:
     removed: int
 
 
-class FaissIndex:
-    """Chunks under their ids, with a vector of length 1 each.
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """What an index was built from.
 
-    Several threads may search at once; while one adds, deletes or saves, no other may use the
-    index. A call that fails, in the embedder for example, leaves the index as it was.
+    Attributes:
+        files: sha256 of each file by its source; why it was not read, of others.
+        settings: how they were split and loaded.
+        skipped: what was left out.
+    """
+
+    files: Mapping[str, str] = field(hash=False)
+    settings: Mapping[str, Any] = field(hash=False)
+    skipped: tuple[Skipped, ...] = ()
+
+
+class FaissIndex:
+    """Chunks under their ids, with a vector of length 1 each; a search compares with all of them.
+
+    Several threads may search at once; while one adds or deletes, no other may use the index. A
+    call that fails, in the embedder for example, leaves the index as it was.
 
     Args:
         embedder: turns chunks and queries into vectors.
-        kind: ``"flat"`` is exact; ``"ivf"`` is approximate and faster for many vectors; ``"auto"``
-            is flat up to 100,000 vectors.
-
-    Raises:
-        EmbedderError: the embedder's dimension is no whole number.
     """
 
-    def __init__(self, embedder: Embedder, *, kind: Kind = "auto") -> None:
-        if not is_whole(embedder.dimension, 1):
-            raise EmbedderError(
-                f"The dimension of the embedder {embedder.name} must be a whole number, at least "
-                f"1, got {embedder.dimension!r}."
-            )
+    def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
         self.corpus: Corpus | None = None
-        self._store = VectorStore(embedder.dimension, kind)
-        self._chunks: dict[int, Chunk] = {}  # by key in the store
-        self._keys: dict[str, int] = {}  # chunk id -> key
-        self._next_key = 0
-        self._saved: tuple[Path, str] | None = None  # folder and state this index came from
-
-    @property
-    def kind(self) -> Kind:
-        return self._store.kind
+        self._chunks: dict[str, Chunk] = {}  # in the order of their vectors
+        self._vectors: Any = None  # of faiss
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -88,7 +98,7 @@ class FaissIndex:
         return len(self._chunks)
 
     def __contains__(self, chunk_id: object) -> bool:
-        return chunk_id in self._keys
+        return chunk_id in self._chunks
 
     def add(self, chunks: Iterable[Chunk]) -> int:
         """Embed and add chunks; those whose id is here already are left out.
@@ -99,9 +109,8 @@ class FaissIndex:
         Raises:
             EmbedderError: the embedder returned something else than unit vectors.
         """
-        new = {chunk.id: chunk for chunk in chunks if chunk.id not in self._keys}
-        self._insert(list(new.values()), self._embed([chunk.render() for chunk in new.values()]))
-        return len(new)
+        new = {chunk.id: chunk for chunk in chunks if chunk.id not in self._chunks}
+        return self.sync([*self._chunks.values(), *new.values()]).added
 
     def delete(self, ids: Iterable[str] = (), *, source: str | None = None) -> int:
         """Remove chunks by id, or all chunks of a source, or both.
@@ -114,37 +123,41 @@ class FaissIndex:
         """
         if isinstance(ids, str):
             raise RetrievalConfigError(f"ids must be a list of ids, got {ids!r}.")
-        keys = {self._keys[id_] for id_ in ids if id_ in self._keys}
-        if source is not None:
-            keys |= {key for key, chunk in self._chunks.items() if chunk.source == source}
-        self._drop(keys)
-        return len(keys)
+        gone = set(ids)
+        return self.sync(
+            chunk
+            for chunk in self._chunks.values()
+            if chunk.id not in gone and (source is None or chunk.source != source)
+        ).removed
 
     def sync(self, chunks: Iterable[Chunk]) -> Changes:
         """Make these the chunks of the index, in this order.
 
-        New ones are embedded, and those not named removed. A chunk whose title or text is
-        another than that of its id here is a new one.
+        Texts that are here already keep their vectors; new ones are embedded.
 
         Raises:
             EmbedderError: as in :meth:`add`.
         """
         wanted = {chunk.id: chunk for chunk in chunks}
-        kept_keys = {
-            id_: key
-            for id_, key in self._keys.items()
-            if id_ in wanted and wanted[id_].render() == self._chunks[key].render()
-        }
-        new = [chunk for id_, chunk in wanted.items() if id_ not in kept_keys]
-        vectors = self._embed([chunk.render() for chunk in new])
-        removed = [key for id_, key in self._keys.items() if id_ not in kept_keys]
-        self._drop(removed)
-        for id_, key in kept_keys.items():
-            self._chunks[key] = wanted[id_]  # its metadata may be new
-        kept = len(self)
-        self._insert(new, vectors)
-        self._arrange(list(wanted))
-        return Changes(added=len(new), kept=kept, removed=len(removed))
+        texts = [chunk.render() for chunk in wanted.values()]
+        rows = {chunk.render(): row for row, chunk in enumerate(self._chunks.values())}
+        new = [*dict.fromkeys(text for text in texts if text not in rows)]
+        vectors = self._embed(new) if new else None
+        if self._vectors is not None:
+            old = self._vectors.reconstruct_n(0, self._vectors.ntotal)
+            vectors = old if vectors is None else np.concatenate([old, vectors])
+        rows |= {text: row for row, text in enumerate(new, start=len(self._chunks))}
+        before, self._chunks = self._chunks, wanted
+        if vectors is not None:
+            self._vectors = _faiss().IndexFlatIP(vectors.shape[1])
+            self._vectors.add(vectors[[rows[text] for text in texts]])
+        kept = sum(
+            id_ in before and before[id_].render() == text
+            for id_, text in zip(wanted, texts, strict=True)
+        )
+        if (kept, kept) != (len(wanted), len(before)):
+            self.corpus = None
+        return Changes(added=len(wanted) - kept, kept=kept, removed=len(before) - kept)
 
     def search(self, query: str | NDArray[np.float32], k: int = 20) -> list[Hit]:
         """The `k` chunks closest to a text or a vector [dimension], best first.
@@ -165,58 +178,77 @@ class FaissIndex:
         if not is_whole(k, 1):
             raise RetrievalConfigError(f"k must be a whole number, at least 1, got {k!r}.")
         if isinstance(queries, np.ndarray):
-            vectors = self._normalised(queries)
+            vectors = _normalised(queries)
+        elif all(isinstance(query, str) and query.strip() for query in queries):
+            vectors = _normalised(embed_questions(self.embedder, queries))
         else:
-            if not all(isinstance(query, str) and query.strip() for query in queries):
-                raise RetrievalConfigError("The query is empty. Ask for something.")
-            vectors = self._embed(queries)
-        rows = self._store.search(vectors, k)
-        if any(key not in self._chunks for row in rows for key, _ in row):
-            raise IndexFormatError(
-                "The index finds passages that it does not have: its vectors are damaged. Build it "
-                "anew: ",
-                Argument("rebuild", True),
-                ".",
+            raise RetrievalConfigError("The query is empty. Ask for something.")
+        if not self._chunks:
+            return [[] for _ in vectors]
+        if vectors.shape[1] != self._vectors.d:
+            raise RetrievalConfigError(
+                f"Vectors should have the length {self._vectors.d}, got {vectors.shape[1]}."
             )
-        return [[Hit(self._chunks[key], score) for key, score in row] for row in rows]
+        chunks = self.chunks
+        scores, rows = self._vectors.search(vectors, min(k, len(chunks)))
+        return [
+            # Equal scores in the order of the chunks.
+            [Hit(chunks[row], float(score)) for score, row in sorted(pairs, key=_best_first)]
+            for pairs in (zip(*both, strict=True) for both in zip(scores, rows, strict=True))
+        ]
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Save the index in a folder of its own.
+    def save(self, folder: str | Path) -> None:
+        """Save the index in a folder of its own, in place of the one that is there.
 
-        A process that is stopped meanwhile leaves what was there, or the new index, whole.
+        A process that is stopped meanwhile leaves what was there, or the new index, whole: the
+        manifest, which names the other two files, is written last.
 
         Args:
             folder: made if it is not there.
-            overwrite: replace another index, or one that has changed since this one was loaded.
 
         Raises:
-            IndexLockedError: another process is writing, or has written since this index was
-                loaded, or the folder holds another index and `overwrite` is not set.
             IndexWriteError: no permission, no space, or a folder that holds something else.
         """
         path = Path(folder)
-        with storage.locked(path):
-            state = storage.manifest_hash(path)
-            if state is not None and not overwrite and self._saved != (path.resolve(), state):
-                raise IndexLockedError(
-                    f"The folder {str(path)!r} holds another index, or this one with later "
-                    "changes. Load it and change that, or replace it with overwrite=True."
-                )
-            manifest = Manifest(
-                embedder=self.embedder.name,
-                dimension=self.embedder.dimension,
-                kind=self.kind,
-                count=len(self),
-                vectors="",
-                vectors_sha256="",
-                chunks="",
-                chunks_sha256="",
-                corpus=self.corpus,
-                fingerprint=fingerprint_of(self.embedder),
-            )
-            rows = ({"key": key, **asdict(chunk)} for key, chunk in self._chunks.items())
-            _, state = storage.write(path, manifest, self._store.index, rows)
-            self._saved = path.resolve(), state
+        check_index_folder(path)
+        token = uuid4().hex[:16]
+        names = {"vectors": f"vectors-{token}.faiss", "chunks": f"chunks-{token}.jsonl"}
+        manifest = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "embedder": self.embedder.name,
+            "fingerprint": fingerprint_of(self.embedder),
+            **names,
+            "corpus": None if self.corpus is None else asdict(self.corpus),
+        }
+        try:
+            lines = [json.dumps(asdict(it), allow_nan=False) for it in self._chunks.values()]
+        except (TypeError, ValueError) as error:
+            raise RetrievalConfigError(
+                f"Metadata of a chunk cannot be saved as JSON ({error}). Keep text, finite "
+                "numbers, lists and dictionaries."
+            ) from error
+        vectors = self._vectors or _faiss().IndexFlatIP(self.embedder.dimension)
+        contents = {
+            names["vectors"]: _faiss().serialize_index(vectors).tobytes(),
+            names["chunks"]: "".join(f"{line}\n" for line in lines).encode(),
+        }
+        try:
+            write_files(path, contents)
+            write_files(path, {MANIFEST: json.dumps(manifest, indent=2).encode()})
+            for old in [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]:
+                if old.name not in contents:
+                    old.unlink()
+        except (OSError, OutputWriteError) as error:
+            for name in contents:
+                with suppress(OSError):
+                    (path / name).unlink()
+            raise IndexWriteError(
+                f"The index cannot be saved in {str(folder)!r}: {error.__cause__ or error}. Free "
+                "space, correct the permissions, or choose another ",
+                Argument("folder"),
+                " (XDG_CACHE_HOME moves the default one).",
+            ) from error
 
     @classmethod
     def load(cls, folder: str | Path, embedder: Embedder | None = None) -> FaissIndex:
@@ -230,100 +262,124 @@ class FaissIndex:
             IndexFormatError: there is no index, or it is damaged or of another version.
             IndexMismatchError: it was made with another embedder, or with other files of this one.
         """
-        saved = storage.read(Path(folder))
-        manifest = saved.manifest
+        path = Path(folder)
         embedder = SentenceTransformerEmbedder() if embedder is None else embedder
-        made_with = (manifest.embedder, manifest.dimension)
-        if made_with != (embedder.name, embedder.dimension):
-            raise IndexMismatchError(
-                f"The index {str(folder)!r} was made with the embedder {manifest.embedder} "
-                f"(dimension {manifest.dimension}), not with {embedder.name} (dimension "
-                f"{embedder.dimension}). Pass that embedder (",
-                Argument("embedder", manifest.embedder),
-                "), or build the index anew: ",
-                Argument("rebuild", True),
-                ".",
-            )
-        fingerprint = fingerprint_of(embedder)
-        if fingerprint != manifest.fingerprint and None not in (fingerprint, manifest.fingerprint):
-            raise IndexMismatchError(
-                f"The index {str(folder)!r} was made with other files of the embedder "
-                f"{manifest.embedder} (fingerprint {manifest.fingerprint:.12}, now "
-                f"{fingerprint:.12}): its weights, tokenizer or settings have been replaced. Put "
-                "the old ones back, or build the index anew: ",
-                Argument("rebuild", True),
-                ".",
-            )
-        index = cls(embedder, kind=cast(Kind, manifest.kind))
-        index._store = VectorStore(manifest.dimension, index.kind, saved.vectors)
-        index.corpus = manifest.corpus
+        manifest = _read_manifest(path, embedder)
+        index = cls(embedder)
         try:
-            for row in saved.rows:
-                index._register(row.pop("key"), Chunk(**row))
-        except (AttributeError, KeyError, TypeError) as error:
+            content = np.frombuffer((path / manifest["vectors"]).read_bytes(), dtype=np.uint8)
+            index._vectors = _faiss().deserialize_index(content)
+            with (path / manifest["chunks"]).open(encoding="utf-8") as lines:
+                chunks = [Chunk(**json.loads(line)) for line in lines]
+            index._chunks = {chunk.id: chunk for chunk in chunks}
+            index.corpus = _corpus(manifest)
+            if len(index) != index._vectors.ntotal:
+                raise ValueError(f"{len(index)} chunks and {index._vectors.ntotal} vectors")
+        except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = str(error).strip().split("\n")[0]
             raise IndexFormatError(
-                f"The chunks of the index {str(folder)!r} are of another shape ({error}). ",
-                *REBUILD,
+                f"The index {str(folder)!r} is damaged ({reason}). ", *_REBUILD
             ) from error
-        if sorted(index._chunks) != index._store.keys().tolist():
-            raise IndexFormatError(
-                f"The vectors of the index {str(folder)!r} belong to other chunks. ", *REBUILD
-            )
-        index._saved = Path(folder).resolve(), saved.manifest_hash
         return index
-
-    def _insert(self, chunks: Sequence[Chunk], vectors: NDArray[np.float32]) -> None:
-        keys = range(self._next_key, self._next_key + len(chunks))
-        self._store.add(vectors, keys)
-        for key, chunk in zip(keys, chunks, strict=True):
-            self._register(key, chunk)
-        self.corpus = None
-
-    def _arrange(self, ids: Sequence[str]) -> None:
-        """Number the chunks in this order, in which equal scores come, as if all were new."""
-        keys = [self._keys[id_] for id_ in ids]
-        if keys == list(range(len(keys))):
-            return
-        chunks = [self._chunks[key] for key in keys]
-        self._store.renumber(keys)
-        self._chunks = dict(enumerate(chunks))
-        self._keys = {chunk.id: key for key, chunk in enumerate(chunks)}
-        self._next_key = len(chunks)
-
-    def _register(self, key: int, chunk: Chunk) -> None:
-        self._chunks[key] = chunk
-        self._keys[chunk.id] = key
-        self._next_key = max(self._next_key, key + 1)
-
-    def _drop(self, keys: Collection[int]) -> None:
-        self._store.remove(keys)
-        for key in keys:
-            del self._keys[self._chunks.pop(key).id]
-        self.corpus = None
 
     def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.asarray(self.embedder.embed(texts))
         expected = (len(texts), self.embedder.dimension)
-        if vectors.shape != expected:
+        lengths = np.linalg.norm(vectors, axis=-1)
+        # Written so that NaN is refused too.
+        if vectors.shape != expected or not np.all(np.abs(lengths - 1) < _NORM_TOLERANCE):
             raise EmbedderError(
-                f"The embedder {self.embedder.name} should return vectors of shape {expected}, got "
-                f"{vectors.shape}."
+                f"The embedder {self.embedder.name} should return vectors of shape {expected} and "
+                f"of length 1, got shape {vectors.shape} and lengths from {lengths.min():.3g} to "
+                f"{lengths.max():.3g}. Divide each by its length."
             )
-        lengths = np.linalg.norm(vectors, axis=1)
-        if not np.all(np.abs(lengths - 1) < _NORM_TOLERANCE):  # catches NaN too
-            raise EmbedderError(
-                f"The embedder {self.embedder.name} should return vectors of length 1, got lengths "
-                f"from {lengths.min():.3g} to {lengths.max():.3g}. Divide each by its length."
-            )
-        return self._normalised(vectors)
+        return _normalised(vectors)
 
-    def _normalised(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
-        if vectors.ndim != 2 or vectors.shape[1] != self.embedder.dimension:
-            raise RetrievalConfigError(
-                f"Vectors should have shape [queries, {self.embedder.dimension}], got "
-                f"{list(vectors.shape)}."
-            )
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not np.all(np.isfinite(lengths) & (lengths > 0)):
-            raise RetrievalConfigError("A vector is zero or not finite: it has no direction.")
-        return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
+
+def saved_corpus(folder: str | Path, embedder: Embedder) -> Corpus | None:
+    """What the index in `folder` was built from, without reading the rest of it; None for none.
+
+    Raises:
+        IndexFormatError: as `FaissIndex.load`, like `IndexMismatchError`.
+    """
+    if not (Path(folder) / MANIFEST).exists():
+        return None
+    corpus = _corpus(_read_manifest(Path(folder), embedder))
+    if corpus is None:
+        raise IndexFormatError(
+            f"The index {str(folder)!r} was changed after it was built, and its chunks would be "
+            "lost. Choose another folder for the index of these documents, or replace it with ",
+            Argument("rebuild", True),
+            ".",
+        )
+    return corpus
+
+
+def check_index_folder(folder: Path) -> None:
+    """Raise `IndexWriteError` where a folder holds something else than an index."""
+    others = [path.name for path in folder.glob("*") if not _FILES.fullmatch(path.name)]
+    if others:
+        raise IndexWriteError(
+            f"The folder {str(folder)!r} holds something else ({others[0]!r}): choose an empty or "
+            "a new folder for the index (",
+            Argument("folder"),
+            ").",
+        )
+
+
+def _read_manifest(folder: Path, embedder: Embedder) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+            raise ValueError("it is of another format or of an earlier version")
+        name, fingerprint = manifest["embedder"], manifest["fingerprint"]
+        _ = manifest["vectors"], manifest["chunks"], manifest["corpus"]
+    except FileNotFoundError as error:
+        raise IndexFormatError(
+            f"There is no index in {str(folder)!r}. Build one with "
+            "build_index(documents, folder) (rag-middle index)."
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IndexFormatError(
+            f"The index {str(folder)!r} cannot be read ({error}). ", *_REBUILD
+        ) from error
+    if name != embedder.name:
+        raise IndexMismatchError(
+            f"The index {str(folder)!r} was made with the embedder {name}, not with "
+            f"{embedder.name}. Pass that embedder (",
+            Argument("embedder", name),
+            "), or build the index anew: ",
+            Argument("rebuild", True),
+            ".",
+        )
+    now = fingerprint_of(embedder)
+    if fingerprint != now and None not in (fingerprint, now):
+        raise IndexMismatchError(
+            f"The index {str(folder)!r} was made with other files of the embedder {name}. Put the "
+            "old ones back, or build the index anew: ",
+            Argument("rebuild", True),
+            ".",
+        )
+    return manifest
+
+
+def _corpus(manifest: dict[str, Any]) -> Corpus | None:
+    if manifest["corpus"] is None:
+        return None
+    skipped = tuple(Skipped(**it) for it in manifest["corpus"].pop("skipped"))
+    return Corpus(**manifest["corpus"], skipped=skipped)
+
+
+def _best_first(pair: tuple[float, int]) -> tuple[float, int]:
+    return -pair[0], pair[1]
+
+
+def _normalised(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    if vectors.ndim != 2 or not np.all(np.isfinite(lengths) & (lengths > 0)):
+        raise RetrievalConfigError("A vector is zero or not finite, or of another shape.")
+    return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
+
+
+def _faiss() -> Any:
+    return require("faiss", package="faiss-cpu", what="The vector index")

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import chain, groupby, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+from rag_middle.documents import Document
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.retrieval.records import Chunk, Record, span_ids
+from rag_middle.retrieval.readers import Record
 from rag_middle.wording import Argument
 
-__all__ = ["Splitter"]
 
-_Part = tuple[int, int, int]  # its start, end and length
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A part of a record, as it is indexed.
+
+    Attributes:
+        id: stable as long as the record's title and text, its source and the offsets in it stay.
+        text: the part.
+        source: as in :class:`Record`.
+        title: the record's title.
+        start: character offset of the part in the source, as in :class:`Record`.
+        end: offset after its last character.
+        metadata: the record's, and for texts ``first_line``, ``last_line`` and ``heading``.
+    """
+
+    id: str
+    text: str
+    source: str
+    title: str | None = None
+    start: int = 0
+    end: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def render(self) -> str:
+        """What is embedded, and what the model will read: the title on a line before the text."""
+        return self.document().render()
+
+    def document(self, score: float | None = None) -> Document:
+        """The chunk as a document of a prompt; source, offsets and score join its metadata."""
+        # Metadata of a caller's own comes first; that of files has no such names.
+        metadata = {"source": self.source, "start": self.start, "end": self.end, **self.metadata}
+        if score is not None:
+            metadata["score"] = score
+        return Document(self.text, title=self.title, id=self.id, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +80,8 @@ class Splitter:
             )
         if not 0 <= self.overlap < self.chunk_size:
             raise RetrievalConfigError(
-                Argument("overlap"),
-                " must be at least 0 and below ",
-                Argument("chunk_size"),
-                f" ({self.chunk_size}), got {self.overlap}.",
+                f"overlap must be at least 0 and below chunk_size ({self.chunk_size}), got "
+                f"{self.overlap}."
             )
         if (self.length is None) != (self.unit == "characters"):
             raise RetrievalConfigError(
@@ -64,140 +96,91 @@ class Splitter:
 
     def split(self, records: Iterable[Record]) -> list[Chunk]:
         """The chunks of all records, in order."""
-        return [
-            Chunk(
-                # The title is embedded too, whatever it was made from.
-                id=span_id(start, end),
-                text=record.text[start:end],
-                source=record.source,
-                title=record.title,
-                start=record.start + start,
-                end=record.start + end,
-                metadata={**record.metadata, **record.location(start, end)},
-            )
-            for record in records
-            for span_id in [span_ids(record.source, record.title, record.text)]
-            for start, end in self._spans(record.text)
-        ]
-
-    @cached_property
-    def _measure(self) -> Callable[[str], int]:
-        return _remembering(self.length) if self.length else len
-
-    @property
-    def _piece_size(self) -> int:
-        return self.chunk_size - self._max_small  # leaves room for a small piece beside it
-
-    @property
-    def _max_small(self) -> int:
-        """Pieces up to this long say too little alone, such as a heading before a table."""
-        return (self.chunk_size - self.overlap) // 10
+        chunks = []
+        for record in records:
+            of_record = content_id(record.source, record.title, record.text)
+            line, counted = record.first_line, 0
+            for start, end in self._spans(record.text):
+                metadata = dict(record.metadata)
+                if line is not None:
+                    line += record.text.count("\n", counted, start)
+                    counted = start
+                    last = line + record.text.count("\n", start, end)
+                    metadata |= {"first_line": line, "last_line": last}
+                above = bisect_right(record.headings, start, key=lambda heading: heading[0])
+                if above:
+                    metadata["heading"] = record.headings[above - 1][1]
+                chunks.append(
+                    Chunk(
+                        id=content_id(of_record, start, end),
+                        text=record.text[start:end],
+                        source=record.source,
+                        title=record.title,
+                        start=record.start + start,
+                        end=record.start + end,
+                        metadata=metadata,
+                    )
+                )
+        return chunks
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Offsets of the chunks: the pieces, small ones together with a neighbour.
-
-        Overlapping pieces may hold each other; those within another are left out.
-        """
-        measure = self._measure
-        chunk: tuple[int, int] | None = None
-        for start, end in self._pieces(text):
-            if chunk is None:
-                chunk = start, end
-                continue
-            if end <= chunk[1]:
-                continue
-            if start <= chunk[0]:
-                chunk = start, end
-                continue
-            shorter = min(measure(text[slice(*chunk)]), measure(text[start:end]))
-            if shorter <= self._max_small and measure(text[chunk[0] : end]) <= self.chunk_size:
-                chunk = chunk[0], end
-            else:
-                yield chunk
-                chunk = start, end
-        if chunk is not None:
-            yield chunk
-
-    def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
-        """Offsets of the pieces, which leave nothing out but spaces at their ends.
-
-        They are those of RecursiveCharacterTextSplitter of langchain-text-splitters, which tells no
-        offsets that can be relied upon: where a text repeats itself, a piece may stand anywhere.
-        """
-        for start, end in self._cut(text, 0, len(text), _SEPARATORS):
-            piece = text[start:end]
-            if kept := piece.strip():
-                start += len(piece) - len(piece.lstrip())
-                yield start, start + len(kept)
-
-    def _cut(
-        self, text: str, start: int, end: int, separators: Sequence[re.Pattern[str]]
-    ) -> Iterator[tuple[int, int]]:
-        """Parts of ``text[start:end]`` that are small enough, cut where the first separator is."""
-        first = next(at for at, it in enumerate(separators) if it.search(text, start, end))
-        separator, finer = separators[first], separators[first + 1 :]
-        # A separator begins the part that follows it.
-        cuts = chain([start], (it.start() for it in separator.finditer(text, start, end)), [end])
-        # One by one: where there is no separator they are characters, each of which as a part
-        # would take a hundred bytes.
-        parts = (
-            (begin, stop, self._measure(text[begin:stop]))
-            for begin, stop in pairwise(cuts)
-            if begin < stop
-        )
-        for is_small, group in groupby(parts, key=lambda part: part[2] < self._piece_size):
-            if is_small:
-                yield from self._joined(text, group)
-                continue
-            for begin, stop, _ in group:
-                if finer:
-                    yield from self._cut(text, begin, stop, finer)
-                else:
-                    yield begin, stop
-
-    def _joined(self, text: str, parts: Iterable[_Part]) -> Iterator[tuple[int, int]]:
-        """Neighbouring parts, together as long as they are small enough."""
-        joined: deque[_Part] = deque()
+        """Offsets of the chunks: neighbouring parts, as long as they are small enough together."""
+        chunk: deque[tuple[int, int, int]] = deque()  # start, end and length of parts
         total = 0
-        for part in parts:
-            *_, length = part
-            if joined and total + length > self._piece_size:
-                spans = [*self._halved(text, [*joined])]
-                yield from spans
-                if len(spans) > 1:  # what they share could hold one of them
-                    joined.clear()
-                    total = 0
-                while total > self.overlap or (total and total + length > self._piece_size):
-                    total -= joined.popleft()[2]
-            joined.append(part)
+        for start, end, length in self._parts(text, 0, len(text)):
+            if chunk and total + length > self.chunk_size:
+                yield _stripped(text, chunk[0][0], chunk[-1][1])
+                total -= chunk.popleft()[2]
+                while chunk and (total > self.overlap or total + length > self.chunk_size):
+                    total -= chunk.popleft()[2]
+            chunk.append((start, end, length))
             total += length
-        if joined:
-            yield from self._halved(text, [*joined])
+        if chunk:
+            yield _stripped(text, chunk[0][0], chunk[-1][1])
 
-    def _halved(self, text: str, parts: Sequence[_Part]) -> Iterator[tuple[int, int]]:
-        """The span of the parts; those of their halves where they are longer than their sum.
-
-        A token may be counted for 8 characters, but for none of them alone: zero-width ones.
-        """
-        start, end = parts[0][0], parts[-1][1]
-        if len(parts) == 1 or self._measure(text[start:end]) <= self.chunk_size:
-            yield start, end
+    def _parts(
+        self, text: str, start: int, end: int, separators: tuple[str, ...] = ("\n\n", "\n")
+    ) -> Iterator[tuple[int, int, int]]:
+        """Offsets and lengths of paragraphs, of lines of long ones, and of parts of long lines."""
+        if not text[start:end].strip():
             return
-        middle = len(parts) // 2
-        yield from self._halved(text, parts[:middle])
-        yield from self._halved(text, parts[middle:])
+        length = (self.length or len)(text[start:end])
+        if length <= self.chunk_size:
+            yield start, end, length
+        elif separators:
+            # A separator begins the part that follows it.
+            found = re.finditer(separators[0], text[start:end])
+            cuts = [start, *(start + it.start() for it in found if it.start()), end]
+            for begin, stop in pairwise(cuts):
+                yield from self._parts(text, begin, stop, separators[1:])
+        else:
+            yield from self._halves(text, start, end)
+
+    def _halves(self, text: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Parts of a long line, as small as what neighbouring chunks share.
+
+        To measure every word, or character, would take minutes for a large file.
+        """
+        if not text[start:end].strip():
+            return
+        length = (self.length or len)(text[start:end])
+        if length <= (self.overlap or -(-self.chunk_size // 4)) or end - start == 1:
+            yield start, end, length
+            return
+        middle = (start + end) // 2
+        space = text.rfind(" ", start + 1, middle + 1)
+        cut = space if space > 0 else middle
+        yield from self._halves(text, start, cut)
+        yield from self._halves(text, cut, end)
 
 
-#: Paragraphs, lines, words, characters.
-_SEPARATORS = tuple(map(re.compile, ("\n\n", "\n", " ", "")))
-_SHORT = 16  # characters
+def content_id(*parts: str | int | None) -> str:
+    """A hash of the parts: 32 hexadecimal digits."""
+    # JSON keeps the parts apart, so ("ab", "c") and ("a", "bc") differ.
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _remembering(length: Callable[[str], int]) -> Callable[[str], int]:
-    """The same, with the lengths of short texts remembered.
-
-    Text without spaces is cut at every character, and each is measured: with a tokenizer,
-    minutes for a file of some hundred kilobytes.
-    """
-    remembered = lru_cache(maxsize=10_000)(length)
-    return lambda text: remembered(text) if len(text) <= _SHORT else length(text)
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    part = text[start:end]
+    start += len(part) - len(part.lstrip())
+    return start, start + len(part.strip())

@@ -15,6 +15,7 @@ from rag_middle.documents import Document
 from rag_middle.errors import (
     ContextOverflowError,
     DocumentLoadError,
+    EmbedderError,
     MethodConfigError,
     ModelNotFoundError,
     PromptError,
@@ -24,7 +25,13 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import NoMethod, Runner
-from rag_middle.retrieval import Built, FaissIndex, Retriever, build_index
+from rag_middle.retrieval import (
+    Built,
+    FaissIndex,
+    Retriever,
+    SentenceTransformerEmbedder,
+    build_index,
+)
 from rag_middle.tokens import TokenizedPrompt
 from tests.answering.conftest import RIVERS
 from tests.retrieval.embedding import HashingEmbedder
@@ -349,27 +356,28 @@ def test_documents_are_read_before_the_embedder_is_loaded(
 ) -> None:
     loaded: list[object] = []
 
-    def load(*_: object, **__: object) -> HashingEmbedder:
-        loaded.append(1)
-        return embedder
+    def load(self: SentenceTransformerEmbedder) -> object:
+        loaded.append(self)
+        raise EmbedderError("loaded")
 
-    monkeypatch.setattr("rag_middle.answering.opening.SentenceTransformerEmbedder", load)
+    monkeypatch.setattr(SentenceTransformerEmbedder, "_load", load)
     options: dict[str, Any] = {"model": model, "index_folder": tmp_path / "index"}
     damaged = tmp_path / "damaged.pdf"
     damaged.write_bytes(b"%PDF-1.7 and no more")
     with pytest.raises(DocumentLoadError, match="damaged"):
         Answerer.over(damaged, **options)
+    assert loaded == []
+    with pytest.raises(EmbedderError, match="loaded"):
+        Answerer.over(docs, **options)
+    options["embedder"] = embedder
     Answerer.over(docs, **options)
-    with pytest.raises(DocumentLoadError, match="damaged"):
-        Answerer.over(damaged, **options)
-    assert len(loaded) == 1
     read: list[object] = []
     monkeypatch.setattr("rag_middle.retrieval.building.load", read.append)
     Answerer.over(docs, **options)  # nothing has changed: nothing is parsed
-    assert (len(loaded), read) == (2, [])
+    assert read == []
     with pytest.raises(RetrievalConfigError, match="cannot be rebuilt"):
         Answerer.over(tmp_path / "index", model=model, rebuild=True)
-    assert len(loaded) == 2
+    assert len(loaded) == 1
 
 
 def test_what_costs_little_is_looked_at_first(

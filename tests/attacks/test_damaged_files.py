@@ -6,10 +6,8 @@ is let in that fails later with something else.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +32,8 @@ from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.evaluation.tasks.data_files import first_of, read_entries
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles import read_profile
-from rag_middle.retrieval import FaissIndex, Retriever, build_index
 from tests.attacks.damaging import damaged
 from tests.attacks.hostile import tries
-from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -268,39 +264,3 @@ def test_the_state_of_a_search(tmp_path: Path) -> None:
     outcome = {"score": 0.5, "complete": True, "right": "10-", "log_likelihood": -1.0}
     attack(header, use)
     attack({"key": "k", "outcome": outcome}, lambda content: use(content, first))
-
-
-def test_saved_indexes(model: RagMiddleModel, tmp_path: Path) -> None:
-    for package in ("faiss", "filelock"):
-        pytest.importorskip(package)
-    embedder, saved, folder = HashingEmbedder(), tmp_path / "saved", tmp_path / "index"
-    documents = tmp_path / "documents.jsonl"
-    lines = [{"text": "Paris lies there.", "title": "P", "of": {"x": [1]}}, {"text": "Lyon"}]
-    documents.write_text("\n".join(map(json.dumps, lines)) + "\n{")  # the last is skipped
-    build_index(documents, saved, embedder=embedder)
-    manifest = json.loads((saved / "manifest.json").read_bytes())
-    rows = [json.loads(line) for line in (saved / manifest["chunks"]).read_text().splitlines()]
-
-    def answer_from(changed: dict[str, bytes]) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(saved, folder)
-        for name, content in changed.items():
-            (folder / name).write_bytes(content)
-        retriever = Retriever(index=FaissIndex.load(folder, embedder), top_k=2)
-        model.encode(ContextPrompt("Read.\n", retriever("Where is Paris?"), "Where?"))
-        build_index(documents, folder, embedder=embedder)  # what the manifest says is up to date
-
-    def forged(content: bytes) -> None:  # with right check sums
-        try:
-            parts = json.loads(content)
-        except (ValueError, RecursionError):
-            parts = None
-        if isinstance(parts, list):
-            content = b"".join(json.dumps(row).encode() + b"\n" for row in parts)
-        digest = hashlib.sha256(content).hexdigest()
-        name = f"chunks-{digest[:16]}.jsonl"
-        told = {**manifest, "chunks": name, "chunks_sha256": digest}
-        answer_from({name: content, "manifest.json": json.dumps(told).encode()})
-
-    attack(manifest, lambda content: answer_from({"manifest.json": content}))
-    attack(rows, forged)

@@ -58,7 +58,7 @@ def index(folder: Path, number: int) -> None:
     made.add(
         Chunk(id=str(at), text=f"text {at} " * 20, source="a.txt") for at in range(3 * number + 3)
     )
-    made.save(folder / "index", overwrite=True)
+    made.save(folder / "index")
 
 
 def check_index(folder: Path, state: int) -> None:

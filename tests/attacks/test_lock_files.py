@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from rag_middle.calibration.journal import open_journal
-from rag_middle.errors import CalibrationStateError, EvaluationRecordsError, IndexWriteError
+from rag_middle.errors import CalibrationStateError, EvaluationRecordsError
 from rag_middle.evaluation.records import open_records
-from rag_middle.retrieval import storage
 
 CONTENT = b"all that I know\n"
 
@@ -19,7 +18,6 @@ CONTENT = b"all that I know\n"
     [
         ("a.jsonl.lock", lambda path: open_records(path / "a.jsonl", {}), EvaluationRecordsError),
         ("a.state.lock", lambda path: open_journal(path / "a.state", {}), CalibrationStateError),
-        (".lock", storage.locked, IndexWriteError),
     ],
 )
 def test_a_lock_file_that_holds_something_is_kept(

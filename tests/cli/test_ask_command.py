@@ -18,7 +18,6 @@ from tests.cli.conftest import Finished, Run
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
-pytest.importorskip("markdown_it")
 
 TOKENS = "--max-new-tokens", "6"
 

@@ -16,7 +16,6 @@ from tests.cli.conftest import Finished, Run
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
-pytest.importorskip("markdown_it")
 
 OTHER = "Which river is Rome on, the Tiber?"
 

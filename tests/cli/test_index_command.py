@@ -15,7 +15,6 @@ from tests.cli.conftest import Run
 from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
-pytest.importorskip("filelock")
 
 
 class WordEmbedder(HashingEmbedder):
@@ -84,10 +83,9 @@ def test_without_a_folder_the_index_is_in_the_cache(run: Run, docs: Path, tmp_pa
 
 def test_options_shape_the_index(run: Run, docs: Path, tmp_path: Path) -> None:
     (docs / "long.txt").write_text(" ".join(f"word{number}" for number in range(100)))
-    options = ("--chunk-size", 20, "--kind", "ivf", "--json")
+    options = ("--chunk-size", 20, "--json")
     described = run("index", docs, "--out", tmp_path / "index", *options).json
     assert described["chunks"] > 6
-    assert FaissIndex.load(tmp_path / "index", WordEmbedder(None, device=None)).kind == "ivf"
 
 
 def test_a_damaged_index_is_refused_and_rebuilt_on_request(

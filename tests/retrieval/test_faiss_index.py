@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from rag_middle.errors import EmbedderError, RetrievalConfigError
+from rag_middle.errors import (
+    EmbedderError,
+    IndexFormatError,
+    IndexMismatchError,
+    IndexWriteError,
+    RetrievalConfigError,
+)
+from rag_middle.files import write_files
 from rag_middle.retrieval import Changes, Chunk, FaissIndex
-from rag_middle.retrieval import vectors as vectors_module
-from rag_middle.retrieval.vectors import Kind, VectorStore
 from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
@@ -27,8 +34,8 @@ def _chunk(id_: str, text: str, source: str = "cities.txt") -> Chunk:
     return Chunk(id=id_, text=text, source=source, end=len(text))
 
 
-def _index(kind: str = "auto") -> FaissIndex:
-    index = FaissIndex(HashingEmbedder(), kind=kind)  # type: ignore[arg-type]
+def _index() -> FaissIndex:
+    index = FaissIndex(HashingEmbedder())
     index.add(_chunk(id_, text) for id_, text in CITIES.items())
     return index
 
@@ -37,9 +44,8 @@ def _found(index: FaissIndex, query: str, k: int = 20) -> list[str]:
     return [hit.chunk.id for hit in index.search(query, k)]
 
 
-@pytest.mark.parametrize("kind", ["auto", "flat", "ivf"])
-def test_the_closest_chunks_come_first_with_their_cosine(kind: str) -> None:
-    index = _index(kind)
+def test_the_closest_chunks_come_first_with_their_cosine() -> None:
+    index = _index()
     hits = index.search("Lyon lies on which Rhone", 2)
     assert [hit.chunk.id for hit in hits] == ["lyon", "nantes"]
     embed = index.embedder.embed
@@ -48,9 +54,8 @@ def test_the_closest_chunks_come_first_with_their_cosine(kind: str) -> None:
     assert index.search(CITIES["paris"], 1)[0].score == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_more_are_asked_for_than_there_are(kind: str) -> None:
-    assert sorted(_found(_index(kind), "Lyon", k=1000)) == sorted(CITIES)
+def test_more_are_asked_for_than_there_are() -> None:
+    assert sorted(_found(_index(), "Lyon", k=1000)) == sorted(CITIES)
 
 
 def test_an_empty_index_finds_nothing() -> None:
@@ -70,9 +75,8 @@ def test_equal_scores_come_in_the_order_of_adding() -> None:
     assert _found(index, "same words", k=50) == [str(number) for number in range(50)]
 
 
-@pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_what_is_deleted_is_not_found_and_can_come_back(kind: str) -> None:
-    index = _index(kind)
+def test_what_is_deleted_is_not_found_and_can_come_back() -> None:
+    index = _index()
     index.add([_chunk("recipe", "Bake a cake", source="recipes.txt")])
     assert index.delete(["lyon", "unknown"]) == 1
     assert index.delete(source="recipes.txt") == 1
@@ -84,11 +88,8 @@ def test_what_is_deleted_is_not_found_and_can_come_back(kind: str) -> None:
     assert (len(index), index.search("Lyon")) == (0, [])
 
 
-@pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_syncing_puts_chunks_and_equal_scores_in_the_order_given(
-    kind: Kind, tmp_path: Path
-) -> None:
-    index = FaissIndex(HashingEmbedder(), kind=kind)
+def test_syncing_puts_chunks_and_equal_scores_in_the_order_given(tmp_path: Path) -> None:
+    index = FaissIndex(HashingEmbedder())
     index.sync(_chunk(str(number), "the same words") for number in range(40))
     wanted = [str(number) for number in reversed(range(5, 50))]
     for chosen in (wanted, wanted[::2], wanted):
@@ -148,11 +149,11 @@ def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        (np.ones((1, 3)), r"shape \(1, 64\), got \(1, 3\)"),
-        (np.ones((2, 64)), r"shape \(1, 64\), got \(2, 64\)"),
-        (np.ones((1, 64)), "length 1, got lengths from 8 to 8"),
-        (np.zeros((1, 64)), "length 1, got lengths from 0 to 0"),
-        (np.full((1, 64), np.nan), "length 1, got lengths from nan"),
+        (np.ones((1, 3)), r"shape \(1, 64\) and of length 1, got shape \(1, 3\)"),
+        (np.ones((2, 64)), r"shape \(1, 64\) and of length 1, got shape \(2, 64\)"),
+        (np.ones((1, 64)), "lengths from 8 to 8"),
+        (np.zeros((1, 64)), "lengths from 0 to 0"),
+        (np.full((1, 64), np.nan), "lengths from nan"),
     ],
 )
 def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) -> None:
@@ -170,8 +171,8 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
         ("Lyon", True, "k must be a whole number, at least 1, got True"),
         (" \n", 5, "The query is empty"),
         (np.zeros(64), 5, "zero or not finite"),
-        (np.ones(63), 5, r"\[queries, 64\], got \[1, 63\]"),
-        (np.ones((2, 64)), 5, r"got \[1, 2, 64\]"),
+        (np.ones(63), 5, "the length 64, got 63"),
+        (np.ones((2, 64)), 5, "of another shape"),
     ],
 )
 def test_wrong_questions_are_refused(query: object, k: int, message: str) -> None:
@@ -184,55 +185,89 @@ def test_a_single_id_is_no_list_of_ids() -> None:
         _index().delete("lyon")
 
 
-@pytest.mark.parametrize("dimension", [0, None, 64.0])
-def test_a_dimension_that_is_none_is_refused(dimension: object) -> None:
-    embedder = HashingEmbedder()
-    embedder.dimension = dimension  # type: ignore[assignment]
-    with pytest.raises(EmbedderError, match="must be a whole number, at least 1, got"):
-        FaissIndex(embedder)
+class Questions(HashingEmbedder):
+    """Embeds questions in another way than documents."""
+
+    def embed_query(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.embed(["Paris is the capital" for _ in texts])
 
 
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(RetrievalConfigError, match="auto, flat, ivf; got 'hnsw'"):
-        FaissIndex(HashingEmbedder(), kind="hnsw")  # type: ignore[arg-type]
+def test_questions_are_embedded_as_questions() -> None:
+    index = FaissIndex(Questions())
+    index.add(_chunk(id_, text) for id_, text in CITIES.items())
+    assert _found(index, "Lyon", k=1) == ["paris"]
 
 
-# Many vectors
+# On disk
 
 
-def _clustered(count: int, dimension: int = 32) -> np.ndarray:
-    random = np.random.default_rng(0)
-    centres = random.normal(size=(100, dimension))
-    vectors = centres[random.integers(0, 100, count)] + 0.7 * random.normal(size=(count, dimension))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+def test_a_saved_index_is_the_same_when_it_is_loaded(tmp_path: Path) -> None:
+    index = _index()
+    index.save(tmp_path / "index")
+    index.delete(["lyon"])
+    index.save(tmp_path / "index")
+    loaded = FaissIndex.load(tmp_path / "index", HashingEmbedder())
+    assert loaded.chunks == index.chunks
+    assert loaded.search("Nantes Loire") == index.search("Nantes Loire")
+    assert len(list((tmp_path / "index").iterdir())) == 3
+    FaissIndex(HashingEmbedder()).save(tmp_path / "empty")
+    assert FaissIndex.load(tmp_path / "empty", HashingEmbedder()).search("Lyon") == []
 
 
-def test_groups_find_nearly_what_comparing_with_all_finds() -> None:
-    vectors = _clustered(6000)
-    flat, grouped = VectorStore(32, "flat"), VectorStore(32, "ivf")
-    for store in (flat, grouped):
-        for start in range(0, 6000, 1500):  # groups are made anew as the index grows
-            store.add(vectors[start : start + 1500], range(start, start + 1500))
-    assert grouped.index.nlist >= 39
-    expected, found = (store.search(vectors[:200], 10) for store in (flat, grouped))
-    shared = [
-        len({key for key, _ in exact} & {key for key, _ in near})
-        for exact, near in zip(expected, found, strict=True)
-    ]
-    assert np.mean(shared) / 10 > 0.95
-    assert np.array_equal(grouped.keys(), np.arange(6000))
-    for row in grouped.search(vectors[:2], 5999):  # more than the groups searched at first hold
-        assert len({key for key, _ in row} - {-1}) == 5999
+@pytest.mark.parametrize("fails", [1, 2])
+def test_an_index_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    index, calls = _index(), 0
+    index.save(tmp_path / "index")
+
+    def write(folder: Path, contents: Mapping[str, bytes]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fails:
+            raise OSError(28, "No space left on device")
+        write_files(folder, contents)
+
+    monkeypatch.setattr("rag_middle.retrieval.faiss_index.write_files", write)
+    index.add([_chunk("rome", "Rome")])
+    with pytest.raises(IndexWriteError, match="No space left"):
+        index.save(tmp_path / "index")
+    assert len(FaissIndex.load(tmp_path / "index", HashingEmbedder())) == 4
+    index.save(tmp_path / "index")
+    assert len(FaissIndex.load(tmp_path / "index", HashingEmbedder())) == 5
+    assert len(list((tmp_path / "index").iterdir())) == 3  # nothing is left of the first attempt
 
 
-def test_auto_groups_vectors_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors_module, "FLAT_LIMIT", 500)
-    vectors = _clustered(600)
-    store = VectorStore(32)
-    store.add(vectors[:500], range(500))
-    assert not store.grouped
-    before = store.search(vectors[:20], 1)
-    store.add(vectors[500:], range(500, 600))
-    assert store.grouped
-    assert [row[0][0] for row in store.search(vectors[:20], 1)] == [row[0][0] for row in before]
-    assert len(store) == 600
+def test_an_index_is_not_put_among_other_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(IndexWriteError, match=r"something else \('notes.txt'\)"):
+        _index().save(tmp_path)
+
+
+def test_what_is_no_whole_index_of_this_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IndexFormatError, match=r"There is no index .*rag-middle index"):
+        FaissIndex.load(tmp_path, HashingEmbedder())
+    _index().save(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    saved = manifest.read_text()
+    for damaged in ("{", "[]", "{}", saved.replace('"version": 2', '"version": 1')):
+        manifest.write_text(damaged)
+        with pytest.raises(IndexFormatError, match="rebuild=True"):
+            FaissIndex.load(tmp_path, HashingEmbedder())
+    manifest.write_text(saved)
+    for file in [*tmp_path.glob("vectors-*"), *tmp_path.glob("chunks-*")]:
+        content = file.read_bytes()
+        for damage in (content[: len(content) // 2], b""):
+            file.write_bytes(damage)
+            with pytest.raises(IndexFormatError, match="rebuild=True"):
+                FaissIndex.load(tmp_path, HashingEmbedder())
+        file.write_bytes(content)
+    with pytest.raises(IndexMismatchError, match="the embedder hashing, not with other"):
+        FaissIndex.load(tmp_path, HashingEmbedder(name="other"))
+
+
+def test_metadata_that_is_no_json_is_named(tmp_path: Path) -> None:
+    index = FaissIndex(HashingEmbedder())
+    index.add([Chunk(id="a", text="Lyon", source="a", metadata={"at": object()})])
+    with pytest.raises(RetrievalConfigError, match="cannot be saved as JSON"):
+        index.save(tmp_path)

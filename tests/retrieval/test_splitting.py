@@ -85,45 +85,6 @@ def test_text_that_repeats_itself_is_left_out_nowhere(
     }
 
 
-def _eight_are_one(text: str) -> int:
-    """As an embedder counts at least: single characters are nothing."""
-    return max(len(text.split()), len(text) // 8)
-
-
-@given(
-    parts=st.lists(
-        st.sampled_from(["word", " ", "\n", "\n\n", " " + "x" * 14, "e\u0301", "\u200b" * 50]),
-        max_size=20,
-    ),
-    times=st.integers(1, 12),
-)
-@example(parts=["Loire", "\u200b" * 50], times=12)
-@example(parts=["a", *[" "] * 500, "b"], times=3)
-def test_no_chunk_is_larger_where_parts_are_less_than_their_whole(
-    parts: list[str], times: int
-) -> None:
-    text = "".join(parts) * times
-    splitter = Splitter(chunk_size=20, overlap=6, length=_eight_are_one, unit="tokens")
-    chunks = splitter.split([Record(text=text, source="a.txt")])
-    for chunk in chunks:
-        assert chunk.text == text[chunk.start : chunk.end]
-        assert _eight_are_one(chunk.text) <= 20
-    for one, following in pairwise(chunks):
-        assert one.start < following.start
-        assert one.end < following.end
-    assert {at for at, letter in enumerate(text) if letter.strip()} <= {
-        at for chunk in chunks for at in range(chunk.start, chunk.end)
-    }
-
-
-@pytest.mark.parametrize("text", [PROSE, "one line\n" * 300, "word " * 400, "#" * 2000], ids=len)
-def test_pieces_are_those_of_langchain(text: str) -> None:
-    library = pytest.importorskip("langchain_text_splitters")
-    cutting = library.RecursiveCharacterTextSplitter(chunk_size=28, chunk_overlap=10)
-    splitter = Splitter(chunk_size=30, overlap=10)  # 28 and room for a small piece
-    assert [text[slice(*span)] for span in splitter._pieces(text)] == cutting.split_text(text)
-
-
 @pytest.mark.parametrize(("size", "overlap"), [(3, 2), (10, 9), (25, 20), (60, 20)])
 @given(parts=st.lists(st.sampled_from(["word", " ", "  ", "\n", "\n\n", "ไทย", ".", "long" * 7])))
 @example(parts=["word", " ", " ", "word", " "])

@@ -116,7 +116,7 @@ class FaissRetriever(BaseRetriever):
         """Load, split and index a file or a folder, or bring its saved index up to date.
 
         Args:
-            documents: text, Markdown, HTML, PDF or JSON lines; see `rag_middle.retrieval.load`.
+            documents: text, PDF, HTML, Word and others; see `rag_middle.retrieval.load`.
             index_folder: where the index is kept; without one it is in memory only.
             embeddings: LangChain's; by default a small model that needs no network.
             settings: of the retriever.
@@ -167,7 +167,7 @@ class FaissRetriever(BaseRetriever):
 
 def _content_id(document: Document, source: str) -> str:
     """The same for equal documents: with other metadata, the same text is another document."""
-    from rag_middle.retrieval.records import content_id
+    from rag_middle.retrieval.splitting import content_id
 
     metadata = sorted(document.metadata.items(), key=str)
     return f"{source}#{content_id(document.page_content, repr(metadata))}"
@@ -182,7 +182,7 @@ def _document(found: PromptDocument) -> Document:
 
 def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
     """What changes with the weights of LangChain's embeddings; None where that is not known."""
-    from rag_middle.retrieval.embedder_files import fingerprint_of_name
+    from rag_middle.retrieval.embedders import fingerprint_of_name
 
     if isinstance(embeddings, RagMiddleEmbeddings):
         return embeddings.fingerprint
@@ -293,5 +293,7 @@ class RagMiddleEmbeddings(Embeddings):
         return [list(map(float, vector)) for vector in vectors]
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a question: as of a document."""
-        return self.embed_documents([text])[0]
+        """The vector of a question, which some models embed in another way than documents."""
+        from rag_middle.retrieval.embedders import embed_questions
+
+        return [float(number) for number in embed_questions(self._embedder, [text])[0]]

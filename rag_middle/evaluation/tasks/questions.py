@@ -130,7 +130,7 @@ class OwnQuestions(Task):
     def to_dict(self) -> dict[str, Any]:
         described = super().to_dict()
         if self.distractors == "hard" and self.embedder is not None:
-            from rag_middle.retrieval.embedder_files import fingerprint_of_name
+            from rag_middle.retrieval.embedders import fingerprint_of_name
 
             # Other files under its name choose other distractors.
             described["embedder_fingerprint"] = fingerprint_of_name(self.embedder)
@@ -381,6 +381,8 @@ class _Pool:
         )
 
     def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:
+        from rag_middle.retrieval.embedders import embed_questions
+
         if self._kind == "random":
             documents = list(self._documents)
             rng.shuffle(documents)
@@ -393,6 +395,6 @@ class _Pool:
             with warnings.catch_warnings():  # what begins like the question is near enough
                 warnings.simplefilter("ignore", TruncatedTextWarning)
                 self._vectors = self._embedder.embed([each.render() for each in self._documents])
-        similarity = self._vectors @ self._embedder.embed([question])[0]
+        similarity = self._vectors @ embed_questions(self._embedder, [question])[0]
         for index in np.argsort(-similarity, kind="stable"):
             yield self._documents[int(index)]

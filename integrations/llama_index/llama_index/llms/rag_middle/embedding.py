@@ -10,6 +10,7 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.callbacks import CallbackManager
 
 from rag_middle.retrieval import DEFAULT_EMBEDDER, Embedder, SentenceTransformerEmbedder
+from rag_middle.retrieval.embedders import embed_questions
 
 __all__ = ["RagMiddleEmbedding"]
 
@@ -73,10 +74,10 @@ class RagMiddleEmbedding(BaseEmbedding):
         return self._get_text_embeddings([text])[0]
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        return self._get_text_embedding(query)
+        return [float(number) for number in embed_questions(self._embedder, [query])[0]]
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return await asyncio.to_thread(self._get_text_embedding, query)
+        return await asyncio.to_thread(self._get_query_embedding, query)
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[Embedding]:
         return await asyncio.to_thread(self._get_text_embeddings, texts)

@@ -1,0 +1,461 @@
+"""Records from a file or a folder, and a report of everything that was left out.
+
+Text stays as it is, whatever it holds: document markers and control tokens are made harmless where
+a prompt is built, not here.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from io import BytesIO, StringIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rag_middle.errors import DocumentLoadError, RagMiddleError, RetrievalConfigError
+from rag_middle.extras import require
+from rag_middle.plain_data import parse_json, whole_characters
+
+MAX_FILE_BYTES = 32 * 2**20
+"""Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
+
+MANIFEST = "manifest.json"
+"""Names the files of a saved index, and what it was made of."""
+
+_OWN_METADATA = ("source", "start", "end", "line", "score")  # what documents say of themselves
+_TABLE_CHARACTERS = 400  # of rows under one header: a table this long is one chunk
+_FENCE = r"^(?:```|~~~)[\s\S]*?^(?:```|~~~)"  # code, where # begins a comment
+_HEADINGS = {
+    ".md": re.compile(rf"{_FENCE}|^#{{1,6}}[ \t]+(.*?)[ \t#]*$|^(\w.*)\n=+[ \t]*$", re.M),
+    ".rst": re.compile(r"^(\S.*)\n(?:=+|([\-`:'\"~^_*+#<>.])\2{2,})[ \t]*$", re.M),
+}
+_FRONT_MATTER_TITLE = re.compile(r"---\n(?:.+\n)*?title:[ \t]*[\"']?(.+?)[\"']?[ \t]*\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A text as it was loaded.
+
+    Attributes:
+        text: the text; of other formats than plain text, as Markdown.
+        source: the file it comes from, relative to the folder that was loaded, with ``/``.
+        title: its title, if the file names one; else the name of the file.
+        start: characters of the source before the text (a Markdown title line).
+        metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl`` or
+            ``.csv`` file (from 1), and fields of JSON.
+        titled_by_name: the title is the name of the file.
+        first_line: line of the file, from 1, that the text begins on; None where the file has no
+            lines that a reader could go to.
+        headings: offset in the text and words of each heading, in order.
+    """
+
+    text: str
+    source: str
+    title: str | None = None
+    start: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    titled_by_name: bool = False
+    first_line: int | None = None
+    headings: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """Something that was not loaded.
+
+    Attributes:
+        source: the file, or file and line.
+        reason: why, and what to do about it.
+    """
+
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The result of :func:`load`.
+
+    Attributes:
+        records: in order of their sources, no two with the same title and text.
+        skipped: what was left out, and why.
+        files: sha256 of each file by its source; why it is not read, of others.
+    """
+
+    records: tuple[Record, ...]
+    skipped: tuple[Skipped, ...]
+    files: Mapping[str, str]
+
+
+def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
+    """Read every document in a file or folder.
+
+    In a folder, what cannot be read is skipped and reported: other suffixes, binary or damaged
+    files, files above `max_file_bytes`, hidden files and folders, links, saved indexes, and records
+    met before under another name.
+
+    Args:
+        path: of a file or a folder.
+        max_file_bytes: larger files are skipped.
+
+    Raises:
+        DocumentLoadError: there is nothing at `path`, a single file cannot be read, or a folder
+            holds no document.
+        MissingExtraError: a format needs a package that is not installed.
+    """
+    files: dict[str, str] = {}
+    skipped: list[Skipped] = []
+    records: dict[tuple[str | None, str], Record] = {}
+    for source, content in _contents(Path(path), max_file_bytes):
+        files[source] = _digest(content)
+        for item in _items(source, content):
+            if isinstance(item, Record):
+                key = (None if item.titled_by_name else item.title, item.text)
+                first = records.setdefault(key, item)
+                if first is item:
+                    continue
+                reason = f"same title and text as {_location(first)}, which is kept."
+                item = Skipped(source=_location(item), reason=reason)
+            skipped.append(item)
+    if not records:
+        raise _no_documents(Path(path), skipped)
+    return Loaded(records=tuple(records.values()), skipped=tuple(skipped), files=files)
+
+
+def file_digests(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> dict[str, str]:
+    """`Loaded.files`, without parsing anything."""
+    contents = _contents(Path(path), max_file_bytes)
+    return {source: _digest(content) for source, content in contents}
+
+
+def check_exists(path: str | Path) -> None:
+    """Raise `DocumentLoadError` where there is nothing at `path`."""
+    if not os.path.exists(path):
+        raise DocumentLoadError(
+            f"There is no file or folder {str(path)!r}. Check the path ('~' is not expanded)."
+        )
+
+
+def is_index_folder(folder: str | Path) -> bool:
+    """Whether an index was saved there, of this or an earlier format."""
+    try:
+        return b'"rag-middle-index"' in (Path(folder) / MANIFEST).read_bytes()[:200]
+    except (OSError, ValueError):
+        return False
+
+
+# -- Formats: bytes in, records out; a DocumentLoadError says what follows the name of the file ----
+
+
+def _read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    text = _decoded(content)
+    suffix = PurePosixPath(source).suffix.lower().replace("markdown", "md")
+    record = _under_headings(text, source, _HEADINGS.get(suffix))
+    yield replace(record, first_line=text.count("\n", 0, record.start) + 1)
+
+
+def _under_headings(
+    text: str, source: str, pattern: re.Pattern[str] | None, title: str | None = None
+) -> Record:
+    """The text with its headings; the first is the title, and left out where it opens the text."""
+    matches = [] if pattern is None else [it for it in pattern.finditer(text) if it[1] or it[2]]
+    headings = [(it.start(), (it[1] or it[2]).strip()) for it in matches]
+    start = 0
+    is_title = headings and title in (None, headings[0][1])
+    if is_title and not text[: headings[0][0]].strip("=-~*#^ \n"):  # at most a line above it
+        start = len(text) - len(text[matches[0].end() :].lstrip())
+        start = start if start < len(text) else 0
+    if title is None and headings:
+        title = headings[0][1]
+    if title is None and pattern and (named := _FRONT_MATTER_TITLE.match(text)):
+        title = named[1]
+    inside = tuple((at - start, words) for at, words in headings if at >= start)
+    return Record(text=text[start:], source=source, title=title, start=start, headings=inside)
+
+
+def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it says of a file quotes it
+    reader = require("pypdf", package="pypdf", what="Reading PDF").PdfReader(BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise DocumentLoadError("it is encrypted: save it without a password.")
+    title = (reader.metadata and reader.metadata.title) or None
+    empty = []
+    for number, page in enumerate(reader.pages, start=1):
+        text = whole_characters(page.extract_text())
+        if text.strip():
+            yield Record(text=text, source=source, title=title, metadata={"page": number})
+        else:
+            empty.append(number)
+    if empty:
+        reason = f"pages {', '.join(map(str, empty))} hold no text (scanned?): run OCR on it."
+        yield Skipped(source=source, reason=reason)
+
+
+def _converted(converter: str) -> Callable[[bytes, str], Iterator[Record | Skipped]]:
+    """A reader by one converter of MarkItDown: no plugins, nothing fetched."""
+
+    def read(content: bytes, source: str) -> Iterator[Record | Skipped]:
+        what = f"Reading {PurePosixPath(source).suffix} files"
+        library = require("markitdown", package="markitdown", what=what, extra="files")
+        page = getattr(library.converters, converter)().convert(
+            BytesIO(content),
+            library.StreamInfo(extension=PurePosixPath(source).suffix.lower()),
+            style_map="p[style-name='Title'] => h1:fresh",  # of Word documents
+        )
+        title = " ".join((page.title or "").split()) or None
+        yield _under_headings(whole_characters(page.markdown), source, _HEADINGS[".md"], title)
+
+    return read
+
+
+def _read_sheets(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    library = require("openpyxl", package="openpyxl", what="Reading sheets", extra="files")
+    book = library.load_workbook(BytesIO(content), read_only=True, data_only=True)
+    for sheet in book.worksheets:
+        for record in _table(enumerate(sheet.values, start=1), source):
+            yield replace(record, title=f"{_name(source)}, {sheet.title}")
+
+
+def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    text = _decoded(content)
+    separators = "\t" if source.lower().endswith(".tsv") else ",;\t|"
+    try:
+        dialect: Any = csv.Sniffer().sniff(text[:8192], separators)
+    except csv.Error:  # one column, for example
+        dialect = csv.excel
+    rows = csv.reader(StringIO(text, newline=""), dialect)
+    yield from _table(((rows.line_num, row) for row in rows), source)
+
+
+def _table(rows: Iterable[tuple[int, Iterable[Any]]], source: str) -> Iterator[Record]:
+    """Tables of Markdown with a few rows each, all under the header, which is the first row."""
+    header, lines, first = "", [], 0
+    for number, cells in rows:
+        row = ["" if cell is None else " ".join(str(cell).split()) for cell in cells]
+        if not any(row):
+            continue
+        line = f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+        if not header:
+            header, first = f"{line}\n|{' --- |' * len(row)}", number
+            continue
+        if lines and len("\n".join(lines)) + len(line) > _TABLE_CHARACTERS:
+            yield _rows(header, lines, source, first)
+            lines = []
+        first = first if lines else number
+        lines.append(line)
+    if header:
+        yield _rows(header, lines, source, first)
+
+
+def _rows(header: str, lines: list[str], source: str, first: int) -> Record:
+    return Record(text="\n".join([header, *lines]), source=source, metadata={"line": first})
+
+
+def _read_json(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """Records of a list of objects with ``"text"``; other JSON is text."""
+    text = _decoded(content)
+    parsed = parse_json(text)
+    items = parsed if isinstance(parsed, list) else [parsed]
+    if not items or not all(isinstance(item, dict) and item.get("text") for item in items):
+        yield Record(text=text, source=source, first_line=1)
+        return
+    for number, item in enumerate(items, start=1):
+        yield _record(item, source, {} if item is parsed else {"item": number})
+
+
+def _read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    for number, line in enumerate(_decoded(content).split("\n"), start=1):
+        if line.strip():
+            try:
+                yield _record(parse_json(line), source, {"line": number})
+            except ValueError as error:
+                reason = f'{error}. Expected {{"text": "...", "title": "..."}}; correct the line.'
+                yield Skipped(source=f"{source}:{number}", reason=reason)
+
+
+def _record(fields: Any, source: str, place: Mapping[str, int]) -> Record:
+    if not isinstance(fields, dict):
+        raise ValueError(f"a line should be an object, got {type(fields).__name__}")
+    text, title, more = (fields.pop(name, None) for name in ("text", "title", "metadata"))
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f'"text" should be a text that is not empty, got {text!r:.100}')
+    if not isinstance(title, str | None):
+        raise ValueError(f'"title" should be a text, got {title!r:.100}')
+    fields |= more if isinstance(more, dict) else {}
+    metadata = {key: value for key, value in fields.items() if key not in _OWN_METADATA}
+    json.dumps(metadata, allow_nan=False)  # an index keeps it
+    return Record(text=text, source=source, title=title or None, metadata={**metadata, **place})
+
+
+READERS: Mapping[str, Callable[[bytes, str], Iterator[Record | Skipped]]] = {
+    **dict.fromkeys(["", ".txt", ".md", ".markdown", ".rst"], _read_text),
+    ".pdf": _read_pdf,
+    **dict.fromkeys([".html", ".htm", ".xhtml"], _converted("HtmlConverter")),
+    ".docx": _converted("DocxConverter"),
+    ".pptx": _converted("PptxConverter"),
+    ".epub": _converted("EpubConverter"),
+    ".xlsx": _read_sheets,
+    **dict.fromkeys([".csv", ".tsv"], _read_csv),
+    ".json": _read_json,
+    ".jsonl": _read_jsonl,
+}
+"""(content, source) -> records, by suffix in lower case."""
+
+_SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"
+
+
+def _decoded(content: bytes) -> str:
+    """Text with ``\\n`` line ends: UTF-8, UTF-16 with its mark, or an encoding that is detected."""
+    try:
+        marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = content.decode("utf-16" if marked else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        try:
+            from charset_normalizer import from_bytes
+
+            best = from_bytes(content).best()
+        except ImportError:
+            best = None
+        if best is None:
+            raise DocumentLoadError(
+                f"it is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8, "
+                "or remove it if it is no text."
+            ) from error
+        text = str(best)
+    if "\x00" in text:
+        raise DocumentLoadError("it is binary. Remove it, or give it the suffix of its format.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+# -- Files ---------------------------------------------------------------------------------------
+
+
+def _contents(root: Path, max_file_bytes: int) -> Iterator[tuple[str, bytes | Skipped]]:
+    """Every entry by its source: what it holds, or why it is left out."""
+    if max_file_bytes <= 0:
+        raise RetrievalConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
+    check_exists(root)
+    entries = _walk(root) if root.is_dir() else [(root, "")]
+    for path, reason in entries:
+        relative = path.name if path == root else path.relative_to(root).as_posix()
+        source = whole_characters(relative)  # names may hold bytes that are no text
+        reason = reason or _unread(path, max_file_bytes)
+        if reason:
+            yield source, Skipped(source=source, reason=reason)
+            continue
+        try:
+            yield source, path.read_bytes()
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror}). Check its permissions."
+            yield source, Skipped(source=source, reason=reason)
+
+
+def _walk(root: Path) -> list[tuple[Path, str]]:
+    """Files in order of their sources, and why an entry is left out by its name or kind."""
+    entries = []
+    for folder, names, files in os.walk(root):
+        for name in list(names):
+            path = Path(folder, name)
+            reason = ""
+            if name.startswith("."):
+                reason = "hidden folder; rename it to have it read."
+            elif path.is_symlink():
+                reason = "link to a folder; load its target by its own path."
+            elif is_index_folder(path):
+                reason = "a saved index, not documents."
+            if reason:
+                names.remove(name)
+                entries.append((path, reason))
+        for name in files:
+            path = Path(folder, name)
+            reason = "hidden file; rename it to have it read." if name.startswith(".") else ""
+            if path.is_symlink():
+                reason = "link; load its target by its own path."
+            entries.append((path, reason))
+    return sorted(entries, key=lambda entry: entry[0].as_posix())
+
+
+def _unread(path: Path, max_file_bytes: int) -> str:
+    """Why a file is not read, if so."""
+    if path.suffix.lower() not in READERS:
+        return f"{path.suffix!r} is not read. Read are {_SUFFIXES}."
+    if not path.is_file():  # opening a pipe would wait for ever
+        return "it is no regular file. Copy its content into one."
+    size = path.stat().st_size
+    if size > max_file_bytes:
+        return (
+            f"it has {size / 2**20:.0f} MiB, above the limit of {max_file_bytes / 2**20:.0f} MiB "
+            "for one file. Split it, or raise the limit: max_file_bytes (--max-file-mib)."
+        )
+    return "" if size else "it is empty (0 bytes). Fill it or remove it."
+
+
+def _digest(content: bytes | Skipped) -> str:
+    if isinstance(content, Skipped):
+        return content.reason
+    return hashlib.sha256(content).hexdigest()
+
+
+def _items(source: str, content: bytes | Skipped) -> Iterator[Record | Skipped]:
+    if isinstance(content, Skipped):
+        yield content
+        return
+    any_text = False
+    try:
+        for item in READERS[PurePosixPath(source).suffix.lower()](content, source):
+            if isinstance(item, Record) and not item.text.strip():
+                continue
+            any_text |= isinstance(item, Record)
+            yield _titled(item) if isinstance(item, Record) else item
+        if not any_text:
+            yield Skipped(source=source, reason="it holds no text. Fill it or remove it.")
+    except DocumentLoadError as error:
+        yield Skipped(source=source, reason=str(error))
+    except RagMiddleError:
+        raise
+    except Exception as error:  # of a library: a damaged file must not stop the others
+        reason = f"it cannot be read ({type(error).__name__}: {error!s:.200}). Save it anew."
+        yield Skipped(source=source, reason=reason)
+
+
+def _titled(record: Record) -> Record:
+    """The record under the name of its file where it has no title, so that it can be cited."""
+    if record.title:
+        return record
+    title = _name(record.source)
+    if "line" in record.metadata:
+        title += f", line {record.metadata['line']}"
+    return replace(record, title=title, titled_by_name=True)
+
+
+def _name(source: str) -> str:
+    stem = PurePosixPath(source).stem
+    return " ".join(stem.replace("_", " ").replace("-", " ").split()) or stem
+
+
+def _location(record: Record) -> str:
+    for unit in ("line", "page"):
+        if unit in record.metadata:
+            return f"{record.source}:{record.metadata[unit]}"
+    return record.source
+
+
+def _no_documents(root: Path, skipped: list[Skipped]) -> DocumentLoadError:
+    if root.is_file() and len(skipped) == 1:
+        return DocumentLoadError(f"{str(root)!r} cannot be loaded: {skipped[0].reason}")
+    shown = "".join(f"\n  {entry}" for entry in skipped[:5])
+    more = f"\n  and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    left_out = f" Left out:{shown}{more}" if skipped else " It is empty."
+    return DocumentLoadError(
+        f"There are no documents in {str(root)!r}. Put files with the suffixes {_SUFFIXES} "
+        f"there.{left_out}"
+    )
