@@ -99,8 +99,7 @@ class CountingEmbedder(HashingEmbedder):
 def test_retrieval_is_measured_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for needed in ("faiss",):
-        pytest.importorskip(needed)
+    pytest.importorskip("faiss")
     monkeypatch.syspath_prepend(str(FOLDER))
     towns = {"Lyon": "Rhône", "Nantes": "Loire", "Rome": "Tiber"}
     lines = [
@@ -118,7 +117,7 @@ def test_retrieval_is_measured_and_reported(
     monkeypatch.setattr("sys.argv", ["retrieval_recall.py", str(file), "--out", str(out)])
     script["main"]()
     written = json.loads((out / "retrieval_recall.json").read_text())
-    assert [row["recall"]["3"] for row in written["rows"]] == [1.0, 1.0, 1.0]
+    assert [row["recall"]["3"] for row in written["rows"]] == [1.0, 1.0]
     known = written["provenance"]
     assert (known["questions"], known["file"]) == (3, "towns.jsonl")
     assert str(tmp_path) not in json.dumps(known)

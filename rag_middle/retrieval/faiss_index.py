@@ -23,7 +23,7 @@ from rag_middle.errors import (
     RetrievalConfigError,
 )
 from rag_middle.extras import require
-from rag_middle.files import write_files
+from rag_middle.files import reason, write_files
 from rag_middle.plain_data import is_whole
 from rag_middle.retrieval.embedders import (
     Embedder,
@@ -243,9 +243,10 @@ class FaissIndex:
             for name in contents:
                 with suppress(OSError):
                     (path / name).unlink()
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise IndexWriteError(
-                f"The index cannot be saved in {str(folder)!r}: {error.__cause__ or error}. Free "
-                "space, correct the permissions, or choose another ",
+                f"The index cannot be saved in {str(folder)!r} ({reason(cause)}). Free space, "
+                "correct the permissions, or choose another ",
                 Argument("folder"),
                 " (XDG_CACHE_HOME moves the default one).",
             ) from error
@@ -276,9 +277,9 @@ class FaissIndex:
             if len(index) != index._vectors.ntotal:
                 raise ValueError(f"{len(index)} chunks and {index._vectors.ntotal} vectors")
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-            reason = str(error).strip().split("\n")[0]
+            why = " ".join(str(error).split())[:200]
             raise IndexFormatError(
-                f"The index {str(folder)!r} is damaged ({reason}). ", *_REBUILD
+                f"The index {str(folder)!r} is damaged ({why}). ", *_REBUILD
             ) from error
         return index
 

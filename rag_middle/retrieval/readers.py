@@ -409,14 +409,14 @@ def _items(source: str, content: bytes | Skipped) -> Iterator[Record | Skipped]:
     if isinstance(content, Skipped):
         yield content
         return
-    any_text = False
+    empty = True
     try:
         for item in READERS[PurePosixPath(source).suffix.lower()](content, source):
             if isinstance(item, Record) and not item.text.strip():
                 continue
-            any_text |= isinstance(item, Record)
+            empty = False
             yield _titled(item) if isinstance(item, Record) else item
-        if not any_text:
+        if empty:
             yield Skipped(source=source, reason="it holds no text. Fill it or remove it.")
     except DocumentLoadError as error:
         yield Skipped(source=source, reason=str(error))
