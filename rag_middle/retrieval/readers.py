@@ -238,7 +238,8 @@ def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
 
 def _table(rows: Iterable[tuple[int, Iterable[Any]]], source: str) -> Iterator[Record]:
     """Tables of Markdown with a few rows each, all under the header, which is the first row."""
-    header, lines, first = "", [], 0
+    header, first = "", 0
+    lines: list[str] = []
     for number, cells in rows:
         row = ["" if cell is None else " ".join(str(cell).split()) for cell in cells]
         if not any(row):
