@@ -326,19 +326,15 @@ class EndpointRefusedError(EndpointError):
 
     Attributes:
         status: of HTTP; None for an error within a stream.
-        filtered: a content filter refused the prompt, or ended a stream.
     """
 
-    def __init__(
-        self, *parts: str | Argument, status: int | None = None, filtered: bool = False
-    ) -> None:
+    def __init__(self, *parts: str | Argument, status: int | None = None) -> None:
         super().__init__(*parts)
         self.status = status
-        self.filtered = filtered
 
 
 class EndpointReplyError(EndpointError, ValueError):
-    """A reply that is not what the interface promises: damaged, cut, or too large."""
+    """A reply that is not what the interface promises: damaged, cut, or without an answer."""
 
 
 class WeightsNeededError(EndpointError, ValueError):

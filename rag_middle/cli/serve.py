@@ -230,7 +230,7 @@ def _announce(settings: ServerSettings, host: str) -> None:
         f"{settings.model_name}; methods: {', '.join(settings.methods)} (the first one where a "
         "request names none).",
     )
-    from rag_middle.endpoint.address import is_local
+    from rag_middle.endpoint.server import is_local
 
     if settings.api_key is None and not is_local(host):
         tell(
