@@ -35,7 +35,7 @@
     ├── CalibrationError                         a search cannot be made, or not continued
     │   ├── CalibrationConfigError (ValueError)  what to search for is wrong or cannot be had
     │   └── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
-    ├── WorkerError                              workers ended again and again
+    ├── WorkerError                              a worker process ended
     │   └── WorkerConfigError     (ValueError)   there are not the devices for them
     └── RetrievalError                           documents cannot be loaded, indexed or found
         ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
@@ -354,7 +354,7 @@ class CalibrationStateError(CalibrationError, ValueError):
 
 
 class WorkerError(RagMiddleError):
-    """Processes that share work ended again and again; what they had done is kept."""
+    """A process that shares work ended; what was done is kept."""
 
 
 class WorkerConfigError(WorkerError, ValueError):

@@ -23,7 +23,6 @@ __all__ = [
     "ProfileWarning",
     "ReadingWarning",
     "UnreadMarkersWarning",
-    "WorkersWarning",
     "called_from",
     "caller",
     "pass_over",
@@ -63,10 +62,6 @@ class ReadingWarning(WordedException, UserWarning):
 
 class UnreadMarkersWarning(WordedException, UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
-
-
-class WorkersWarning(WordedException, UserWarning):
-    """Workers were asked for and have not started."""
 
 
 def pass_over(*packages: str) -> None:
