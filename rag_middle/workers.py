@@ -10,9 +10,10 @@ import signal
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -98,18 +99,27 @@ class Processes(Workers[Task, Result]):
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         try:
-            futures = [self._pool.submit(_do_in_worker, *task) for task in enumerate(tasks)]
-            for future in as_completed(futures):
-                yield future.result()
+            # None waits in the pool, which would do it before it ends.
+            waiting = iter(enumerate(tasks))
+            running = {self._submit(task) for task in islice(waiting, self.count)}
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                running |= {self._submit(task) for task in islice(waiting, len(done))}
+                for future in done:
+                    yield future.result()
         except BrokenProcessPool as error:
             raise WorkerError(
                 f"A worker process ended ({error}). Memory is the usual reason: use fewer workers. "
                 "What was done is kept: the same command continues from there."
             ) from error
 
+    def _submit(self, task: tuple[int, Task]) -> Future[tuple[int, Result]]:
+        future: Future[tuple[int, Result]] = self._pool.submit(_do_in_worker, *task)
+        return future
+
     def close(self) -> None:
-        """End the processes."""
-        self._pool.shutdown(kill_workers=True)
+        """End the processes, once they have done what they are at."""
+        self._pool.shutdown()
         self._taken.cleanup()
 
 
