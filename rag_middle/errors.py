@@ -35,7 +35,7 @@
     ├── CalibrationError                         a search cannot be made, or not continued
     │   ├── CalibrationConfigError (ValueError)  what to search for is wrong or cannot be had
     │   └── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
-    ├── WorkerError                              workers ended again and again
+    ├── WorkerError                              a worker process ended
     │   └── WorkerConfigError     (ValueError)   there are not the devices for them
     └── RetrievalError                           documents cannot be loaded, indexed or found
         ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
@@ -324,19 +324,15 @@ class EndpointRefusedError(EndpointError):
 
     Attributes:
         status: of HTTP; None for an error within a stream.
-        filtered: a content filter refused the prompt, or ended a stream.
     """
 
-    def __init__(
-        self, *parts: str | Argument, status: int | None = None, filtered: bool = False
-    ) -> None:
+    def __init__(self, *parts: str | Argument, status: int | None = None) -> None:
         super().__init__(*parts)
         self.status = status
-        self.filtered = filtered
 
 
 class EndpointReplyError(EndpointError, ValueError):
-    """A reply that is not what the interface promises: damaged, cut, or too large."""
+    """A reply that is not what the interface promises: damaged, cut, or without an answer."""
 
 
 class WeightsNeededError(EndpointError, ValueError):
@@ -356,7 +352,7 @@ class CalibrationStateError(CalibrationError, ValueError):
 
 
 class WorkerError(RagMiddleError):
-    """Processes that share work ended again and again; what they had done is kept."""
+    """A process that shares work ended; what was done is kept."""
 
 
 class WorkerConfigError(WorkerError, ValueError):

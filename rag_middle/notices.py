@@ -22,7 +22,6 @@ __all__ = [
     "NumberedDocumentsWarning",
     "ProfileWarning",
     "UnreadMarkersWarning",
-    "WorkersWarning",
     "called_from",
     "caller",
     "pass_over",
@@ -58,10 +57,6 @@ class ProfileWarning(WordedException, UserWarning):
 
 class UnreadMarkersWarning(WordedException, UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
-
-
-class WorkersWarning(WordedException, UserWarning):
-    """Workers were asked for and have not started."""
 
 
 def pass_over(*packages: str) -> None:

@@ -33,7 +33,6 @@ def parse_json(
     text: str | bytes,
     *,
     repeated_keys: bool = False,
-    replaces_halves: bool = False,
     **options: Any,
 ) -> Any:
     """What a JSON text says.
@@ -42,7 +41,6 @@ def parse_json(
         text: bytes are UTF-8.
         repeated_keys: take the last value of a key that an object has more than once, as most
             programs do: for what other programs and models write.
-        replaces_halves: read half of a surrogate pair as U+FFFD.
         options: of `json.loads`.
 
     Raises:
@@ -55,8 +53,6 @@ def parse_json(
     try:
         content = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"), **options)
         if "\\u" in str(text):  # only escapes can say half a pair
-            if replaces_halves:
-                return map_strings(content, whole_characters)
             json.dumps(content, ensure_ascii=False, default=str).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -110,7 +110,7 @@ def calibrate(
         EvaluationConfigError: examples that do not fit the context window.
         CalibrationStateError: `state` is damaged, belongs to another search, or is in use.
         UnsupportedArchitectureError: the model cannot take the method.
-        WorkerError: workers ended again and again.
+        WorkerError: a worker process ended.
     """
     if isinstance(search, str):
         search = make_search(search)

@@ -50,6 +50,7 @@ __all__ = ["serve"]
 _SERVER_PANEL = Panel("Server")
 _LIMITS_PANEL = Panel("Limits")
 _GRACE_SECONDS = 5  # for answers that say that the server is shutting down
+_HEAD_BYTES = 2**16
 _DEFAULTS = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
@@ -149,7 +150,6 @@ def serve(
 
     from rag_middle.serving import create_app, named_methods
     from rag_middle.serving.batching import run_in_thread
-    from rag_middle.serving.connections import timed_protocol
 
     def prepare() -> FastAPI:
         loaded = load(model, method=default[1], method_options=method_options, **loading)
@@ -174,7 +174,8 @@ def serve(
             app,
             host=host,
             port=port,
-            http=timed_protocol(limits["client_timeout"]),
+            http="h11",  # the only one with a limit for the head of a request
+            h11_max_incomplete_event_size=_HEAD_BYTES,
             limit_concurrency=max_connections,
             timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
             server_header=False,
@@ -230,7 +231,7 @@ def _announce(settings: ServerSettings, host: str) -> None:
         f"{settings.model_name}; methods: {', '.join(settings.methods)} (the first one where a "
         "request names none).",
     )
-    from rag_middle.endpoint.address import is_local
+    from rag_middle.endpoint.server import is_local
 
     if settings.api_key is None and not is_local(host):
         tell(

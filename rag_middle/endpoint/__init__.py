@@ -5,13 +5,12 @@
     model = EndpointModel("http://localhost:8000/v1", "Qwen/Qwen2.5-7B-Instruct")
     print(diagnose(model, task_for_file("questions.jsonl"), ["permutation"]).shape.name)
 
-Evaluation and answering take it wherever they need answers only. ``address``: where, and the key.
-``client``: JSON over HTTP. ``wire``: requests and replies. ``server``: asking for them. ``around``:
-methods without weights.
+Evaluation and answering take it wherever they need answers only. ``server``: the address, the key
+and what `openai` says. ``requests``: what is sent. ``arrangements``: methods without weights.
 """
 
-from rag_middle.endpoint.address import KEY_VARIABLE
 from rag_middle.endpoint.model import EndpointModel, Workload
+from rag_middle.endpoint.server import KEY_VARIABLE
 from rag_middle.notices import EndpointWarning
 from rag_middle.options import SendDocuments
 

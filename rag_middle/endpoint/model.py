@@ -6,26 +6,22 @@ import platform
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Unpack, get_args
 
 import rag_middle
 from rag_middle.documents import ContextPrompt, parse
-from rag_middle.endpoint.address import Address, api_key
-from rag_middle.endpoint.around import arrangements, check_acts_around, stand_in
-from rag_middle.endpoint.client import Client
-from rag_middle.endpoint.server import MAX_FACT_LENGTH, Server
-from rag_middle.endpoint.wire import (
-    Reply,
-    as_read,
+from rag_middle.endpoint.arrangements import arrangements, check_acts_around, stand_in
+from rag_middle.endpoint.requests import (
+    check_options,
     check_sending,
     check_served,
     request_body,
-    resource,
 )
+from rag_middle.endpoint.server import Reply, Server
 from rag_middle.errors import (
     EndpointConfigError,
     MethodConfigError,
@@ -46,15 +42,12 @@ from rag_middle.generation import (
 from rag_middle.generation.effect import acts_on, check_documents
 from rag_middle.generation.identity import warn_of_number
 from rag_middle.methods import Method, NoMethod, method_name, resolve_method
-from rag_middle.notices import EndpointWarning, called_from, caller, warn_caller
+from rag_middle.notices import EndpointWarning, warn_caller
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
-from rag_middle.plain_data import check_whole, is_finite_number, is_whole
+from rag_middle.plain_data import check_whole
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.wording import Argument
 
-__all__ = ["EndpointModel", "Workload"]
-
-_SERVED_NAME = re.compile(r"[\w .:/=+-]{1,100}")
 #: How chat templates of today spell control tokens.
 _CONTROL_TOKEN = re.compile(
     r"<\|[\w ]{1,40}\|>|<｜[^<>｜]{1,40}｜>"
@@ -86,11 +79,9 @@ class _Question:
 
     method: Method
     served_method: str | None  # that the server is asked to apply
-    orders: tuple[tuple[int, ...], ...]  # of the documents, one per request
     prompts: tuple[ContextPrompt, ...]  # one per request
     options: GenerationOptions
     seed: int | None
-    path: str
     document_ids: tuple[str | None, ...]
     applied: bool
 
@@ -103,13 +94,14 @@ class EndpointModel:
     be sent as documents, and it applies any method that it allows.
 
     An answer that the server's content filter withheld, or cut, is no error: its `finish_reason` is
-    ``content_filter``, and its text what came, mostly none. Such answers have no vote.
+    ``content_filter``, and its text what came, mostly none. Such answers have no vote. `openai`
+    (the extra ``endpoint``) sends the requests.
 
     Prompts are strings with document markers, or `ContextPrompt`. They go out as the text that the
     unmodified model reads, in one user message, or with ``template="raw"`` as a prompt for plain
     completion. The server turns that text into tokens: most read control tokens in it, so that
     nothing keeps documents from writing them. Behind `rag-middle serve` they stay text.
-    Any number of threads may call, and processes that are forked.
+    Any number of threads may call.
 
     Args:
         endpoint: address of the interface, such as ``"http://localhost:8000/v1"``.
@@ -124,7 +116,7 @@ class EndpointModel:
             beside the messages or as blocks behind instructions. The last two are for
             `rag-middle serve`, whose replies must say that it read them, and name the method in
             each request. ``"auto"``: ``"field"`` there, ``"text"`` elsewhere.
-        timeout: seconds that a request may take.
+        timeout: seconds until the server answers, or sends the next piece of a stream.
         retries: of a request after failures that may pass, with growing pauses between them.
         extra_body: more fields of each request, such as ``{"reasoning_effort": "low"}``; None
             leaves out one that is sent otherwise (``{"temperature": None}``).
@@ -133,6 +125,7 @@ class EndpointModel:
         EndpointConfigError: an invalid address, key or option.
         EndpointUnreachableError: no connection, or no answer in time.
         EndpointRefusedError: the server refuses the key, or the request.
+        MissingExtraError: `openai` is not installed.
         WeightsNeededError: the method needs the weights.
     """
 
@@ -154,22 +147,11 @@ class EndpointModel:
                 Argument("send_documents"),
                 f" must be one of {', '.join(get_args(SendDocuments))}, got {send_documents!r}.",
             )
-        if not is_finite_number(timeout) or timeout <= 0:
-            raise EndpointConfigError(
-                Argument("timeout"), f" must be seconds above 0, got {timeout!r}."
-            )
-        if not is_whole(retries, 0):
-            raise EndpointConfigError(
-                Argument("retries"), f" must be a whole number from 0 on, got {retries!r}."
-            )
         self._extra = dict(extra_body or {})
         check_sending(send_documents, self._extra)
-        self.address = Address.of(endpoint)
-        key = api_key(api_key_env, self.address)
-        self._server = Server(Client(self.address, key, timeout=timeout, retries=retries))
-        with self._server.errors_without_key():
-            listed = self._server.models()
-            self.name = _chosen_name(model, listed, self.address.url)
+        self._server = Server(endpoint, api_key_env, timeout=timeout, retries=retries)
+        listed = self._server.models()
+        self.name = _chosen_name(model, listed, self._server.url)
         self._facts = listed.get(self.name, {})
         if send_documents == "auto":
             send_documents = "text" if self._offered is None else "field"
@@ -187,8 +169,7 @@ class EndpointModel:
     @property
     def context_window(self) -> int | None:
         """Tokens that prompt and answer may have together, where the server says so (vLLM)."""
-        window = self._facts.get("max_model_len")
-        return window if is_whole(window, 1) else None
+        return self._facts.get("max_model_len")
 
     @property
     def offered_methods(self) -> tuple[str, ...]:
@@ -210,17 +191,14 @@ class EndpointModel:
     @property
     def _offered(self) -> tuple[str, ...] | None:
         """What one of our servers says that requests may name; None: it is another server."""
-        said = self._facts.get("rag_middle")
-        if self._facts.get("owned_by") != "rag-middle" or not isinstance(said, Mapping):
-            return None
-        methods = said.get("methods")
-        return tuple(filter(_served_name, methods)) if isinstance(methods, list) else None
+        said = self._facts.get("rag_middle") or {}
+        ours = self._facts.get("owned_by") == "rag-middle" and "methods" in said
+        return tuple(said["methods"]) if ours else None
 
     @property
     def served_under(self) -> str | None:
         """The method that the server says it uses where a request names none."""
-        said = self._facts.get("rag_middle")
-        return _served_name(said.get("default_method")) if isinstance(said, Mapping) else None
+        return (self._facts.get("rag_middle") or {}).get("default_method")
 
     def identity(self) -> dict[str, Any]:
         """What tells this model from others: its name, the address, what the server says of it.
@@ -233,7 +211,7 @@ class EndpointModel:
             name += f" under {self.served_under}"
         return {
             "name": name,
-            "endpoint": self.address.url,
+            "endpoint": self._server.url,
             "server": self._facts,
             "send_documents": self._send_documents,
             "extra_body": self._extra,
@@ -244,7 +222,7 @@ class EndpointModel:
         return {
             "rag-middle": rag_middle.__version__,
             "python": platform.python_version(),
-            "device": self.address.url,
+            "device": self._server.url,
         }
 
     def checked_method(
@@ -273,7 +251,7 @@ class EndpointModel:
             return None
         if self._offered is not None and name not in self._offered:
             raise WeightsNeededError(
-                f"{self.address.url} offers {', '.join(self._offered)}, and not {name}: start it "
+                f"{self._server.url} offers {', '.join(self._offered)}, and not {name}: start it "
                 f"with `--allow-method {name}`, or measure what it serves, with ",
                 Argument("send_documents", "text"),
                 ".",
@@ -308,8 +286,7 @@ class EndpointModel:
 
         Warns:
             EndpointWarning: the server counts fewer tokens than the prompt has words, so it has
-                cut it; or the prompt holds what the server may read as control tokens; or it reads
-                another prompt of documents that travel by themselves.
+                cut it; or the prompt holds what the server may read as control tokens.
         """
         return self.batch([prompt], method=method, method_options=method_options, **options)[0]
 
@@ -357,42 +334,31 @@ class EndpointModel:
         the error is raised.
         """
         check_whole("max_batch_size", max_batch_size, least=1)
-        place = caller()
         questions = self._questions(prompts, method, method_options, options)
-        waiting = iter(enumerate(questions))
-        taking, stopped = threading.Lock(), threading.Event()
-        done: SimpleQueue[tuple[int, Generation | BaseException] | None] = SimpleQueue()
+        stopped = threading.Event()
 
-        def work() -> None:
-            while not stopped.is_set():
-                with taking:
-                    index, question = next(waiting, (-1, None))
-                if question is None:
-                    break
-                try:
-                    with called_from(place):
-                        done.put((index, self._answer(question, stopped)))
-                except BaseException as error:
-                    stopped.set()
-                    done.put((index, error))
-            done.put(None)
+        def ask(question: _Question) -> Generation | None:
+            if stopped.is_set():
+                return None
+            try:
+                return self._answer(question, stopped)
+            except BaseException:
+                stopped.set()
+                raise
 
-        # Daemons: after Ctrl-C, Python must not wait for answers that nobody reads.
-        count = min(max_batch_size, len(questions))
-        for _ in range(count):
-            threading.Thread(target=work, name="rag-middle-endpoint", daemon=True).start()
+        pool = ThreadPoolExecutor(max_batch_size, "rag-middle-endpoint")
+        asked = {pool.submit(ask, question): at for at, question in enumerate(questions)}
         failure: BaseException | None = None
         try:
-            while count:
-                result = done.get()
-                if result is None:
-                    count -= 1
-                elif isinstance(result[1], Generation):
-                    yield result[0], result[1]
-                else:
-                    failure = failure or result[1]
+            for future in as_completed(asked):
+                if future.exception() is not None:
+                    failure = failure or future.exception()
+                elif generation := future.result():
+                    self._warn_of_cut(questions[asked[future]], generation)
+                    yield asked[future], generation
         finally:
             stopped.set()
+            pool.shutdown(wait=False)
         if failure is not None:
             raise failure
 
@@ -407,7 +373,7 @@ class EndpointModel:
         """Generate text for one prompt, piece by piece; in one piece where answers are voted on.
 
         Arguments and errors are those of `generate`; those of the server are raised while the
-        pieces are read.
+        pieces are read. A stream that is closed ends with the next piece.
         """
         [question] = self._questions([prompt], method, method_options, options)
 
@@ -415,6 +381,7 @@ class EndpointModel:
             generation = self._answer(question, stopped, emit)
             if len(question.prompts) > 1:
                 emit(generation.text)
+            self._warn_of_cut(question, generation)
             return generation
 
         return GenerationStream(work, document_ids=question.document_ids)
@@ -444,7 +411,7 @@ class EndpointModel:
         options: GenerationKwargs,
     ) -> list[_Question]:
         settings = checked_options(options, allowed=GenerationKwargs)
-        path = resource(settings)
+        check_options(settings)
         chosen, as_served = self.method, self._as_served
         if method is not None or method_options:
             chosen = self.checked_method("none" if method is None else method, method_options)
@@ -452,28 +419,25 @@ class EndpointModel:
         served_method = None if as_served else self._served_method(chosen)
         around = _applied_here(chosen, served_method)
         questions = []
+        contexts = [around.rewrite(_as_prompt(prompt)) for prompt in prompts]
         seeds = settings.seeds(len(prompts))
-        contexts = (around.rewrite(_as_prompt(prompt)) for prompt in prompts)
         for example, (prompt, seed) in enumerate(zip(contexts, seeds, strict=True)):
             layout = stand_in(prompt).layout
             self._warn_of_control_tokens(prompt)
-            self._warn_of_layout(prompt, settings)
             check_documents(chosen, layout, settings, example, prompt=prompt)
             warn_of_number(around, len(prompt.documents))
-            orders = arrangements(prompt, around)
+            ordered = tuple(
+                prompt.with_documents(prompt.documents[index] for index in order)
+                for order in arrangements(prompt, around)
+            )
             questions.append(
                 _Question(
                     method=chosen,
                     served_method=served_method,
-                    orders=orders,
-                    prompts=tuple(
-                        prompt.with_documents(prompt.documents[index] for index in order)
-                        for order in orders
-                    ),
+                    prompts=ordered,
                     options=settings,
                     seed=seed,
-                    path=path,
-                    document_ids=tuple(prompt.documents[index].id for index in orders[0]),
+                    document_ids=tuple(document.id for document in ordered[0].documents),
                     applied=acts_on(chosen, layout),
                 )
             )
@@ -491,27 +455,15 @@ class EndpointModel:
                 )
             )
 
-    def _warn_of_layout(self, prompt: ContextPrompt, options: GenerationOptions) -> None:
-        """Say that documents which travel by themselves make another prompt of this one."""
-        if self._send_documents != "field" or not prompt.documents:
-            return
-        if as_read(prompt, options).text != prompt.text:
-            warn_caller(
-                EndpointWarning(
-                    "The server reads another prompt than the one here: documents that travel by "
-                    "themselves have one blank line around them, and stand first with "
-                    "template='raw'. Send them within the text, with send_documents='marked' "
-                    "(--send-documents marked) and a key that it shares, for this very prompt."
-                )
-            )
-
-    def _warn_of_cut(self, prompt: ContextPrompt, reply: Reply) -> None:
+    def _warn_of_cut(self, question: _Question, generation: Generation) -> None:
         """Say that the server counts fewer tokens than the prompt has words."""
-        words, counted = len(prompt.text.split()), reply.usage.prompt_tokens
-        if self._send_documents == "text" and 0 < counted < words:
+        if self._send_documents != "text" or len(question.prompts) > 1:
+            return
+        words, counted = len(question.prompts[0].text.split()), generation.usage.prompt_tokens
+        if 0 < counted < words:
             warn_caller(
                 EndpointWarning(
-                    f"{self.address.url} read {counted:,} tokens of a prompt of {words:,} words: "
+                    f"{self._server.url} read {counted:,} tokens of a prompt of {words:,} words: "
                     "it has cut it without an error, as Ollama does beyond its context length. "
                     "Raise that (num_ctx, OLLAMA_CONTEXT_LENGTH), or send fewer documents. Answers "
                     "to cut prompts say nothing of positions. (A server that leaves out what it "
@@ -524,15 +476,6 @@ class EndpointModel:
         question: _Question,
         stopped: threading.Event,
         emit: Callable[[str], None] | None = None,
-    ) -> Generation:
-        with self._server.errors_without_key():
-            return self._chosen_answer(question, stopped, emit)
-
-    def _chosen_answer(
-        self,
-        question: _Question,
-        stopped: threading.Event,
-        emit: Callable[[str], None] | None,
     ) -> Generation:
         """One answer: of its only request, or of the one that the method chooses."""
         start = perf_counter()
@@ -555,49 +498,37 @@ class EndpointModel:
                 method=question.served_method,
                 extra=self._extra,
             )
-            reply = self._server.answer(
-                question.path, body, stopped, emit_piece if streamed else None
-            )
+            reply = self._server.answer(body, stopped, emit_piece if streamed else None)
             # What a filter in front of the server withheld says nothing of documents.
-            nothing = reply.finish_reason == "content_filter" and not reply.text
-            if reply.finish_reason != "cancelled" and not nothing:
+            withheld = reply.finish_reason == "content_filter" and not reply.text
+            if reply.finish_reason != "cancelled" and not withheld:
                 check_served(
                     reply,
                     len(prompt.documents),
-                    self.address.url,
+                    self._server.url,
                     sent=self._send_documents,
                     method=question.served_method,
                 )
-            self._warn_of_cut(prompt, reply)
             replies.append(reply)
             if emit is not None and stopped.is_set():
                 break  # a closed stream is what came until then
         seconds = perf_counter() - start
         prefill = first[0] if first else seconds
-        said = [answer_after_thinking(reply.text) for reply in replies]
-        # Withheld answers and those cut within thinking have no vote, unless all are.
-        voters = [
-            index
-            for index, reply in enumerate(replies)
-            if reply.finish_reason != "content_filter" and said[index] is not None
-        ]
-        voters = voters or list(range(len(replies)))
-        chosen = voters[0]
-        if len(voters) > 1:
-            chosen = voters[question.method.vote([said[index] or "" for index in voters])]
-        served = replies[chosen].served or {}
+        chosen = _voted(question.method, replies)
+        served = chosen.served or {}
+        order = served.get("document_order") or range(len(question.document_ids))
         name = method_name(question.method)
         applied = question.applied
         if method_name(_applied_here(question.method, question.served_method)) == "none":
             # The server may have a method that it uses where none is named.
             if name == "none":
-                name = _served_name(served.get("method")) or self.served_under or name
+                name = served.get("method") or self.served_under or name
             applied |= name != method_name(question.method)
             applied &= served.get("applied") is not False
         return Generation(
-            text=replies[chosen].text,
+            text=chosen.text,
             token_ids=(),
-            finish_reason=replies[chosen].finish_reason,
+            finish_reason=chosen.finish_reason or "stop",
             stop=None,
             usage=Usage(
                 prompt_tokens=sum(reply.usage.prompt_tokens for reply in replies),
@@ -607,10 +538,23 @@ class EndpointModel:
             method=name,
             applied=applied,
             documents=len(question.document_ids),
-            document_ids=_in_order_read(question.document_ids, served.get("document_order")),
+            document_ids=tuple(question.document_ids[index] for index in order),
             dropped_documents=(),
             seed=question.seed,
         )
+
+
+def _voted(method: Method, replies: Sequence[Reply]) -> Reply:
+    """The reply that a method chooses; withheld and unfinished ones vote only if all are such."""
+    texts = [answer_after_thinking(reply.text) for reply in replies]
+    voters = [
+        (reply, text)
+        for reply, text in zip(replies, texts, strict=True)
+        if reply.finish_reason != "content_filter" and text is not None
+    ]
+    if len(voters) < 2:
+        return voters[0][0] if voters else replies[0]
+    return voters[method.vote([text for _, text in voters])][0]
 
 
 def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
@@ -618,34 +562,15 @@ def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
         return name
     if len(listed) == 1:
         return next(iter(listed))
-    names = "It does not list any."
-    if listed:
-        names = f"It has {', '.join(map(repr, sorted(listed)[:20]))[:MAX_FACT_LENGTH]}."
+    names = f"has {', '.join(map(repr, sorted(listed)[:20]))}" if listed else "does not list any"
     raise EndpointConfigError(
-        "Name the model that ", url, " shall use with ", Argument("model"), f". {names}"
+        "Name the model that ", url, " shall use with ", Argument("model"), f". It {names}."
     )
 
 
 def _applied_here(method: Method, served_method: str | None) -> Method:
     """The method as far as it is not the server that applies it."""
     return method if served_method in (None, "none") else NoMethod()
-
-
-def _in_order_read(ids: tuple[str | None, ...], order: object) -> tuple[str | None, ...]:
-    """Ids of documents as the server says it read them; as they were sent where it does not say.
-
-    Args:
-        ids: in the order in which the documents were sent.
-        order: 0-based indices of them, from a reply: nothing that can be relied on.
-    """
-    if not isinstance(order, list) or not all(is_whole(index, 0) for index in order):
-        return ids
-    return tuple(ids[index] for index in order) if {*order} == {*range(len(ids))} else ids
-
-
-def _served_name(said: object) -> str | None:
-    """The name of a method, from a server's reply."""
-    return said if isinstance(said, str) and _SERVED_NAME.fullmatch(said) else None
 
 
 def _name_alone(method: Method) -> str:

@@ -1,41 +1,117 @@
-"""An OpenAI-compatible server: the models that it lists, and its answers, streamed or whole."""
+"""An OpenAI-compatible server: its address and key, its models, its answers (`openai` asks)."""
 
 from __future__ import annotations
 
-import json
+import os
+import re
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
-from rag_middle.endpoint.client import Client
-from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, broken_off, read_reply, withheld
-from rag_middle.errors import EndpointRefusedError
-from rag_middle.plain_data import levels_of
+from rag_middle.errors import (
+    EndpointConfigError,
+    EndpointRefusedError,
+    EndpointReplyError,
+    EndpointUnreachableError,
+)
+from rag_middle.extras import require
+from rag_middle.generation import FinishReason, Usage
+from rag_middle.wording import Argument, shortened
 
-__all__ = ["MAX_FACT_LENGTH", "Server"]
+KEY_VARIABLE = "OPENAI_API_KEY"
 
-MAX_FACT_LENGTH = 1000
-"""Characters of what a server says about its models, as far as it is kept or shown."""
-
-_MAX_FACT_LEVELS = 10
+_CONNECT_SECONDS = 10.0
+_CHECK_ADDRESS = (
+    "Is ",
+    Argument("endpoint"),
+    " the address of an OpenAI-compatible server, with its path (/v1)?",
+)
+_TOO_LONG = re.compile(r"context.?(length|window)|too (long|many tokens)|max_model_len", re.I)
 #: When vLLM was asked, an id that it draws each time, and whether llama.cpp has loaded the model.
-_PASSING = ("created", "permission", "status")
-_LIMIT = "max_tokens"
-_NEWER_LIMIT = "max_completion_tokens"  # of OpenAI's newer models, which refuse the other
+_PASSING_FACTS = ("created", "permission", "status")
+_NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
+_NEWER_LIMIT = "max_completion_tokens"  # of OpenAI's newer models, which refuse max_tokens
+
+
+@dataclass(slots=True)
+class Reply:
+    """What a server answers to one request, as far as it has come.
+
+    Attributes:
+        text: that the model wrote.
+        finish_reason: why it ended; None while it has not.
+        usage: token counts, 0 where the server tells none.
+        served: what `rag-middle serve` says of the method and the documents.
+        thought: it has sent thinking beside the text.
+    """
+
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    usage: Usage = _NO_USAGE
+    served: Mapping[str, Any] | None = None
+    thought: bool = False
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """Add an event of a stream, or a whole reply, and return its text."""
+        choice = (event.get("choices") or [{}])[0]
+        message = choice.get("message") or choice.get("delta") or choice
+        piece = message.get("content", message.get("text")) or ""
+        if not isinstance(piece, str):  # Mistral's has parts, some of them thinking
+            self.thought = True
+            piece = "".join(part["text"] for part in piece if part.get("type") == "text")
+        self.text += piece
+        self.thought |= bool(message.get("reasoning_content") or message.get("reasoning"))
+        if said := choice.get("finish_reason"):
+            self.finish_reason = said if said in ("length", "content_filter") else "stop"
+        if message.get("refusal"):
+            self.finish_reason = "content_filter"
+        if usage := event.get("usage"):
+            self.usage = Usage(
+                prompt_tokens=usage.get("prompt_tokens") or 0,
+                completion_tokens=usage.get("completion_tokens") or 0,
+            )
+        self.served = event.get("rag_middle") or self.served
+        return piece
 
 
 class Server:
-    """Asks one server, from any number of threads."""
+    """Asks one server, from any number of threads.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._limit_field = _LIMIT
+    Args:
+        endpoint: its address.
+        api_key_env: see `api_key`.
+        timeout: seconds until it answers, or sends the next piece.
+        retries: after failures that may pass.
 
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return self._client.address.url
+    Raises:
+        EndpointConfigError: the address or the key makes no sense.
+        MissingExtraError: `openai` is not installed.
+    """
+
+    def __init__(
+        self, endpoint: str, api_key_env: str | None, *, timeout: float, retries: int
+    ) -> None:
+        self.url = checked_url(endpoint)
+        self._openai = require("openai", package="openai", what="--endpoint", extra="endpoint")
+        self._timeout = timeout
+        self._limit = "max_tokens"
+        parts = urlsplit(self.url)
+        local = is_local(parts.hostname or "")
+        self._key = api_key(api_key_env, may_send=local or parts.scheme == "https")
+        self._client = self._openai.OpenAI(
+            base_url=self.url,
+            api_key=self._key or "none",
+            timeout=self._openai.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
+            max_retries=retries,
+            http_client=self._openai.DefaultHttpxClient(trust_env=not local),  # no proxy here
+        )
+        weakref.finalize(self, self._client.close)
+        self._headers = {} if self._key else {"Authorization": self._openai.Omit()}
 
     def models(self) -> dict[str, dict[str, Any]]:
         """What it says of its models, by name; nothing where it has no list of them.
@@ -43,31 +119,23 @@ class Server:
         Raises:
             EndpointError: it cannot be reached, refuses, or replies with something else.
         """
+        # Not tried again: a wrong address is told at once.
+        client = self._client.with_options(max_retries=0)
         try:
-            reply = self._client.get("/models")
+            with self._errors():
+                reply = client.models.with_raw_response.list(extra_headers=self._headers)
+                entries = reply.http_response.json().get("data") or []
         except EndpointRefusedError as error:
             if error.status in (404, 405, 501):
                 return {}
             raise
-        entries = reply.get("data")
-        listed: dict[str, dict[str, Any]] = {}
-        for entry in entries if isinstance(entries, list) else []:
-            if isinstance(entry, Mapping) and isinstance(entry.get("id"), str):
-                listed[entry["id"]] = {
-                    name: value
-                    for name, value in entry.items()
-                    if name not in _PASSING and _can_be_kept([name, value])
-                }
-        facts = self._client.without_parts_of_key([*listed.values()])
-        return dict(zip(listed, facts, strict=True))
-
-    def errors_without_key(self) -> AbstractContextManager[None]:
-        """Errors raised within say no key of this server, see `Client.errors_without_key`."""
-        return self._client.errors_without_key()
+        return {
+            entry["id"]: {name: entry[name] for name in entry if name not in _PASSING_FACTS}
+            for entry in entries
+        }
 
     def answer(
         self,
-        path: str,
         body: Mapping[str, Any],
         stopped: threading.Event,
         emit: Callable[[str], None] | None = None,
@@ -75,66 +143,191 @@ class Server:
         """The answer to a request; one that the server's content filter withheld is empty.
 
         Args:
-            path: of the resource, from `wire.resource`.
-            body: from `wire.request_body`; its limit of new tokens goes under the name that the
-                server takes.
-            stopped: when set, the answer ends, or no further attempt is made.
+            body: with ``messages``, or with ``prompt`` for plain completion.
+            stopped: when set, a streamed answer ends.
             emit: called with each piece of text of a streamed answer; None for a whole one.
 
         Raises:
             EndpointError: it cannot be reached, refuses, or replies with something else.
         """
-        if emit is not None:
-            body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        reply = Reply()
         try:
-            return self._answer(path, self._with_limit(body), stopped, emit)
+            with self._errors():
+                self._answer(body, reply, stopped, emit)
         except EndpointRefusedError as error:
-            if path != CHAT or error.status != 400 or self._limit_field == _NEWER_LIMIT:
+            cause = error.__cause__
+            if getattr(cause, "code", None) == "content_filter":
+                reply.finish_reason = "content_filter"
+            elif _NEWER_LIMIT in str(cause) and self._limit != _NEWER_LIMIT:
+                self._limit = _NEWER_LIMIT
+                return self.answer(body, stopped, emit)
+            else:
                 raise
-            if _NEWER_LIMIT not in str(error):
-                raise
-            self._limit_field = _NEWER_LIMIT
-        return self._answer(path, self._with_limit(body), stopped, emit)
+        if reply.finish_reason == "length" and reply.thought and not reply.text:
+            raise EndpointReplyError(
+                f"The model at {self.url} has spent its tokens on thinking. Allow more with ",
+                Argument("max_new_tokens"),
+                ", or turn thinking off on the server.",
+            )
+        return reply
 
     def _answer(
         self,
-        path: str,
         body: Mapping[str, Any],
+        reply: Reply,
         stopped: threading.Event,
         emit: Callable[[str], None] | None,
-    ) -> Reply:
+    ) -> None:
+        fields = {self._limit if name == "max_tokens" else name: body[name] for name in body}
+        kind = self._client.chat.completions if "messages" in body else self._client.completions
+        text = {name: fields.pop(name) for name in ("model", "messages", "prompt") if name in body}
+        streamed = {} if emit is None else {"stream": True}
+        if streamed:
+            fields.setdefault("stream_options", {"include_usage": True})
+        sent = kind.create(**text, **streamed, extra_body=fields, extra_headers=self._headers)
         if emit is None:
-            try:
-                reply = self._client.post(
-                    path, body, stopped, lambda reply: broken_off(reply, self.url)
+            content = sent.to_dict(warnings=False) if hasattr(sent, "to_dict") else {}
+            if not content.get("choices"):
+                raise EndpointReplyError(
+                    f"{self.url} sent a reply without an answer ({shortened(repr(sent))}). ",
+                    *_CHECK_ADDRESS,
                 )
-            except EndpointRefusedError as error:
-                if error.filtered:
-                    return withheld()
-                raise
-            return read_reply(reply, self.url, self._client.strikeout())
-        text = StreamedText(self.url, self._client.strikeout())
-        try:
-            for event in self._client.events(path, body, stopped):
-                if piece := text.take(event):
+            reply.take(content)
+            reply.finish_reason = reply.finish_reason or "stop"
+            return
+        with sent:
+            for event in sent:
+                if stopped.is_set():
+                    break
+                if piece := reply.take(event.to_dict(warnings=False)):
                     emit(piece)
-        except EndpointRefusedError as error:
-            if not error.filtered:
+        if stopped.is_set() and reply.finish_reason is None:
+            reply.finish_reason = "cancelled"
+        if reply.finish_reason is None:
+            raise self._cut_off(reply)
+
+    def _cut_off(self, reply: Reply) -> EndpointReplyError:
+        return EndpointReplyError(
+            f"{self.url} ended the stream in the middle of an answer, after {len(reply.text)} "
+            "characters. Ask again; if it stays, look at the server's log."
+        )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Errors of the client as those of this package."""
+        import httpx
+
+        openai = self._openai
+        try:
+            yield
+        except (openai.APITimeoutError, httpx.TimeoutException) as error:
+            raise EndpointUnreachableError(
+                f"{self.url} did not answer within {self._timeout:g} seconds. Allow more with ",
+                Argument("timeout"),
+                ", or send fewer requests at a time.",
+            ) from error
+        except (openai.APIConnectionError, httpx.TransportError) as error:
+            raise EndpointUnreachableError(
+                f"There is no connection to {self.url} ({error.__cause__ or error}). Is the server "
+                "running, and is ",
+                Argument("endpoint"),
+                " its address?",
+            ) from error
+        except openai.APIStatusError as error:
+            raise self._refusal(error) from error
+        except openai.APIError as error:
+            raise EndpointRefusedError(
+                f"{self.url} ended an answer with an error: {shortened(repr(error.message))}. Ask "
+                "again; if it stays, look at the server's log."
+            ) from error
+        except (openai.OpenAIError, ValueError) as error:
+            if isinstance(error, EndpointReplyError):
                 raise
-            text.withhold()
-        if piece := text.rest():
-            emit(piece)
-        return text.reply(cancelled=stopped.is_set())
+            raise EndpointReplyError(
+                f"{self.url} sent something else than JSON ({shortened(str(error))}). ",
+                *_CHECK_ADDRESS,
+            ) from error
 
-    def _with_limit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {self._limit_field if name == _LIMIT else name: body[name] for name in body}
+    def _refusal(self, error: Any) -> EndpointRefusedError:
+        status = error.status_code
+        said = error.body.get("message") if isinstance(error.body, Mapping) else None
+        said = str(said or error.message)
+        steps: tuple[str | Argument, ...] = ("Check the options against what that server takes.",)
+        if status in (401, 403):
+            steps = (
+                f"{'The key was refused' if self._key else 'No key was sent'}: put a valid one "
+                "into an environment variable and name that with ",
+                Argument("api_key_env"),
+                ".",
+            )
+        elif status == 404:
+            steps = ("Check ", Argument("model"), " and the path of ", Argument("endpoint"), ".")
+        elif status == 429 or status >= 500:
+            steps = ("Run it again later: a run with records goes on where it stopped.",)
+        elif _TOO_LONG.search(said):
+            steps = ("Send fewer or shorter documents, or raise the server's context window.",)
+        elif "chat template" in said.lower():
+            steps = ("Send prompts as they are with ", Argument("template", "raw"), ".")
+        return EndpointRefusedError(
+            f"{self.url} refuses the request (status {status}: {shortened(repr(said))}). ",
+            *steps,
+            status=status,
+        )
 
 
-def _can_be_kept(fact: object) -> bool:
-    """Whether records and reports can hold it: they are JSON, which knows no infinity."""
-    if levels_of(fact) > _MAX_FACT_LEVELS:
-        return False
+def checked_url(url: str) -> str:
+    """The address that a user wrote, without a slash at its end; without a path, ``/v1`` is meant.
+
+    Raises:
+        EndpointConfigError: it is none of http or https, or holds more than host, port and path:
+            what may be a secret would go into records and reports.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise EndpointConfigError(
+            Argument("endpoint"), " must be an address such as http://localhost:8000/v1."
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise EndpointConfigError(
+            Argument("endpoint"),
+            " must hold no password and nothing behind its path: it goes into records and reports. "
+            "Put the key into an environment variable and name that with ",
+            Argument("api_key_env"),
+            ".",
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, reached by nobody else."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
     try:
-        return len(json.dumps(fact, allow_nan=False, ensure_ascii=False)) <= MAX_FACT_LENGTH
+        return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def api_key(variable: str | None, *, may_send: bool) -> str | None:
+    """The key for a server; None for none.
+
+    Args:
+        variable: that holds the key. None for `KEY_VARIABLE` if it is set and `may_send`; ``""``
+            for no key.
+        may_send: the key would not leave this machine unencrypted.
+
+    Raises:
+        EndpointConfigError: the variable is not set. The message does not quote it: a key may
+            have been given in place of its variable's name.
+    """
+    if variable is None:
+        return os.environ.get(KEY_VARIABLE) or None if may_send else None
+    if variable == "":
+        return None
+    if key := os.environ.get(variable):
+        return key
+    raise EndpointConfigError(
+        Argument("api_key_env"),
+        " takes the name of an environment variable, and the one given is not set: export it, or "
+        "leave the name empty where no key is needed.",
+    )

@@ -101,7 +101,7 @@ def run(
             `Results.left_out`.
 
     Raises:
-        WorkerError: workers ended again and again.
+        WorkerError: a worker process ended.
         EvaluationConfigError: positions that the task does not have, or a task that cannot be
             scored in this way, or whose prompts do not fit the model; all are checked before the
             first is asked.

@@ -7,9 +7,7 @@ vocabulary, and says at every step which tokens may come next. docs/tools.md say
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from copy import copy
 from importlib.util import find_spec
 from typing import Any
@@ -20,27 +18,13 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
-from rag_middle.tools.engine import Engine, EngineError, Here, Isolated, Texts, Vocabulary
+from rag_middle.tools.engine import Engine, EngineError, Texts
 from rag_middle.wording import Argument
 
-__all__ = ["Constrained", "Constraint", "isolating_forms"]
+__all__ = ["Constrained", "Constraint"]
 
 _engines: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Engine]] = WeakKeyDictionary()
 _lock = threading.Lock()
-_isolates: ContextVar[bool] = ContextVar("rag_middle_isolates_forms", default=False)
-
-
-@contextmanager
-def isolating_forms() -> Iterator[None]:
-    """In this thread, compile and follow forms in processes of their own: strangers wrote them.
-
-    Where the system cannot fork processes, they stay in this one.
-    """
-    token = _isolates.set(Isolated.possible)
-    try:
-        yield
-    finally:
-        _isolates.reset(token)
 
 
 class Constraint:
@@ -91,8 +75,7 @@ def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int])
             Argument("eos_token_id"),
             ".",
         )
-    kind = Isolated if _isolates.get() else Here
-    key = (width, len(tokenizer), tuple(ends), kind)
+    key = (width, len(tokenizer), tuple(ends))
     with _lock:  # a vocabulary takes up to a second
         engines = _engines.setdefault(tokenizer, {})
         if key not in engines:
@@ -100,7 +83,7 @@ def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int])
             backend.no_padding()
             backend.no_truncation()
             beyond = max(width, len(tokenizer))
-            engines[key] = kind(Vocabulary(backend.to_str(), beyond, list(ends)))
+            engines[key] = Engine(backend.to_str(), beyond, list(ends))
         return engines[key]
 
 

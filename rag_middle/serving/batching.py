@@ -25,7 +25,6 @@ from rag_middle.generation import (
     RagMiddleModel,
     TokenLogProbability,
 )
-from rag_middle.generation.constrained import isolating_forms
 from rag_middle.methods import Method
 from rag_middle.plain_data import are_identical
 from rag_middle.serving.errors import ApiError
@@ -246,9 +245,8 @@ class BatchQueue:
 
     def _serve(self) -> None:
         try:
-            with isolating_forms():
-                while jobs := self._next_batch():
-                    self._run(jobs)
+            while jobs := self._next_batch():
+                self._run(jobs)
         finally:
             self._closed = True
             for job in (*self._running, *self._waiting):

@@ -22,8 +22,7 @@ from rag_middle.calibration import (
 from rag_middle.errors import WorkerConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method
-from rag_middle.workers import Processes, RayWorkers, worker_devices
-from rag_middle.workers.processes import Worker
+from rag_middle.workers import Processes, RayWorkers, _Worker, worker_devices
 
 
 @pytest.mark.parametrize(
@@ -73,9 +72,9 @@ def test_a_worker_loads_on_its_device_and_keeps_the_other_options(
     monkeypatch.setattr(RagMiddleModel, "from_pretrained", stand_in)
     options = {"device": None, "dtype": "bfloat16", "quantization_config": "8bit"}
     opening = FromDisk(model="a/model", examples=(), criterion="log_likelihood", options=options)
-    for device in (None, "cuda:3"):
+    for device in ((), ("cuda:3",)):
         with pytest.raises(RuntimeError, match="no such model"):
-            Worker(Scoring(opening), torch.get_num_threads(), device).do(())
+            _Worker(Scoring(opening), torch.get_num_threads(), *device).do(0, ())
     assert loaded == [options, {**options, "device": "cuda:3"}]
 
 
@@ -138,7 +137,7 @@ def test_ray_actors_ask_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     RayWorkers(reporting, 2, 1, gpus_each=1).close()
     RayWorkers(reporting, 3, 1).close()
     assert [options["num_gpus"] for options in ray.asked] == [1, 0]
-    assert [made[2] for made in ray.made] == ["cuda", "cuda", None, None, None]
+    assert [made[2:] for made in ray.made] == [("cuda",)] * 2 + [()] * 3
     ray.down = False
     with pytest.raises(WorkerConfigError, match=r"workers=3 .* cluster has 2: .* 2"):
         RayWorkers(reporting, 3, 1, gpus_each=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import LlamaConfig
 
-from rag_middle.endpoint import KEY_VARIABLE, client
+from rag_middle.endpoint import KEY_VARIABLE
 from rag_middle.generation import RagMiddleModel
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
@@ -14,7 +14,7 @@ from tests.tokenizers import CHATML, byte_level_bpe
 @pytest.fixture(autouse=True)
 def _no_key_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 
 @pytest.fixture(scope="session")

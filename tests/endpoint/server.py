@@ -60,15 +60,10 @@ class Server(ThreadingHTTPServer):
         self.seen: list[Request] = []  # all
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
-        self.connections = 0
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-    def get_request(self) -> Any:
-        self.connections += 1
-        return super().get_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone away is no mistake of the server."""

@@ -21,7 +21,7 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import METHODS, LongContextReorder, Method, Permutation
-from rag_middle.notices import EndpointWarning, MissingDocumentsWarning
+from rag_middle.notices import MissingDocumentsWarning
 from rag_middle.serving.prompts import chat_prompt, text_prompt
 from rag_middle.serving.schema import ChatMessage
 from tests.endpoint.server import Request, Said, answer, events, saying, serving
@@ -180,19 +180,6 @@ def test_our_server_reads_documents_of_a_request_where_the_prompt_has_them(
     assert _read(prompt, template) == prompt.text
 
 
-@pytest.mark.parametrize(
-    ("prompt", "template"),
-    [
-        (PROMPT, "chat"),
-        (AS_READ, "raw"),
-        (ContextPrompt("", DOCUMENTS, "Which?", separator="\n---\n"), "chat"),
-    ],
-)
-def test_another_prompt_at_our_server_is_warned_of(prompt: ContextPrompt, template: Any) -> None:
-    with pytest.warns(EndpointWarning, match="another prompt"):
-        assert _read(prompt, template) != prompt.text
-
-
 def _read(prompt: ContextPrompt, template: Any) -> str:
     """The text that `rag-middle serve` makes of the client's request."""
     with serving(_ours) as server:
@@ -228,8 +215,6 @@ def test_what_acts_here_acts_whatever_the_server_says_of_its_own_method() -> Non
             "positional_hidden_states:vicuna-7b-v1.5-16k",
         ),
         ("none", "none"),
-        (3, "none"),
-        ("\x1b[2J", "none"),
     ],
 )
 def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str) -> None:
@@ -242,7 +227,7 @@ def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str
 
 @pytest.mark.parametrize(
     ("order", "read"),
-    [([2, 0, 1], "cab"), ([0, 3, 1], "abc"), ([0, True, 2], "abc"), ([0], "abc"), ("210", "abc")],
+    [([2, 0, 1], "cab"), (None, "abc")],
 )
 def test_documents_are_listed_in_the_order_in_which_the_server_read_them(
     order: object, read: str
@@ -326,22 +311,10 @@ def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> No
         assert "yes" in ask("Which?", on_missing_documents="ignore").text
 
 
-@pytest.mark.parametrize(
-    ("entry", "shown"),
-    [
-        (
-            {"default_method": "positional_hidden_states:vicuna-7b-v1.5-16k"},
-            "positional_hidden_states:vicuna-7b-v1.5-16k",
-        ),
-        ({"default_method": 3}, "none"),
-        (3, "none"),
-    ],
-)
-def test_the_method_of_the_model_list_stands_in_for_replies_without_one(
-    entry: object, shown: str
-) -> None:
+def test_the_method_of_the_model_list_stands_in_for_replies_without_one() -> None:
+    shown = "positional_hidden_states:vicuna-7b-v1.5-16k"
     with serving(saying("yes")) as server:
-        server.models = Said({"data": [{"id": "served", "rag_middle": entry}]})
+        server.models = Said({"data": [{"id": "served", "rag_middle": {"default_method": shown}}]})
         model = EndpointModel(server.url)
         assert model.generate(AS_READ).method == shown
         # A reply that names a method knows better.

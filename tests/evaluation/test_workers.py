@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
@@ -115,128 +113,26 @@ def test_the_estimate_leaves_out_the_time_to_load_models(model: RagMiddleModel) 
     assert told == [39, 40 - 3 - 12]
 
 
-@dataclass(frozen=True)
-class DyingOnce:
-    """Ends its process with the first batch that it is given."""
-
-    opening: Answering
-    spared: Path
-
-    def __call__(self) -> Any:
-        work = self.opening()
-
-        def answer(batch: Batch) -> list[Reply]:
-            if not self.spared.exists():
-                self.spared.touch()
-                os._exit(1)
-            replies: list[Reply] = work(batch)
-            return replies
-
-        return answer
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["processes", "ray"])
-def test_processes_answer_even_where_one_of_them_dies(
+def test_several_processes_give_the_answers_of_one(
     kind: str, model: RagMiddleModel, tmp_path: Path
 ) -> None:
     model.model.save_pretrained(tmp_path / "model")
     model.tokenizer.save_pretrained(tmp_path / "model")
-    dying = DyingOnce(Answering(str(tmp_path / "model"), {"device": "cpu"}), tmp_path / "spared")
+    answering = Answering(str(tmp_path / "model"), {"device": "cpu"})
     if kind == "ray":
         pytest.importorskip("ray", reason="needs Ray (extra ray)")
-        made: Workers[Batch, list[Reply]] = RayWorkers(dying, 2, 1)
+        made: Workers[Batch, list[Reply]] = RayWorkers(answering, 2, 1)
     else:
-        made = Processes(dying, 2, 1)
+        made = Processes(answering, 2, 1)
     with closing(made) as workers, torch_threads(1):
         results = run(model, TASK, METHODS, measurement(), workers=workers)
         alone = run(model, TASK, METHODS, measurement())
     assert {key: record.answer for key, record in results.records.items()} == {
         key: record.answer for key, record in alone.records.items()
     }
-    assert dying.spared.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_node_of_a_ray_cluster_leaves_and_another_joins(
-    model: RagMiddleModel, tmp_path: Path
-) -> None:
-    """Nodes are processes of this machine here, each with a scheduler and an object store."""
-    ray = pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    from ray.cluster_utils import Cluster
-
-    model.model.save_pretrained(tmp_path / "model")
-    model.tokenizer.save_pretrained(tmp_path / "model")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    leaving = cluster.add_node(num_cpus=1)
-    counts: list[int] = []
-
-    def progress(done: int, total: int) -> None:
-        counts.append(done)
-        if len(counts) == 2:  # the first answers
-            cluster.remove_node(leaving, allow_graceful=False)
-            cluster.add_node(num_cpus=1)
-
-    try:
-        answering = Answering(str(tmp_path / "model"), {"device": "cpu"})
-        with (
-            closing(RayWorkers(answering, 2, 1, address=cluster.address)) as workers,
-            torch_threads(1),
-        ):
-            assert len(ray.nodes()) == 2
-            results = run(model, TASK, METHODS, measurement(), workers=workers, progress=progress)
-            assert not leaving.any_processes_alive()
-            alone = run(model, TASK, METHODS, measurement())
-    finally:
-        cluster.shutdown()
-    assert {key: record.answer for key, record in results.records.items()} == {
-        key: record.answer for key, record in alone.records.items()
-    }
-
-
-def _slow_work() -> Callable[[float], float]:
-    def wait(seconds: float) -> float:
-        sleep(seconds)
-        return seconds
-
-    return wait
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_node_leaves_for_good_while_another_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    from ray.cluster_utils import Cluster
-
-    # As many refusals in the time of a task here as else in the minutes of a batch.
-    monkeypatch.setattr("rag_middle.workers.ray_actors._LONGEST_PAUSE", 0.1)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    leaving = cluster.add_node(num_cpus=1)
-    tasks = [0.1, 0.2, 20.0, 0.3, 0.4]
-    done = []
-    try:
-        workers: RayWorkers[float, float] = RayWorkers(_slow_work, 2, 1, address=cluster.address)
-        with closing(workers):
-            for index, seconds in workers.results(tasks):
-                if not done:
-                    cluster.remove_node(leaving, allow_graceful=False)
-                assert seconds == tasks[index]
-                done.append(index)
-    finally:
-        cluster.shutdown()
-    assert sorted(done) == list(range(len(tasks)))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_node_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    monkeypatch.setattr("rag_middle.workers.ray_actors.version", lambda package: "0.0.1")
-    workers: RayWorkers[float, float] = RayWorkers(_slow_work, 1, 1)
-    with closing(workers), pytest.raises(WorkerConfigError, match=r"torch 2.*\(not 0\.0\.1\)"):
-        list(workers.results([0.1]))
 
 
 def test_other_weights_under_the_same_name_are_refused(

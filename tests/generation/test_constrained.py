@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import sys
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,9 +13,7 @@ from transformers import LlamaConfig
 from rag_middle import ContextPrompt
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.generation import Follower, RagMiddleModel
-from rag_middle.generation.constrained import Constraint, isolating_forms
 from rag_middle.tools import grammars
-from rag_middle.tools.engine import Isolated
 from tests.tiny_models import build, tiny
 from tests.tokenizers import metaspace_bpe
 
@@ -89,17 +85,15 @@ def test_streams_stop_strings_and_followers(model: RagMiddleModel, prompt: Conte
     assert "".join(heard) == whole.text
 
 
-@pytest.mark.parametrize("apart", [False, True])
 def test_who_cancels_ends_no_other_answer_of_its_batch(
-    model: RagMiddleModel, prompts: list[ContextPrompt], apart: bool
+    model: RagMiddleModel, prompts: list[ContextPrompt]
 ) -> None:
     heard: list[str] = []
     leaving = Follower(on_text=lambda text, _: (heard.append(text), leaving.cancel.set()))
     staying = Follower(on_text=lambda *_: None)
-    with isolating_forms() if apart else nullcontext():
-        left, stayed = model.batch(
-            prompts[:2], followers=[leaving, staying], response_format=FORM, **LONG
-        )
+    left, stayed = model.batch(
+        prompts[:2], followers=[leaving, staying], response_format=FORM, **LONG
+    )
     assert left.finish_reason == "cancelled"
     assert "".join(heard) == left.text != ""
     assert stayed.finish_reason == "stop"
@@ -265,20 +259,6 @@ def test_spaces_that_a_form_begins_with_are_written(scheme: str) -> None:
             stream = model.stream("Hello", **options)
             assert re.fullmatch(pattern, "".join(stream))
             assert re.fullmatch(pattern, model.generate("Hello", **options).text)
-
-
-@pytest.mark.skipif(not Isolated.possible, reason="no fork here")
-def test_the_process_of_a_form_ends_with_the_answer(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        with isolating_forms():
-            model.generate(prompt, response_format=FORM, **LONG)
-        assert not [held for held in gc.get_objects() if isinstance(held, Constraint)]
-    finally:
-        gc.enable()
 
 
 def test_the_engine_is_an_extra(

@@ -19,7 +19,6 @@ from rag_middle import Document
 from rag_middle.generation import RagMiddleModel
 from rag_middle.profiles import read_profile
 from rag_middle.serving import ServerSettings, create_app, named_methods
-from rag_middle.serving.connections import timed_protocol
 from tests.reader import READER_PROFILE, reader_path
 from tests.shipped_profiles import shipping
 from tests.tiny_models import build, tiny
@@ -70,9 +69,13 @@ def serving(
     """A server for the length of a block."""
     settings = ServerSettings(model_name="tested", methods=named_methods(model, methods), **more)
     app = create_app(model, settings)
-    protocol = timed_protocol(settings.client_timeout)
     config = uvicorn.Config(
-        app, port=0, http=protocol, log_level="error", timeout_graceful_shutdown=5
+        app,
+        port=0,
+        http="h11",
+        h11_max_incomplete_event_size=2**16,
+        log_level="error",
+        timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import socket
 import time
@@ -18,7 +17,6 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
@@ -29,7 +27,6 @@ from rag_middle.serving.gate import Gate
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
-from tests.serving.test_load import wait_until
 
 MESSAGES = [{"role": "user", "content": "Which river?"}]
 
@@ -267,24 +264,6 @@ def test_huge_bodies_are_not_read(serve: Serve, server: Served, chunked: bool) -
     assert small.chat("Which river?", max_tokens=1).choices
 
 
-@pytest.mark.parametrize("key", [None, "secret"])
-def test_a_body_in_crumbs_is_not_read_to_its_end(
-    serve: Serve, server: Served, key: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = serve(server.model, api_key=key)
-    address = urlsplit(served.url)
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    started = time.monotonic()
-    with (
-        socket.create_connection((address.hostname, address.port), timeout=60) as connection,
-        suppress(OSError),  # the server has closed the connection
-    ):
-        connection.sendall(head + b"1\r\n \r\n" * 500_000)
-    assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200
-    assert time.monotonic() - started < 3
-    assert not [record for record in caplog.records if record.exc_info]
-
-
 @pytest.mark.parametrize(
     "begun",
     [
@@ -318,19 +297,6 @@ def test_a_head_of_60_kb_in_pieces_is_read(server: Served) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_the_parser_with_limits_is_used_whatever_is_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Other(asyncio.Protocol):
-        """As uvicorn chooses it where httptools is installed, as ray[serve] does."""
-
-    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", Other)
-    import rag_middle.serving.connections as connections
-
-    again = importlib.reload(connections)
-    assert issubclass(again.timed_protocol(1.0), H11Protocol)
-
-
 def test_a_body_in_some_small_chunks_is_read(server: Served) -> None:
     body = json.dumps({"model": "tested", "messages": MESSAGES, "max_tokens": 1}).encode()
     response = httpx.post(
@@ -353,40 +319,6 @@ def test_a_body_that_does_not_arrive(serve: Serve, server: Served) -> None:
         answer = connection.recv(4096)
         assert b" 408 " in answer.split(b"\r\n")[0]
         assert time.monotonic() - started < 5
-
-
-HEAD = b"GET /health HTTP/1.1\r\nHost: a\r\n"
-
-
-@pytest.mark.parametrize(("sent", "answers"), [(b"", 0), (HEAD, 0), (HEAD + b"\r\n" + HEAD, 1)])
-def test_a_request_that_does_not_come_keeps_no_connection(
-    serve: Serve, server: Served, sent: bytes, answers: int
-) -> None:
-    patient = serve(server.model, client_timeout=0.3)
-    address = urlsplit(patient.url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
-        connection.sendall(sent)
-        received, started = b"", time.monotonic()
-        while part := connection.recv(4096):
-            received += part
-        assert received.count(b" 200 ") == answers
-        assert time.monotonic() - started < 5.5  # between requests: uvicorn's own five seconds
-    assert httpx.get(f"{patient.url}/health").status_code == 200
-
-
-def test_an_answer_that_is_not_taken_keeps_no_connection(serve: Serve, server: Served) -> None:
-    patient = serve(server.model, client_timeout=0.3)
-    connections = patient.server.server_state.connections
-    address = urlsplit(patient.url)
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        connection.settimeout(1)
-        connection.connect((address.hostname, address.port))
-        with suppress(OSError):  # the server takes no more, or has ended the connection
-            while True:
-                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
-        wait_until(lambda: not connections)
-    assert httpx.get(f"{patient.url}/health").status_code == 200
 
 
 def test_more_answers_than_can_ever_wait(serve: Serve, server: Served) -> None:

@@ -15,7 +15,6 @@ from rag_middle import mark
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import NoMethod
 from rag_middle.serving.batching import Job
-from rag_middle.tools import grammars
 from tests.serving.conftest import Served, serving
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -356,16 +355,3 @@ def test_what_the_engine_cannot_keep_to_is_the_requests_mistake(served: Served) 
     response = served.post({"model": "tested", "messages": [QUESTION], "response_format": form})
     assert response.status_code == 400
     assert ask(served, max_tokens=2).choices  # and the others are served
-
-
-def test_a_grammar_that_never_comes_back_is_refused_and_the_server_goes_on(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grammars, "check_grammar", lambda _: None)  # as if it knew nothing of it
-    pytest.importorskip("llguidance")
-    grammar = 'start: %json {"type": "integer", "multipleOf": 10000019}'
-    form: Any = {"type": "grammar", "grammar": grammar}
-    response = served.post({"model": "tested", "messages": [QUESTION], "response_format": form})
-    assert response.status_code == 400
-    assert "more than 2 seconds at once" in response.json()["error"]["message"]
-    assert ask(served, max_tokens=2, response_format=FORM).choices

@@ -2,12 +2,12 @@
 
 What a method does is found out from its hooks, not from its name: it may arrange documents by their
 number and scores, and choose among the answers to several arrangements. Whatever else it asks of
-the model (`Weights`) or does to its layers needs the weights.
+the model or does to its layers needs the weights.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import WeightsNeededError
@@ -15,49 +15,24 @@ from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rag_middle.attention import ModelTraits
-
-__all__ = ["SERVE_IT", "arrangements", "check_acts_around", "stand_in"]
-
-SERVE_IT = (
+_SERVE_IT = (
     "Run it where the weights are (`--model` without an endpoint, `RagMiddleModel` in Python), or "
     "have a server apply it: `rag-middle serve`, which takes the method with each request "
     "(`--send-documents field`), or vLLM with rag-middle-vllm, for all requests."
 )
-
 _TRIAL = ContextPrompt(documents=[Document("a"), Document("b"), Document("c")], suffix="?")
 
 
-class Weights:
+class _NoWeights:
     """Stands in for the model in `Method.arrange`: whatever is asked of it is out of reach."""
 
     def __init__(self, method: Method) -> None:
-        self._method = method
+        self._name = method.name
 
-    @property
-    def traits(self) -> ModelTraits:
-        """Refused."""
-        self._refuse()
-
-    def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
-        """Refused."""
-        self._refuse()
-
-    def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
-        """Refused."""
-        self._refuse()
-
-    def token_ids(self, text: str) -> tuple[int, ...]:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
         raise WeightsNeededError(
-            f"{self._method.name} looks into the model before it answers, and this one is behind "
-            f"an HTTP address. {SERVE_IT}"
+            f"{self._name} looks into the model before it answers, and this one is behind an HTTP "
+            f"address. {_SERVE_IT}"
         )
 
 
@@ -69,41 +44,32 @@ def check_acts_around(method: Method) -> None:
     """
     for part in method.parts:
         if not part.is_neutral and type(part).plan is not Method.plan:
-            raise WeightsNeededError(
-                f"{part.name} changes what happens inside the model, and this one is behind an "
-                f"HTTP address. {SERVE_IT}"
-            )
-        if not part.is_neutral and part.combines and not part.votes:
-            raise WeightsNeededError(
-                f"{part.name} combines distributions over tokens, and a model behind an HTTP "
-                f"address gives its answers only. {SERVE_IT}"
-            )
+            does = "changes what happens inside the model"
+        elif not part.is_neutral and part.combines and not part.votes:
+            does = "combines distributions over tokens"
+        else:
+            continue
+        raise WeightsNeededError(
+            f"{part.name} {does}, and this one is behind an HTTP address. {_SERVE_IT}"
+        )
     arrangements(_TRIAL, method)
 
 
 def arrangements(prompt: ContextPrompt, method: Method) -> tuple[tuple[int, ...], ...]:
-    """The orders in which a prompt's documents are sent, one per request.
-
-    Args:
-        prompt: with its documents as they were given.
-        method: one that `check_acts_around` lets through.
-
-    Returns:
-        0-based indices of documents; a single order for most methods.
+    """The orders in which a prompt's documents are sent, one per request: 0-based indices.
 
     Raises:
         WeightsNeededError: the method looks into the model.
     """
-    tokens = stand_in(prompt)
-    ordered = arranged(tokens, method, Weights(method))
-    branches = branched(ordered, method, Weights(method))
+    weights: Any = _NoWeights(method)
+    branches = branched(arranged(stand_in(prompt), method, weights), method, weights)
     return tuple(tuple(ids[0] for ids in branch.documents_ids) for branch in branches)
 
 
 def stand_in(prompt: ContextPrompt) -> TokenizedPrompt:
-    """The prompt in tokens, as far as that is known without a tokenizer: one for each piece.
+    """The prompt in tokens, as far as that is known without a tokenizer.
 
-    A document's token is its 0-based index, which tells it wherever a method moves it.
+    A document's only token is its 0-based index, which tells it wherever a method moves it.
     """
     return TokenizedPrompt.assembled(
         prefix=[0],
