@@ -1,17 +1,22 @@
-"""What a run of a model asks of a GPU, counted on tensors that hold no numbers.
+"""What a run of a model asks of a GPU, counted on tensors that hold no numbers, and its time.
 
 On PyTorch's ``meta`` device every operation computes shapes and nothing else, so a model of any
 size runs in seconds on any machine. The counter sees each operation as the dispatcher does, which
 is one kernel launch on a GPU for nearly all of them.
+
+Time is a roofline over data sheets: an operation takes as long as its arithmetic or its memory
+traffic, a phase as long as its operations or as launching them, whichever is longer. Nothing here
+was measured.
 """
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,10 +26,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig, PreTrainedModel
 
+from rag_middle.attention import ModelTraits, applied, assume_traits, model_traits
+from rag_middle.generation.prompts import arranged, branched
+from rag_middle.methods import Method
 from rag_middle.ops.kernels import KERNEL_WORK
-
-__all__ = ["Kind", "Operation", "Work", "counted"]
+from rag_middle.tokens import TokenizedPrompt
 
 #: Whose speed decides: matrix products on tensor cores or, in float32, beside them; attention
 #: kernels; everything else, which moves memory.
@@ -198,14 +206,6 @@ def _operation(
     else:
         moved += sum(map(_touched, inputs[1:] if name == "copy_" else inputs))
     launches = _LAUNCHES.get(name, 1)
-    if name == "_grouped_mm":
-        # Experts: each row [n, i] meets the matrix of one of them [e, i, o], whichever it is, and
-        # no more matrices are read than there are rows.
-        sent, experts = inputs[:2]
-        unread = max(0, experts.shape[0] - sent.shape[0]) / experts.shape[0]
-        flops = 2 * outputs[0].numel() * sent.shape[-1]
-        moved -= int(unread * _touched(experts))
-        return Operation(name, "half" if sent.dtype in _HALF else "single", flops, moved, launches)
     if name in _PRODUCTS:
         left: Tensor = args[0 if name in ("mm", "bmm") else 1]
         flops = 2 * outputs[0].numel() * left.shape[-1]
@@ -302,3 +302,211 @@ class _Calls(TorchFunctionMode):
         name = "scaled_dot_product_attention"
         self._work.operations[Operation(name, kind, flops, moved, 1)] += 1
         return out
+
+
+# -- methods -------------------------------------------------------------------------------------
+
+#: Decode steps before the one that is counted: the first ones make tables that later ones share.
+_SETTLED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MethodWork:
+    """Work of one request.
+
+    Attributes:
+        prefill: the whole prompt, every branch of the method in one batch.
+        decode: one token after it.
+        passes: prefills of the unmodified model before it reads the prompt, in prompts.
+        cache_bytes: of the KV cache after the prompt.
+        layers: of the model.
+    """
+
+    prefill: Work
+    decode: Work
+    passes: float
+    cache_bytes: int
+    layers: int
+
+
+def without_numbers(config: PretrainedConfig) -> PreTrainedModel:
+    """A model on the ``meta`` device, in bfloat16, whose attention layers are known.
+
+    Args:
+        config: of a plain decoder, such as LLaMA, Qwen or Mistral.
+    """
+    with torch.device("meta"):  # with sdpa, as it is loaded, where the family has that
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return assume_traits(model.eval(), _traits(config))
+
+
+def prompt_of(tokens: int, documents: int, *, around: int = 40) -> TokenizedPrompt:
+    """A prompt of `tokens`: equally long documents between `around` tokens and the rest.
+
+    Raises:
+        ValueError: there is not a token for every document.
+    """
+    length = (tokens - 2 * around) // documents if documents else 0
+    if documents and length < 1:
+        raise ValueError(f"{tokens} tokens do not hold {documents} documents.")
+    return TokenizedPrompt.assembled(
+        prefix=[1] * around,
+        documents=[[2 + index] * length for index in range(documents)],
+        suffix=[1] * (tokens - around - documents * length),
+        document_ids=[None] * documents,
+        scores=[1 / (1 + index) for index in range(documents)],
+    )
+
+
+def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt) -> MethodWork:
+    """Count a prefill and a decode step.
+
+    Args:
+        model: from `without_numbers`.
+        prompt: of which only the layout matters.
+    """
+    runner = Passes(model_traits(model), prompt)
+    branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
+    rows, columns = len(branches), max(len(branch.input_ids) for branch in branches)
+    ids = torch.zeros(rows, columns, dtype=torch.long, device="meta")
+    cache = DynamicCache(config=model.config)
+    with applied(model, method, branches, prepared=True):
+        with counted() as prefill:
+            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        # Keys and values; of linear attention, the states that stand in their place.
+        states = tree_leaves([vars(layer) for layer in cache.layers])
+        cache_bytes = sum(
+            x.nbytes for x in states if isinstance(x, Tensor) and x.is_floating_point()
+        )
+        for _ in range(_SETTLED + 1):
+            with counted() as decode:
+                model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
+    depth = model.config.num_hidden_layers
+    return MethodWork(prefill, decode, runner.prompts, cache_bytes, depth)
+
+
+class Passes:
+    """What a method may ask of the model before it reads the prompt: counted, and answered."""
+
+    def __init__(self, traits: ModelTraits, prompt: TokenizedPrompt) -> None:
+        self.traits = traits
+        self._prompt = prompt
+        self.prompts = 0.0
+
+    def _read(self, prompt: TokenizedPrompt) -> None:
+        self.prompts += len(prompt.input_ids) / len(self._prompt.input_ids)
+
+    def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
+        self._read(prompt)
+        # The first documents most: no order that puts them last is ever the one asked about.
+        weights = torch.linspace(1, 0, len(prompt.input_ids))
+        return weights.expand(len(self.traits.layers), 1, -1)
+
+    def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
+        self._read(prompt)
+        return torch.linspace(0, 1, 256)
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode("ascii", "replace"))
+
+
+def _traits(config: Any) -> ModelTraits:
+    """What the layers are like: found out on a narrow model with numbers."""
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    narrow = copy.deepcopy(config)
+    settings = {
+        "hidden_size": 2 * head_size,
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1 if kv_heads < heads else 2,
+        "head_dim": head_size,
+        "vocab_size": 64,
+    }
+    for name, value in settings.items():
+        with suppress(AttributeError):  # some compute theirs from the others
+            setattr(narrow, name, value)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(narrow).eval()
+    traits = model_traits(model)
+    layers = {
+        index: replace(layer, heads=heads, kv_heads=kv_heads)
+        for index, layer in traits.layers.items()
+    }
+    return replace(traits, layers=layers, hidden_size=config.hidden_size)
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+#: Parts of the peak that good kernels reach: matrix products, attention kernels, memory traffic.
+_PRODUCT_PART, _ATTENTION_PART, _MEMORY_PART = 0.7, 0.5, 0.8
+#: Seconds from one launch to the next in eager PyTorch, Python and dispatcher included.
+_LAUNCH = 6e-6
+#: Seconds that a copy from the host keeps it waiting.
+_UPLOAD = 20e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One kind of GPU, by its data sheet.
+
+    Attributes:
+        name: as sold.
+        gigabytes: memory, in 10^9 bytes.
+        half_tflops: dense matrix products of 16-bit numbers on tensor cores, summed in float32.
+        single_tflops: float32, beside the tensor cores.
+        gigabytes_per_s: memory bandwidth.
+    """
+
+    name: str
+    gigabytes: float
+    half_tflops: float
+    single_tflops: float
+    gigabytes_per_s: float
+
+    def computing(self, work: Work) -> float:
+        """Seconds that the operations take, one after the other."""
+        half, single = self.half_tflops * 1e12, self.single_tflops * 1e12
+        rate = {
+            "half": half * _PRODUCT_PART,
+            "attention": half * _ATTENTION_PART,
+            "single": single * _PRODUCT_PART,
+            "memory": 1.0,
+        }
+        bandwidth = self.gigabytes_per_s * 1e9 * _MEMORY_PART
+        return sum(
+            times * max(operation.flops / rate[operation.kind], operation.bytes / bandwidth)
+            for operation, times in work.operations.items()
+        )
+
+    def launching(self, work: Work) -> float:
+        """Seconds that the host takes to launch them."""
+        return work.launches * _LAUNCH + work.uploads * _UPLOAD
+
+
+#: GPUs by short name.
+GPUS: dict[str, Gpu] = {
+    "a100": Gpu(
+        name="NVIDIA A100 80 GB SXM",
+        gigabytes=80,
+        half_tflops=312,
+        single_tflops=19.5,
+        gigabytes_per_s=2039,
+    ),
+    "h100": Gpu(
+        name="NVIDIA H100 80 GB SXM",
+        gigabytes=80,
+        half_tflops=989,
+        single_tflops=67,
+        gigabytes_per_s=3350,
+    ),
+    "rtx4090": Gpu(
+        name="NVIDIA GeForce RTX 4090",
+        gigabytes=24,
+        half_tflops=165,
+        single_tflops=82.6,
+        gigabytes_per_s=1008,
+    ),
+}

@@ -7,23 +7,21 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    AutoModelForCausalLM,
     DynamicCache,
-    GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedModel,
 )
 
-from rag_middle.attention import applied, model_traits, use_kernels
-from rag_middle.costs.counting import counted
-from rag_middle.costs.methods import (
+from benchmarks.operation_counts import (
     MethodWork,
     Passes,
     count_method,
+    counted,
     prompt_of,
     without_numbers,
 )
+from rag_middle.attention import applied, model_traits
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import (
     APE,
@@ -45,7 +43,6 @@ from rag_middle.methods import (
     StructuredPrompting,
     ZeroTuning,
 )
-from rag_middle.options import Kernels
 from tests.contract.cases import ACTIVE, AROUND
 
 LAYERS, TOKENS = 4, 3300
@@ -159,29 +156,6 @@ def test_a_further_layer_costs_a_token_few_operations(
     assert three - two == operations
 
 
-@pytest.mark.parametrize(
-    ("method", "kernels", "operations"),
-    [
-        (MsPoE(first_layer=0), "auto", 1),  # the kernel
-        (MsPoE(first_layer=0), "torch", 5),  # joined, rotated together, what is not rotated joined
-        (PositionalHiddenStates(channels=(100,), factor=-1.0), "auto", 2),  # to query and key
-    ],
-)
-def test_models_that_rotate_part_of_a_head_and_project_all_at_once(
-    method: Method, kernels: Kernels, operations: int
-) -> None:
-    """They can neither rotate heads apart nor project values of other hidden states."""
-    settings = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4}
-    added = []
-    for depth in (2, 3):
-        model = without_numbers(GPTNeoXConfig(num_hidden_layers=depth, vocab_size=99, **settings))
-        with use_kernels(kernels):
-            ours = count_method(model, method, prompt_of(400, 4))
-        theirs = count_method(model, NoMethod(), prompt_of(400, 4))
-        added.append(ours.decode.launches - theirs.decode.launches)
-    assert added[1] - added[0] == operations
-
-
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", {**ACTIVE, **AROUND})
 def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
@@ -223,86 +197,3 @@ def test_a_sliding_window_needs_no_mask_and_few_launches() -> None:
         ours = count_method(mistral, method, prompt).prefill
         assert ours.squares == theirs.squares
         assert (ours.launches - theirs.launches) / 2 <= 24
-
-
-@pytest.mark.slow
-def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
-    """A key more costs MoICE little more traffic per token with seven bases than with one."""
-    prompts = [prompt_of(tokens, 20) for tokens in (3300, 6600)]
-
-    def traffic(method: Method) -> int:
-        short, long = (count_method(model, method, prompt).decode.bytes for prompt in prompts)
-        return long - short
-
-    one, seven = (MoICE(routers="uniform", base_factors=(2.0,) * count) for count in (1, 7))
-    assert traffic(seven) < 1.2 * traffic(one)  # tables and scores, beside the keys
-
-
-@pytest.mark.parametrize(
-    ("method", "prefill", "decode"),
-    [
-        (PINE(), (100, 134), (20, 41)),
-        (RoToR(), (40, 60), (0, 0)),
-        (MsPoE(first_layer=0), (23, 27), (3, 4)),
-        (APE(), (25, 30), (10, 13)),
-        (SelfExtend(group=2, window=1024), (16, 22), (11, 14)),
-    ],
-)
-@pytest.mark.one_in(2)
-def test_without_triton_more_is_launched(
-    method: Method,
-    prefill: tuple[int, int],
-    decode: tuple[int, int],
-    model: PreTrainedModel,
-    plain: MethodWork,
-) -> None:
-    with use_kernels("torch"):
-        work = count_method(model, method, prompt_of(TOKENS, 20))
-    for ours, theirs, (least, most) in (
-        (work.prefill, plain.prefill, prefill),
-        (work.decode, plain.decode, decode),
-    ):
-        assert least <= (ours.launches - theirs.launches) / LAYERS <= most
-
-
-@pytest.mark.one_in(5)
-@pytest.mark.parametrize("name", METHODS)
-def test_memory_grows_with_the_prompt_as_the_models_does(name: str, model: PreTrainedModel) -> None:
-    method, _, _ = METHODS[name]
-    peaks = [
-        count_method(model, method, prompt_of(tokens, 20)).prefill.peak_bytes
-        for tokens in (4096, 16384)
-    ]
-    assert peaks[1] < 4.3 * peaks[0]
-
-
-#: PINE and RoToR run other code on a CPU than on a GPU.
-@pytest.mark.parametrize("name", ["none", *sorted(METHODS.keys() - {"pine", "rotor"})])
-@pytest.mark.one_in(9)
-@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # of the flag that switches oneDNN off
-def test_what_is_counted_is_what_a_run_allocates(name: str) -> None:
-    """Predicted peaks against the CPU's allocator, in the same number format."""
-    method = METHODS[name][0] if name in METHODS else NoMethod()
-    config = LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=LAYERS, num_attention_heads=4,
-        vocab_size=300,
-    )  # fmt: skip
-    prompt = prompt_of(600, 4)
-    real = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    model_traits(real)  # the probe's own pass is not counted
-    ids = torch.tensor([prompt.input_ids])
-    with (
-        torch.backends.mkldnn.flags(enabled=False),  # its scratch memory differs between CPUs
-        torch.no_grad(),
-        applied(real, method, [prompt]),
-        torch.profiler.profile(profile_memory=True) as profile,
-    ):
-        real(ids, logits_to_keep=1)
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    alive = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        alive += event.nbytes()
-        peak = max(peak, alive)
-    with use_kernels("torch"):
-        expected = count_method(without_numbers(config), method, prompt).prefill.peak_bytes
-    assert expected == pytest.approx(peak, rel=0.05)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rag_middle.costs.counting import Operation, Work, _pairs, counted
-from rag_middle.costs.gpus import GPUS
+from benchmarks.operation_counts import GPUS, Operation, Work, _pairs, counted
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
