@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from rag_middle import ContextPrompt
-from rag_middle.errors import EvaluationConfigError, UnsupportedArchitectureError
-from rag_middle.evaluation.attention_view import (
+from rag_middle_reproduce.attention_view import (
     document_attention,
     plot_document_attention,
     plot_head_attention,
 )
+
+from rag_middle import ContextPrompt
+from rag_middle.errors import EvaluationConfigError, UnsupportedArchitectureError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import AttentionSorting
 from tests.conftest import FamilyModel
