@@ -30,8 +30,6 @@ from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["train_routers"]
-
 
 def train_routers(
     model: PreTrainedModel,
