@@ -26,12 +26,11 @@ from typing import Any
 
 import torch
 from gpu_roofline import DOCUMENTS, SHAPES, of_depth
+from operation_counts import GPUS, Gpu, MethodWork, count_method, prompt_of, without_numbers
 from overhead import DECODE_STEPS, METHODS, run
 from reporting import facts, report
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rag_middle.costs.gpus import GPUS, Gpu
-from rag_middle.costs.methods import MethodWork, count_method, prompt_of, without_numbers
 from rag_middle.methods import Method, NoMethod
 from rag_middle.tokens import TokenizedPrompt
 

@@ -19,14 +19,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from operation_counts import GPUS, Gpu, MethodWork, Work, count_method, prompt_of, without_numbers
 from overhead import METHODS
 from reporting import facts, report
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from rag_middle.attention import use_kernels
-from rag_middle.costs.counting import Work
-from rag_middle.costs.gpus import GPUS, Gpu
-from rag_middle.costs.methods import MethodWork, count_method, prompt_of, without_numbers
 from rag_middle.methods import (
     LPES,
     SIW,

@@ -5,7 +5,6 @@ A damaged number would otherwise fail deep in transformers, or have terabytes al
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,14 +22,13 @@ from transformers import (
 )
 
 from rag_middle.errors import ModelFormatError, RagMiddleError
-from rag_middle.plain_data import is_panic, is_whole, parse_json
+from rag_middle.plain_data import is_whole
 
 __all__ = [
     "MOST_LAYERS",
     "MOST_OF_A_SIZE",
     "check_config",
-    "check_json_files",
-    "check_stated",
+    "check_kernels",
     "check_stated_sizes",
     "check_weights",
     "format_errors",
@@ -59,12 +57,11 @@ _KERNEL_FIELDS = (
     *("attn_implementation", "_attn_implementation"),
     "_attn_implementation_internal",
 )
-_FIELD = re.compile(r"field ['`\"]?(\w+)|`(\w+)` must|'(\w+)' must")
 
 
 @contextmanager
 def format_errors(source: str, file: str) -> Iterator[None]:
-    """Turn what fails on the content of `file` into `ModelFormatError`.
+    """Say of what transformers raises which file it came from, as `ModelFormatError`.
 
     Left as they are: this package's errors, files that are not there (OSError), damaged weights,
     packages that are not installed, and memory that does not suffice.
@@ -73,48 +70,14 @@ def format_errors(source: str, file: str) -> Iterator[None]:
         yield
     except (RagMiddleError, OSError, ImportError, SafetensorError, torch.OutOfMemoryError):
         raise
-    except BaseException as error:
-        if not (isinstance(error, Exception) or is_panic(error)):
-            raise
-        raise _format_error(source, file, error) from error
+    except Exception as error:
+        said = " ".join(str(error).split())[:300].rstrip(". ")
+        reason = f"{type(error).__name__}: {said}."
+        raise ModelFormatError(source, file=file, reason=reason) from error
 
 
-def _format_error(source: str, file: str, error: BaseException) -> ModelFormatError:
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    said = " ".join(lines[:2])[:300].rstrip(". ")
-    match = _FIELD.search(said)
-    field = next(filter(None, match.groups()), None) if match else None
-    reason = f"{type(error).__name__}: {said}."
-    if "ignore_mismatched_sizes" in said:
-        reason = "the weights have other shapes than it says."
-    return ModelFormatError(source, file=file, reason=reason, field=field)
-
-
-def check_json_files(source: str, *names: str) -> None:
-    """Refuse files of a folder that are no JSON objects; those that are not there are let be.
-
-    Raises:
-        ModelFormatError: one is damaged.
-    """
-    for name in names:
-        path = Path(source) / name
-        if not os.path.isfile(path):  # unlike Path.is_file, also of names that no system takes
-            continue
-        try:
-            content = parse_json(path.read_bytes(), repeated_keys=True)
-        except ValueError as error:
-            raise ModelFormatError(
-                source, file=name, reason=f"it is not valid JSON ({error})."
-            ) from error
-        if not isinstance(content, dict):
-            reason = f"it should hold a JSON object, got {type(content).__name__}."
-            raise ModelFormatError(source, file=name, reason=reason)
-
-
-def check_stated(
-    source: str, stated: Mapping[str, Any], *, attn_implementation: str | None = None
-) -> None:
-    """Refuse what must not even become a config object: it would fill the memory, or name code.
+def check_kernels(source: str, stated: Mapping[str, Any], attn_implementation: str | None) -> None:
+    """Refuse a config that names code of the hub to be fetched and run.
 
     Args:
         source: for messages.
@@ -122,18 +85,11 @@ def check_stated(
         attn_implementation: a kernel on the hub that the caller asked for by name.
 
     Raises:
-        ModelFormatError: with the field.
+        ModelFormatError: it does, and the caller did not ask for it.
     """
-    check_stated_sizes(source, stated)
-    _check_stated_kernels(source, stated, attn_implementation)
-
-
-def _check_stated_kernels(
-    source: str, stated: Mapping[str, Any], attn_implementation: str | None
-) -> None:
     for name, value in stated.items():
         if isinstance(value, dict):  # the config of a part
-            _check_stated_kernels(source, value, attn_implementation)
+            check_kernels(source, value, attn_implementation)
         if name not in _KERNEL_FIELDS:
             continue
         for kernel in value.values() if isinstance(value, dict) else [value]:

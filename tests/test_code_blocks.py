@@ -88,7 +88,6 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     others = {"distractors": [f"Person {number} lives in Nantes." for number in range(19)]}
     questions = [line | others | {"id": str(number)} for number in range(2)]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
-    shutil.copy(ROOT / "tests/evaluation/published/ruler_vt.jsonl", tmp_path / "vt.jsonl")
     shutil.copy(READER_PROFILE, tmp_path / "my-model.json")
     (tmp_path / "prompt.txt").write_text("[[rm:doc]]Ada lives in Lyon.[[/rm:doc]]\nWhere?")
     (tmp_path / "rag_middle").symlink_to(ROOT / "rag_middle")

@@ -53,13 +53,10 @@ def start(work):
         ("start(compute)", "end"),
         ("start(wait)", "wait end"),  # nothing can be done, and the program does not wait for it
         ("start(look); raise KeyboardInterrupt", "end"),
-        ("start(wait); os.fork() or sys.exit(0); os.wait(); os._exit(3)", "end"),  # of the child
     ],
 )
 def test_a_program_ends_without_threads_of_the_model(work: str, left: str) -> None:
-    if "fork" in work and sys.platform == "win32":
-        pytest.skip("no fork")
-    raises = "" if "raise" in work or "fork" in work else "; sys.exit(3)"
+    raises = "" if "raise" in work else "; sys.exit(3)"
     began = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"{AT_EXIT}\n{work}{raises}"],

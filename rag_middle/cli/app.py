@@ -30,7 +30,6 @@ from rag_middle.cli.diagnose import diagnose
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
 from rag_middle.cli.methods import methods
-from rag_middle.cli.plan import plan
 from rag_middle.cli.serve import serve
 from rag_middle.cli.verify import verify
 from rag_middle.files import reason
@@ -143,7 +142,6 @@ app.command()(diagnose)
 app.command()(generate)
 app.command()(index)
 app.command()(methods)
-app.command()(plan)
 app.command()(serve)
 app.command()(verify)
 

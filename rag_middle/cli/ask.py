@@ -16,16 +16,17 @@ from rag_middle.cli.asking import (
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import JsonOption, console, print_json, print_text
+from rag_middle.cli.console import JsonOption, console, print_json, print_text, printable
 from rag_middle.cli.endpoint import ENDPOINT
 from rag_middle.cli.options import LOADING, OUTPUT_PANEL, command, shape_of
-from rag_middle.cli.token_view import described_text, show_text
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answerer
     from rag_middle.documents import ContextPrompt
 
 __all__ = ["ask"]
+
+_DOCUMENT_COLOURS = ("green", "cyan", "magenta", "blue")
 
 
 @command(OTHER_NAMES, answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
@@ -65,7 +66,7 @@ def ask(
         return
     with answerer.stream(question, **options) as pieces:
         if show_prompt:
-            show_text(console(stderr=True), _parts(answerer, pieces.prompt, options))
+            _show_parts(_parts(answerer, pieces.prompt, options))
         answer = stream_text(pieces)
     print_text("\nSources, best first:\n" if answer.sources else "\nNo sources.\n")
     show_sources(answer.sources)
@@ -81,4 +82,29 @@ def _parts(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -
         return {"text": prompt.text}  # its tokenizer is on the server
     # The documents are in the method's order already.
     tokens = model.encode(prompt, method="none", **shape_of(options))
-    return described_text(model.tokenizer, tokens)
+
+    def text(ids: tuple[int, ...]) -> str:
+        return "".join(
+            model.tokenizer.decode(
+                list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+    return {
+        "prefix": text(tokens.prefix_ids),
+        "documents": [text(ids) for ids in tokens.documents_ids],
+        "suffix": text(tokens.suffix_ids),
+    }
+
+
+def _show_parts(parts: dict[str, Any]) -> None:
+    """Print a prompt; neighbouring documents differ in colour."""
+    from rich.text import Text
+
+    shown = Text(printable(parts["text"]) if "text" in parts else "")
+    if "text" not in parts:
+        shown.append(printable(parts["prefix"]), "yellow")
+        for index, document in enumerate(parts["documents"]):
+            shown.append(printable(document), _DOCUMENT_COLOURS[index % len(_DOCUMENT_COLOURS)])
+        shown.append(printable(parts["suffix"]), "yellow")
+    console(stderr=True).print(shown, soft_wrap=True)

@@ -88,10 +88,9 @@ _MEASUREMENT = (
         names=("--change",),
         metavar="NAME,NAME",
         help="Controls of the unmodified model at the same positions: repeated (all "
-        "documents twice), natural_filler (prose about other things instead of the other "
-        "documents), random_filler (their words shuffled), question_first (the question before "
-        "the documents too), long_gold (the gold document followed by the shuffled words of "
-        "three others).",
+        "documents twice), random_filler (the other documents' words shuffled), question_first "
+        "(the question before the documents too), long_gold (the gold document followed by the "
+        "shuffled words of three others).",
     ),
     QUESTIONS_PANEL.flag(
         "scoring",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from rag_middle.cli.asking import ModelOption, show_facts, tell_of_default
 from rag_middle.cli.checks import check_generation, check_method
-from rag_middle.cli.console import JsonOption, console, print_json, print_text
+from rag_middle.cli.console import JsonOption, print_json, print_text
 from rag_middle.cli.measuring import load
 from rag_middle.cli.options import (
     LOADING,
@@ -18,11 +18,8 @@ from rag_middle.cli.options import (
     command,
     generation_flags,
     parse_method_options,
-    shape_of,
 )
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
-from rag_middle.cli.token_view import described_tokens
-from rag_middle.cli.token_view import show_tokens as show_prompt_tokens
 from rag_middle.errors import UnsupportedGenerationError
 
 __all__ = ["generate"]
@@ -62,13 +59,6 @@ def generate(
             help="Write the text as it comes. Default: on a terminal.",
         ),
     ] = None,
-    show_tokens: Annotated[
-        bool,
-        OUTPUT_PANEL.option(
-            "--show-tokens",
-            help="Show the prompt's tokens by part, with counts, on standard error.",
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Answer prompts under a method.
@@ -86,16 +76,10 @@ def generate(
     loaded = load(model, method=method, method_options=method_options, **loading)
     if model is None and not as_json:
         tell_of_default()
-    shown = contexts if show_tokens else []
-    tokens = [loaded.encode(context, **shape_of(options)) for context in shown]
     if as_json:
         answers = [answer.to_dict() for answer in loaded.batch(contexts, **options)]
-        for answer, prompt_tokens in zip(answers, tokens, strict=False):  # none, or of every prompt
-            answer["tokens"] = described_tokens(loaded.tokenizer, prompt_tokens)
         print_json(answers[0] if len(answers) == 1 else answers)
         return
-    for prompt_tokens in tokens:
-        show_prompt_tokens(console(stderr=True), loaded.tokenizer, prompt_tokens)
     if len(contexts) > 1:
         generations = loaded.batch(contexts, **options)
         for source, generation in zip(prompt, generations, strict=True):

@@ -65,17 +65,13 @@ if TYPE_CHECKING:
         as_answers,
         as_document,
         get_field,
+        read_entries,
         read_lines,
     )
-    from rag_middle.evaluation.tasks.helmet import Helmet
     from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
-    from rag_middle.evaluation.tasks.longbench_v2 import LongBenchV2
-    from rag_middle.evaluation.tasks.mrcr import Mrcr
     from rag_middle.evaluation.tasks.multi_hop import MultiHop
-    from rag_middle.evaluation.tasks.nolima import NoLiMa
     from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
     from rag_middle.evaluation.tasks.retrieved_qa import RetrievedQA
-    from rag_middle.evaluation.tasks.ruler import Ruler
     from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
 
 __all__ = [
@@ -99,7 +95,6 @@ __all__ = [
     "Factors",
     "Grid",
     "GridRow",
-    "Helmet",
     "InterimReport",
     "Item",
     "KeyValueChains",
@@ -107,13 +102,10 @@ __all__ = [
     "LabelledMethod",
     "Layout",
     "LayoutRow",
-    "LongBenchV2",
     "Measurement",
     "Metric",
-    "Mrcr",
     "MultiDocumentQA",
     "MultiHop",
-    "NoLiMa",
     "OwnQuestions",
     "PositionCurve",
     "PositionCurves",
@@ -122,7 +114,6 @@ __all__ = [
     "Record",
     "Results",
     "RetrievedQA",
-    "Ruler",
     "Shape",
     "Summary",
     "Task",
@@ -146,6 +137,7 @@ __all__ = [
     "plot_grid",
     "plot_position_curves",
     "position",
+    "read_entries",
     "read_lines",
     "recommend",
     "run",

@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.filler import natural_filler, random_filler
 
 __all__ = [
     "AS_GIVEN",
@@ -38,13 +37,11 @@ __all__ = [
 Kind = Literal["position", "chain", "order", "gold_only", "gold_absent", "closed_book", "as_given"]
 
 #: What else is done to a prompt: ``"repeated"``: all documents twice, one after the other;
-#: ``"natural_filler"``, ``"random_filler"``: prose about other things, or the others' own words
-#: shuffled, in place of each of the others, so that there are as many documents, as long, and
-#: only the gold one says anything of the matter; ``"question_first"``: the question before the
-#: documents as well; ``"long_gold"``: the gold document followed by the shuffled words of the first
-#: three others.
-Change = Literal["repeated", "natural_filler", "random_filler", "question_first", "long_gold"]
-_FILLERS = {"natural_filler": natural_filler, "random_filler": random_filler}
+#: ``"random_filler"``: the others' own words shuffled in place of each of the others, so that there
+#: are as many documents, as long, and only the gold one says anything of the matter;
+#: ``"question_first"``: the question before the documents as well; ``"long_gold"``: the gold
+#: document followed by the shuffled words of the first three others.
+Change = Literal["repeated", "random_filler", "question_first", "long_gold"]
 CHANGES: tuple[Change, ...] = get_args(Change)
 _LENGTHENED_BY = 3  # documents: with documents of one length, the gold one is four times as long
 
@@ -261,15 +258,22 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
             f"Question {item.id} has {len(others) + 1} documents, so its gold document cannot "
             f"be at position {index} (0-based)."
         )
-    if filler := _FILLERS.get(condition.change or ""):
-        others = tuple(filler(document, f"{item.id} {at}") for at, document in enumerate(others))
+    if condition.change == "random_filler":
+        others = tuple(_shuffled(document, f"{item.id} {at}") for at, document in enumerate(others))
     gold = item.gold
     if condition.change == "long_gold":
         words = Document("\n".join(document.render() for document in others[:_LENGTHENED_BY]))
-        added = random_filler(words, f"{item.id} gold")
+        added = _shuffled(words, f"{item.id} gold")
         gold = replace(gold, text=f"{gold.text} {added.text}")
     documents = (*others[:index], gold, *others[index:])
     return 2 * documents if condition.change == "repeated" else documents
+
+
+def _shuffled(document: Document, seed: str) -> Document:
+    """The document's own words, shuffled: as many tokens, more or less, and no statement."""
+    words = document.render().split()
+    random.Random(seed).shuffle(words)
+    return Document(" ".join(words), id=document.id)
 
 
 def _chained(item: Item, condition: Condition) -> tuple[Document, ...]:

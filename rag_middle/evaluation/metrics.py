@@ -26,8 +26,6 @@ __all__ = [
     "metric",
     "normalized",
     "says",
-    "string_match_all",
-    "string_match_part",
 ]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -120,11 +118,7 @@ METRICS = {
         Metric(name="accuracy", title="Accuracy"),
         # Right where the answer is in no document, wrong elsewhere: "accuracy" says which.
         Metric(name="abstained", title="Abstentions"),
-        # Of published long-context benchmarks.
         Metric(name="answer_contained", title="Accuracy (answer contained as written)"),
-        Metric(name="sequence_ratio", title="Similarity to the right answer"),
-        Metric(name="string_match_all", title="Share of the answers contained"),
-        Metric(name="string_match_part", title="Accuracy (any answer contained)"),
     )
 }
 
@@ -329,30 +323,8 @@ def answer_contained(prediction: str, answers: Sequence[str]) -> float:
     return float(any(_composed(answer) in text for answer in answers))
 
 
-def string_match_all(prediction: str, answers: Sequence[str]) -> float:
-    """The share of the answers that the prediction contains, in any case; RULER's score.
-
-    Source: ``scripts/eval/synthetic/constants.py`` of NVIDIA/RULER. Differs: NFC and NFD are the
-    same, as in `normalized`.
-    """
-    text = _composed(prediction).lower()
-    return sum(_composed(answer).lower() in text for answer in answers) / len(answers)
-
-
-def string_match_part(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction contains any answer, in any case, else 0; RULER's score of questions.
-
-    Source and difference: as of `string_match_all`.
-    """
-    text = _composed(prediction).lower()
-    return float(any(_composed(answer).lower() in text for answer in answers))
-
-
 #: Scores of a generated answer against all right ones.
 ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
     score.__name__: score
-    for score in (
-        *(answer_contained, answer_stated, best_subspan_em, exact_match, f1),
-        *(string_match_all, string_match_part),
-    )
+    for score in (answer_contained, answer_stated, best_subspan_em, exact_match, f1)
 }

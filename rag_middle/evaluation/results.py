@@ -41,7 +41,6 @@ _CONTROLS = {
     "gold_only": "the gold document alone",
     "closed_book": "no documents",
     "repeated": "all documents twice",
-    "natural_filler": "prose about other things instead of the other documents",
     "random_filler": "the other documents' words shuffled",
     "question_first": "the question before the documents too",
     "long_gold": "the gold document followed by the shuffled words of three others",

@@ -33,10 +33,7 @@ from rag_middle.errors import (
 )
 from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
 from rag_middle.model_files import (
-    check_config,
-    check_json_files,
-    check_stated,
-    check_weights,
+    check_kernels,
     format_errors,
 )
 from rag_middle.notices import BackendFallbackWarning, warn_caller
@@ -54,11 +51,6 @@ __all__ = [
     "loading_errors",
 ]
 
-#: The first two are what a tokenizer that cannot be made is blamed on.
-_TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json"),
-    *("special_tokens_map.json", "added_tokens.json"),
-)
 #: Options of loading that say how files are reached.
 _ACCESS = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder", "token")
 _BASE = "base_model_name_or_path"  # in the config of an adapter
@@ -150,10 +142,6 @@ def load_model(
         config, is_changed = _loaded_config(base, revision, attn_implementation, access)
         if is_changed:  # else transformers reads it again, with what `options` say of it
             stated["config"] = config
-        numbers = check_config(base, config)
-        check_json_files(base, "generation_config.json")
-        if numbers is not None:
-            check_weights(base, numbers)
     try:
         with format_errors(source, "config.json"):
             if has_config and trust_remote_code:
@@ -250,9 +238,8 @@ def load_tokenizer(
     if gguf is not None:
         source = str(dequantised_tokenizer(gguf))
         chosen |= {"revision": None, "subfolder": ""}
-    check_json_files(source, *_TOKENIZER_FILES, "config.json")
     try:
-        with format_errors(source, " or ".join(_TOKENIZER_FILES[:2])):
+        with format_errors(source, "tokenizer.json or tokenizer_config.json"):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **chosen)
             tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
     except (OSError, ModelFormatError) as error:
@@ -304,7 +291,6 @@ def _loaded_config(
     """As `load_config`, and whether flash attention was replaced."""
     _check_reachable("model", source, revision, access)
     chosen = dict(access) if revision is None else {**access, "revision": revision}
-    check_json_files(source, "config.json")
     try:
         with format_errors(source, "config.json"):
             _check_stated(source, revision, attn_implementation, **access)
@@ -334,7 +320,7 @@ def _check_stated(
     source: str, revision: str | None, attn_implementation: str | None, **access: Any
 ) -> None:
     stated, _ = PretrainedConfig.get_config_dict(source, revision=revision, **access)
-    check_stated(source, stated, attn_implementation=attn_implementation)
+    check_kernels(source, stated, attn_implementation)
 
 
 def check_model_present(name_or_path: str | Path) -> None:
@@ -401,8 +387,8 @@ def _base_of_adapter(source: str) -> str:
     name = "adapter_config.json"
     if not _lacks(source, "config.json") or _lacks(source, name):
         return source
-    check_json_files(source, name)
-    base = parse_json((Path(source) / name).read_bytes(), repeated_keys=True).get(_BASE)
+    with format_errors(source, name):
+        base = parse_json((Path(source) / name).read_bytes(), repeated_keys=True).get(_BASE)
     if not isinstance(base, str):
         reason = f"{_BASE} should be a folder or a name on the hub, got {base!r}."
         raise ModelFormatError(source, file=name, field=_BASE, reason=reason)

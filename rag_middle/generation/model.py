@@ -595,7 +595,7 @@ class RagMiddleModel:
     def fingerprint(self) -> str:
         """A digest of what the model computes now: of its weights, adapters and settings.
 
-        It costs some milliseconds, and reads all weights the first time. See
+        It costs some milliseconds. See
         `rag_middle.fingerprint.fingerprint` for what it does not notice.
         """
         return fingerprint(self.model)

@@ -21,9 +21,9 @@ from transformers import (
 )
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
+from benchmarks.operation_counts import prompt_of, without_numbers
 from rag_middle.attention import applied
 from rag_middle.attention.caches import ReadColumns
-from rag_middle.costs.methods import prompt_of, without_numbers
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (

@@ -17,7 +17,7 @@ from rag_middle.cli.app import app
 from rag_middle.cli.console import console, printable_logs
 from tests.cli.conftest import Run
 
-COMMANDS = ("ask", "chat", "generate", "index", "methods", "plan", "serve", "verify")
+COMMANDS = ("ask", "chat", "generate", "index", "methods", "serve", "verify")
 
 
 def test_help_lists_the_commands(run: Run) -> None:
@@ -130,7 +130,6 @@ def test_help_is_shown_without_loading_torch() -> None:
         ["--help"],
         ["generate", "--help"],
         ["ask", "--help"],
-        ["plan", "--help"],
         ["--version"],
     ):
         finished = subprocess.run(

@@ -13,7 +13,6 @@ from rag_middle.calibration import PRESETS, Estimate
 from rag_middle.calibration import SEARCHES as KNOWN
 from rag_middle.cli.calibrate import Fitted, _tell_cost
 from tests.cli.conftest import Finished, Run
-from tests.cli.killing import interrupted_on_its_way, killed_on_its_way
 
 SEARCHES: dict[str, list[str]] = {
     "lpes": [
@@ -135,49 +134,6 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
     assert profile.read_bytes() == first
     assert calibrate("lpes", out="elsewhere").status == 0
     assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("lines", [2, 30])  # while the second worker begins, and while both score
-def test_interrupted_it_says_how_to_go_on_and_nothing_else(
-    lines: int, model: Path, questions: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "out" / "ms_poe.state"
-    arguments = [
-        *("calibrate", "--method", "ms_poe", "--model", model, "--data", questions),
-        *("--questions", 8, "--held-out", 4, "--workers", 2, "--out", tmp_path / "out"),
-        *("-s", "first_layers=[0,1,2]"),
-    ]
-    told = interrupted_on_its_way(arguments, state, lines)
-    assert f"Stopped: the same command continues from {state}." in told
-    assert "Traceback" not in told
-    assert "KeyboardInterrupt" not in told
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_and_started_again_it_gives_the_same_profile(
-    run: Run, model: Path, questions: Path, tmp_path: Path
-) -> None:
-    def arguments(out: str) -> list[object]:
-        return [
-            *("calibrate", "--method", "ms_poe", "--model", model, "--data", questions),
-            *("--questions", 8, "--held-out", 4, "--workers", 1, "--out", tmp_path / out),
-            *("-s", "first_layers=[0,1,2]"),  # times eight ranges, times two head rules
-        ]
-
-    state, profile = (tmp_path / "killed" / f"ms_poe.{kind}" for kind in ("state", "json"))
-    killed_on_its_way(arguments("killed"), state, lines=8)
-    known = state.read_bytes()
-    whole = known[: known.rfind(b"\n") + 1]
-    assert not profile.exists()
-    assert run(*arguments("killed")).status == 0
-    assert state.read_bytes().startswith(whole)  # what was known was not asked for again
-    assert run(*arguments("whole")).status == 0
-    for kind in ("state", "json"):
-        undisturbed = tmp_path / "whole" / f"ms_poe.{kind}"
-        assert (tmp_path / "killed" / f"ms_poe.{kind}").read_bytes() == undisturbed.read_bytes()
 
 
 def test_another_search_in_the_same_folder_is_refused(calibrate: Any) -> None:

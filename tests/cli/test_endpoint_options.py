@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.answering import QUESTION, use_named_embedder, write_documents
 from tests.cli.conftest import Run
-from tests.cli.killing import killed_on_its_way
-from tests.endpoint.server import Request, Said, answer, events, saying, serving
+from tests.endpoint.server import Said, answer, events, saying, serving
 
 KEY = "sk-secret-0123456789abcdef"
 FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0)
@@ -80,35 +78,6 @@ def test_what_an_endpoint_cannot_do_is_refused_at_once(
 def test_options_of_an_endpoint_need_one(run: Run, tmp_path: Path) -> None:
     shown = run("diagnose", "--timeout", 5, "--out", tmp_path)
     assert (shown.status, "--endpoint too" in shown.err) == (2, True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_and_started_again_it_asks_nothing_twice(
-    run: Run, short_questions: Path, tmp_path: Path
-) -> None:
-    records = tmp_path / "records.jsonl"
-
-    def slowly(request: Request) -> Said:
-        time.sleep(0.05)
-        return Said(answer("x"))
-
-    with serving(slowly) as server:
-        arguments = (
-            *("diagnose", "--endpoint", server.url, "--limit", 24, "--documents", 3),
-            *("--data", short_questions, "--distractors", "random"),
-            *("--positions", 2, "--orders", 0, "--batch-size", 2, "--out", tmp_path),
-        )
-        killed_on_its_way(arguments, records, lines=12)
-        before = records.read_bytes()
-        whole = before[: before.rfind(b"\n") + 1]
-        kept = whole.count(b'"kind": "record"')
-        server.asked.clear()
-        again = run(*arguments)
-        assert again.status == 0, again.err
-        assert records.read_bytes().startswith(whole)
-        assert len(server.asked) == 24 * 4 - kept
-    assert KEY.encode() not in records.read_bytes()
 
 
 @pytest.fixture

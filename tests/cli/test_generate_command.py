@@ -166,38 +166,6 @@ def test_defaults_are_those_of_the_library() -> None:
     assert compared == len(GENERATION) - 1
 
 
-# --- tokens ----------------------------------------------------------------------------------
-
-
-def test_tokens_are_shown_by_part_with_counts(run: Run, model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "prompt.json"
-    content = {"prefix": "Use ", "documents": [{"text": "Paris", "id": "p"}, "Lyon"], "suffix": "?"}
-    path.write_text(json.dumps(content))
-    shown = run("generate", "-m", model, "-p", path, *TOKENS, "--show-tokens")
-    described = run("generate", "-m", model, "-p", path, *TOKENS, "--show-tokens", "--json").json
-    tokens = described["tokens"]
-    assert "".join(tokens["prefix"]["tokens"]) == "Use "
-    assert [d["id"] for d in tokens["documents"]] == ["p", None]
-    assert "".join(tokens["documents"][0]["tokens"]) == "Paris\n\n"
-    assert tokens["suffix"]["count"] == 1
-    assert tokens["count"] == described["usage"]["prompt_tokens"]
-    assert "document 0 (p): " in shown.err
-    assert "suffix: 1 token\n" in shown.err
-    assert f"{tokens['count']} tokens: prefix" in shown.err
-    assert "document 0" not in shown.out
-
-
-def test_tokens_show_what_the_chat_template_adds(
-    run: Run, chat_model: Path, prompt_file: Path
-) -> None:
-    ask = ("generate", "-m", chat_model, "-p", prompt_file, *TOKENS, "--show-tokens", "--json")
-    chat = run(*ask).json["tokens"]
-    raw = run(*ask, "--template", "raw").json["tokens"]
-    assert chat["prefix"]["tokens"][0] == "<|im_start|>"
-    assert "<|im_start|>" not in raw["prefix"]["tokens"]
-    assert chat["documents"] == raw["documents"]
-
-
 # --- errors ----------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from tests.evaluation.fake_models import FakeReader, fake_reader
 from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=5)
-CHANGES = ("repeated", "natural_filler", "random_filler", "question_first")
+CHANGES = ("repeated", "random_filler", "question_first")
 
 
 def test_documents_are_repeated_or_their_words_shuffled() -> None:
@@ -36,21 +36,6 @@ def test_documents_are_repeated_or_their_words_shuffled() -> None:
     for changed, document in zip((filler[0], filler[2]), others, strict=True):
         assert changed.text != document.render()
         assert sorted(changed.text.split()) == sorted(document.render().split())
-
-
-def test_natural_filler_is_prose_of_the_same_length() -> None:
-    gold = Document("Nantes lies on the Loire.")
-    others = tuple(Document("x" * length, title=f"T{length}") for length in (1, 30, 400, 9000))
-    item = Item(id="7", question="?", answers=("Loire",), gold=gold, others=others)
-    documents = arranged_documents(item, position(2, change="natural_filler"))
-    assert documents == arranged_documents(item, position(2, change="natural_filler"))
-    assert documents[2] == gold
-    filler = [document for document in documents if document != gold]
-    longest_word = 12
-    for document, other in zip(filler, others, strict=True):
-        assert 0 <= len(document.text) - len(other.render()) <= longest_word
-        assert "x" * 2 not in document.text
-    assert len({document.text[:20] for document in filler}) > 1  # they begin at other sentences
 
 
 class Listening(FakeReader):
@@ -88,7 +73,7 @@ def test_a_run_without_changes_is_as_before(model: RagMiddleModel) -> None:
 
 
 def test_other_changes_are_refused() -> None:
-    with pytest.raises(EvaluationConfigError, match="A change is one of repeated, natural_filler"):
+    with pytest.raises(EvaluationConfigError, match="A change is one of repeated, random_filler"):
         Measurement(changes=("doubled",))  # type: ignore[arg-type]
     with pytest.raises(EvaluationConfigError, match="no change"):
         Condition("closed_book", change="random_filler")

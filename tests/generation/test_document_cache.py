@@ -182,11 +182,11 @@ class Adapter(torch.nn.Module):
         super().__init__()
         self.base = base
         self.extra = torch.nn.Linear(base.in_features, base.out_features)
-        self.disabled = False
+        self._active_adapter = ["x"]
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.base(hidden)
-        return out if self.disabled else out + self.extra(hidden)
+        return out if not self._active_adapter else out + self.extra(hidden)
 
 
 @torch.no_grad()
@@ -207,9 +207,9 @@ def test_adapters_and_edits_past_the_version_counter_have_states_of_their_own(
         return expected
 
     adapted = check(hits=0)
-    attention.v_proj.disabled = True
+    attention.v_proj._active_adapter = []
     assert distance(check(hits=0), adapted) > 100 * TOLERANCE
-    attention.v_proj.disabled = False
+    attention.v_proj._active_adapter = ["x"]
     check(hits=4)
     network.model.layers[1].mlp.up_proj.weight.data.mul_(1.5)
     assert distance(check(hits=0), adapted) > 100 * TOLERANCE

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import DynamicCache, Gemma3TextConfig, LlamaConfig
 from transformers.cache_utils import DynamicLayer
 
+from benchmarks.operation_counts import counted
 from rag_middle import ContextPrompt, RagMiddleModel
-from rag_middle.costs.counting import counted
 from rag_middle.generation import engine
 from rag_middle.generation.growing_cache import RoomyLayer, with_room
 from tests.tiny_models import build, tiny

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from examples.train_moice import train_routers
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.generation import RagMiddleModel
@@ -25,7 +26,6 @@ from rag_middle.methods import (
 )
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights
 from rag_middle.methods.moice.routers import ExpertRouters
-from rag_middle.methods.moice.training import train_routers
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.costs.counting import counted
+from benchmarks.operation_counts import counted
 from rag_middle.ops import flash as module
 from rag_middle.ops.flash import (
     Attended,

@@ -25,14 +25,14 @@ import numpy as np
 
 from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import Condition, position
-from rag_middle.evaluation.attention_view import (
+from rag_middle.evaluation.plots import image, new_figure
+from rag_middle_reproduce.attention_view import (
     DocumentAttention,
     document_attention,
     draw_masses,
     plot_document_attention,
     plot_head_attention,
 )
-from rag_middle.evaluation.plots import image, new_figure
 from rag_middle_reproduce.config import (
     AttentionConfig,
     EvaluationConfig,

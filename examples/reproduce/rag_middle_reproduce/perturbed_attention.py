@@ -21,9 +21,9 @@ from pathlib import Path
 
 from rag_middle import RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import KeyValueRetrieval, Task, position, spread_positions
-from rag_middle.evaluation.attention_view import document_attention
 from rag_middle.methods import Method
 from rag_middle_reproduce.attention import Picture, indices, write_pictures
+from rag_middle_reproduce.attention_view import document_attention
 from rag_middle_reproduce.models import add_model_options, load_chosen
 from rag_middle_reproduce.perturbations import perturbations
 from rag_middle_reproduce.samples import trial_note

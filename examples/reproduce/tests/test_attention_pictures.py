@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rag_middle_reproduce.attention_view import document_attention
 
 from rag_middle import EvaluationConfigError, RagMiddleModel
 from rag_middle.evaluation import position
-from rag_middle.evaluation.attention_view import document_attention
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 pytest.importorskip("matplotlib")

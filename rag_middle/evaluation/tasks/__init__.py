@@ -24,34 +24,22 @@ def _check(target: object) -> None:
 
 TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
 TASKS.register("abstention", f"{__name__}.abstention:Abstention")
-TASKS.register("helmet", f"{__name__}.helmet:Helmet")
 TASKS.register("key_value_retrieval", f"{__name__}.key_value:KeyValueRetrieval")
 TASKS.register("key_value_chains", f"{__name__}.key_value:KeyValueChains")
-TASKS.register("longbench_v2", f"{__name__}.longbench_v2:LongBenchV2")
-TASKS.register("mrcr", f"{__name__}.mrcr:Mrcr")
 TASKS.register("multi_document_qa", f"{__name__}.questions:MultiDocumentQA")
 TASKS.register("multi_hop", f"{__name__}.multi_hop:MultiHop")
-TASKS.register("nolima", f"{__name__}.nolima:NoLiMa")
 TASKS.register("own_questions", f"{__name__}.questions:OwnQuestions")
 TASKS.register("retrieved_qa", f"{__name__}.retrieved_qa:RetrievedQA")
-TASKS.register("ruler", f"{__name__}.ruler:Ruler")
 
 _REQUIRED = {
     "data": "the path of a file of JSON lines",
     "index": "the folder that `rag-middle index` wrote",
 }
 
-#: Fields that tell a format, all of them needed, the most telling first. Only the benchmarks' files
-#: have ``ctxs``: questions with a title and a text are anybody's, and get no instruction of one.
+#: Fields that tell a format, all of them needed, the most telling first. Only files of Lost in the
+#: Middle have ``ctxs``: questions with a title and a text are anybody's.
 _FORMATS = (
     (("ordered_kv_records",), "key_value_retrieval"),
-    (("choice_A", "choice_D", "context"), "longbench_v2"),
-    (("prompt", "random_string_to_prepend"), "mrcr"),
-    (("queries", "answer"), "mrcr"),
-    (("needle", "questions", "tests"), "nolima"),
-    (("num_kvs", "context"), "helmet"),
-    (("type_needle_v", "context"), "helmet"),
-    (("input", "outputs"), "ruler"),
     (("ctxs",), "multi_document_qa"),
     (("gold",), "own_questions"),
     (("text",), "own_questions"),
@@ -60,13 +48,6 @@ _FORMATS = (
 
 def _format(entry: Mapping[str, Any]) -> str | None:
     """The task that an entry of a data file is for."""
-    contexts = entry.get("ctxs")
-    passages = [c for c in contexts if isinstance(c, dict)] if isinstance(contexts, list) else []
-    names_of_passages = {name for passage in passages for name in passage}
-    # Lost in the Middle's passages have "isgold", HELMET's one of the others.
-    helmets = names_of_passages & {"has_answer", "label"} or "gold_doc" in entry
-    if passages and helmets and "isgold" not in names_of_passages:
-        return "helmet"
     for names, task in _FORMATS:
         if all(name in entry for name in names):
             return task

@@ -33,10 +33,6 @@ __all__ = [
     "without_repeats",
 ]
 
-_PIECE = 2**20
-_MOST_UNPACKED = 2**30  # a thousandth of that on the disk can unpack to it
-_BYTES_OF_A_VALUE = 32  # about what Python takes for a value of a list, at least
-
 #: The name of an entry for messages, and its fields.
 Entry = tuple[str, dict[str, Any]]
 
@@ -95,25 +91,9 @@ def read_text(path: str | Path) -> str:
 
 
 def _unpacked(path: Path) -> bytes:
-    """What a file holds, plain or gzipped.
-
-    Raises:
-        OSError: it cannot be read, or would fill the memory with what it is said to hold.
-        EOFError, zlib.error: it is damaged.
-    """
     with open_regular(path) as file:
-        if file.peek(2)[:2] != b"\x1f\x8b":
-            return file.read()
-        content = bytearray()
-        with gzip.GzipFile(fileobj=file) as unpacking:
-            while piece := unpacking.read(_PIECE):
-                content += piece
-                if len(content) > _MOST_UNPACKED:
-                    raise OSError(
-                        f"unpacked it has more than {_MOST_UNPACKED // 2**20} MiB; if you trust "
-                        "it, unpack it with gunzip"
-                    )
-        return bytes(content)
+        content = file.read()
+    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 
 
 def _parsed_lines(file: str, text: str) -> Iterator[Entry]:
@@ -218,65 +198,14 @@ def _parquet_rows(path: Path) -> Iterator[Entry]:
     from pyarrow import ArrowException
 
     try:
-        with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
-            number = taken = 0
-            _check_names(path, file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata)):
-                taken += sum(map(_bytes_of, batch.columns))
-                if taken > _MOST_UNPACKED:
-                    raise _unpacks_to_too_much()
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path.name}: row {number}", row
-    except EvaluationDataError:
-        raise
-    except (OSError, ValueError, OverflowError, ArrowException) as error:
+        rows = parquet.read_table(path).to_pylist()
+    except (OSError, ValueError, ArrowException) as error:
         reason = json.dumps(str(error).partition("\n")[0])
         raise EvaluationDataError(
             f"The data file {str(path)!r} cannot be read as Parquet ({reason})."
         ) from error
-
-
-def _rows_at_a_time(metadata: Any) -> int:
-    """How many rows of a Parquet file fit into the memory, however well they are packed.
-
-    Values that repeat are written once: a kilobyte may hold a list of any length, or a text any
-    number of times. No text is longer than the column that it stands in, unpacked.
-
-    Raises:
-        OSError: the file has more values than a packed file may unpack to.
-    """
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    # Numbers that a forged file states too low end the reading early.
-    values = sum(max(0, column.num_values) for column in columns)
-    if _BYTES_OF_A_VALUE * values > _MOST_UNPACKED:
-        raise _unpacks_to_too_much()
-    longest = max((int(column.total_uncompressed_size) for column in columns), default=0)
-    return max(1, min(64, _MOST_UNPACKED // max(1, longest * int(metadata.num_columns))))
-
-
-def _bytes_of(array: Any) -> int:
-    """What an array of pyarrow takes with every value written out, those of dictionaries too."""
-    from pyarrow import compute, types
-
-    kind = array.type
-    if types.is_map(kind):
-        return _bytes_of(array.keys) + _bytes_of(array.items)
-    if types.is_nested(kind):
-        parts = array.flatten()  # a list of arrays where it is a struct
-        return sum(map(_bytes_of, parts if isinstance(parts, list) else [parts]))
-    if types.is_dictionary(kind) and not types.is_primitive(kind.value_type):
-        lengths = compute.binary_length(array.dictionary)
-        return int(compute.sum(lengths.take(array.indices)).as_py() or 0)
-    return int(array.nbytes)
-
-
-def _unpacks_to_too_much() -> OSError:
-    return OSError(
-        f"unpacked it has more than {_MOST_UNPACKED // 2**20} MiB; if you trust it, write its rows "
-        "as JSON lines"
-    )
+    for number, row in enumerate(rows, start=1):
+        yield f"{path.name}: row {number}", row
 
 
 def get_field(content: Mapping[str, Any], name: str, kind: type, line: str) -> Any:

@@ -26,7 +26,7 @@ from rag_middle.evaluation.tasks.data_files import (
     first_of,
     flagged,
     get_field,
-    read_lines,
+    read_entries,
     without_repeats,
 )
 from rag_middle.wording import Argument, counted
@@ -87,7 +87,7 @@ class OwnQuestions(Task):
                 f"{self.name}: asked must hold {{question}} once, got {self.asked!r}."
             )
         if self.documents is None:
-            documents, _ = self._documents(*first_of(read_lines, self.data))
+            documents, _ = self._documents(*first_of(read_entries, self.data))
             count = len(documents) if len(documents) > 1 else 20
             object.__setattr__(self, "documents", count)
         require_whole(self.name, 2, documents=self.documents)
@@ -103,21 +103,21 @@ class OwnQuestions(Task):
 
     @property
     def num_questions(self) -> int:
-        return sum(1 for _ in read_lines(self.data))
+        return sum(1 for _ in read_entries(self.data))
 
     @property
     def description(self) -> str:
-        line, content = first_of(read_lines, self.data)
+        line, content = first_of(read_entries, self.data)
         drawn = self.num_positions - len(self._documents(line, content)[0])
         source = "the other lines" if self.corpus is None else Path(self.corpus).name
         note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
         repeats = sum(
             len(self._listed(*each)[0]) - len(self._documents(*each)[0])
-            for each in read_lines(self.data)
+            for each in read_entries(self.data)
         )
         if repeats:
             note += f"; documents left out as repeats of a gold one: {repeats}"
-        lines = Counter(name for _, other in read_lines(self.data) for name in other)
+        lines = Counter(name for _, other in read_entries(self.data) for name in other)
         count = self.num_questions
         fields = ", ".join(name for name in lines if lines[name] == count)
         if some := ", ".join(name for name in lines if lines[name] < count):
@@ -137,7 +137,7 @@ class OwnQuestions(Task):
         return described
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        lines = list(read_lines(self.data))
+        lines = list(read_entries(self.data))
 
         def gold_of(other: tuple[str, dict[str, Any]]) -> Document:
             documents, position = self._documents(*other)
@@ -212,13 +212,14 @@ class OwnQuestions(Task):
     def _pool(self) -> _Pool:
         if self.corpus is not None:
             documents = [
-                self._shown(as_document(content, line)) for line, content in read_lines(self.corpus)
+                self._shown(as_document(content, line))
+                for line, content in read_entries(self.corpus)
             ]
         else:
             documents = [
                 line_documents[gold_position]
                 for line_documents, gold_position in (
-                    self._documents(*line) for line in read_lines(self.data)
+                    self._documents(*line) for line in read_entries(self.data)
                 )
             ]
         return _Pool(documents, self.distractors, self.embedder)
@@ -268,7 +269,7 @@ class MultiDocumentQA(OwnQuestions):
 
     @property
     def provenance(self) -> str:
-        _, content = first_of(read_lines, self.data)
+        _, content = first_of(read_entries, self.data)
         drawn = "" if "ctxs" in content else "; distractors are not the benchmark's"
         return (
             f"{Path(self.data).name}; prompt and score after nelson-liu/lost-in-the-middle (MIT)"

@@ -31,7 +31,7 @@ class MoICE(Method):
     with ``x`` the query as the first expert rotates it. The largest `top_k` of ``p`` are kept and
     scaled to a sum of 1.
 
-    This method needs training: `rag_middle.methods.moice.training.train_routers` trains the
+    This method needs training: `train_routers` of ``examples/train_moice.py`` trains the
     routers with the model frozen.
 
     Attributes:
@@ -63,8 +63,8 @@ class MoICE(Method):
     )
 
     routers: ExpertRouters | str | Path = no_default(  # noqa: RUF009 - it is a field
-        "moice needs training: pass routers with a directory that train_routers made for this "
-        "model, or routers='uniform' to mix all bases in equal parts.",
+        "moice needs training: pass routers with a directory that examples/train_moice.py made for "
+        "this model, or routers='uniform' to mix all bases in equal parts.",
         example=_UNIFORM,
     )
     base_factors: tuple[float, ...] | None = None

@@ -130,8 +130,8 @@ class ExpertRouters:
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise MethodConfigError(
                 f"MoICE: no routers can be read from {path} ({type(error).__name__}: {error}). "
-                f"It should hold {_WEIGHTS} and {_CONFIG}, as ExpertRouters.save and "
-                "train_routers make them."
+                f"It should hold {_WEIGHTS} and {_CONFIG}, as ExpertRouters.save writes them and "
+                "examples/train_moice.py makes them."
             ) from error
         return cls(base_factors=factors, gates=gates, provenance=provenance)
 

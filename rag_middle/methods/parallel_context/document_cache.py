@@ -99,7 +99,11 @@ class DocumentCache:
         return len(self._kept)
 
     def clear(self) -> None:
-        """Forget what is in memory; files stay."""
+        """Forget what is in memory; files stay.
+
+        Call it after an edit of the model in place that `rag_middle.fingerprint.fingerprint` does
+        not notice, and delete the files in `directory` then.
+        """
         with self._lock:
             self._kept.clear()
             self._examples.clear()

@@ -1,0 +1,1 @@
+"""Tasks of published long-context benchmarks, found by their entry points."""

@@ -1,1 +1,0 @@
-"""What methods cost on a GPU, predicted without one."""
