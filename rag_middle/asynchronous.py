@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from rag_middle.notices import Caller, called_from, caller
 
-__all__ = ["in_thread", "pieces_in_thread"]
-
 T = TypeVar("T")
 _END: Any = object()
 

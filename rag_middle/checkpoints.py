@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-__all__ = ["cached_file", "checkpoint_states"]
-
 _CHECKPOINT_FILES = (
     *("*.json", "*.safetensors", "*.bin", "*.gguf", "*.py"),
     *("*.jinja", "*/*.jinja", "*.model", "merges.txt", "vocab.txt", "*.tiktoken"),  # of tokenizers

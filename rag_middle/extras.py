@@ -7,8 +7,6 @@ from typing import Any
 
 from rag_middle.errors import MissingExtraError
 
-__all__ = ["require"]
-
 
 def require(module: str, *, package: str, what: str, extra: str = "demo") -> Any:
     """The module, untyped: it may not be installed where types are checked.

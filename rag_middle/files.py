@@ -18,22 +18,6 @@ from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
 
-__all__ = [
-    "append",
-    "check_appendable",
-    "check_lock_file",
-    "expanded",
-    "file_sha256",
-    "lock_file",
-    "open_regular",
-    "opened_folder",
-    "read_regular",
-    "reason",
-    "remove_leftovers",
-    "user_cache",
-    "write_files",
-]
-
 _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 

@@ -19,15 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "adapters_sha256",
-    "config_sha256",
-    "fingerprint",
-    "settings_sha256",
-    "weights_sample",
-    "weights_sha256",
-]
-
 _SAMPLED = 64  # values of every tensor
 
 #: What a config says besides what the model computes: number formats, what calls return, names.

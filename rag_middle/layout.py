@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from rag_middle.errors import PromptError
 
-__all__ = ["PromptLayout"]
-
 
 @dataclass(frozen=True, slots=True)
 class PromptLayout:

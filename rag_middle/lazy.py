@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
-__all__ = ["names_on_first_use"]
-
 
 def names_on_first_use(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` for a package (PEP 562).

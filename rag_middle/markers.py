@@ -29,21 +29,6 @@ from typing import Literal, NamedTuple
 from rag_middle.errors import MarkerError, PromptError
 from rag_middle.plain_data import whole_characters
 
-__all__ = [
-    "CLOSE_MARKER",
-    "MARKER_KEY_VARIABLE",
-    "OPEN_MARKER",
-    "Marked",
-    "Stray",
-    "escape",
-    "literal",
-    "marked_parts",
-    "marker_error",
-    "marker_key",
-    "seal",
-    "unescape",
-]
-
 #: A document's markers as people write them; `seal` adds a tag to the first one.
 OPEN_MARKER = "[[rm:doc]]"
 CLOSE_MARKER = "[[/rm:doc]]"

@@ -24,16 +24,6 @@ from transformers import (
 from rag_middle.errors import ModelFormatError, RagMiddleError
 from rag_middle.plain_data import is_whole
 
-__all__ = [
-    "MOST_LAYERS",
-    "MOST_OF_A_SIZE",
-    "check_config",
-    "check_kernels",
-    "check_stated_sizes",
-    "check_weights",
-    "format_errors",
-]
-
 #: More than any model has; below, a model without numbers is built in seconds.
 MOST_LAYERS = 1000
 MOST_OF_A_SIZE = 2**26

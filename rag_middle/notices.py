@@ -13,21 +13,6 @@ from typing import Any
 
 from rag_middle.wording import WordedException
 
-__all__ = [
-    "BackendFallbackWarning",
-    "Caller",
-    "ChatTemplateWarning",
-    "EndpointWarning",
-    "MissingDocumentsWarning",
-    "NumberedDocumentsWarning",
-    "ProfileWarning",
-    "UnreadMarkersWarning",
-    "called_from",
-    "caller",
-    "pass_over",
-    "warn_caller",
-]
-
 _passed_over = {__name__.partition(".")[0]}
 
 

@@ -25,39 +25,6 @@ from rag_middle.tools.definitions import (
 )
 from rag_middle.wording import Argument, quoted
 
-__all__ = [
-    "ANSWERS",
-    "ENDPOINT_SECONDS",
-    "KERNELS",
-    "LOADING_OPTIONS",
-    "OPTIONS",
-    "SECRET_OPTIONS",
-    "AskKwargs",
-    "Declaration",
-    "EncodeKwargs",
-    "GenerationKwargs",
-    "GenerationOptions",
-    "Kernels",
-    "KernelsUsed",
-    "MissingDocuments",
-    "Option",
-    "Overflow",
-    "PromptKwargs",
-    "RequestKwargs",
-    "SendDocuments",
-    "Template",
-    "TemplateFunction",
-    "TemplateKwargs",
-    "TemplateName",
-    "check_context_window",
-    "checked_options",
-    "overridden",
-    "unknown_option",
-    "with_token",
-    "without_neutral",
-    "without_secrets",
-]
-
 #: That a request to an endpoint may take.
 ENDPOINT_SECONDS = 300.0
 #: Arguments of loading that hold the options of transformers' own functions.

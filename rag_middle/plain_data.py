@@ -15,19 +15,6 @@ from typing import Any, TypeGuard
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.wording import Argument, quoted, shortened
 
-__all__ = [
-    "are_identical",
-    "check_keywords",
-    "check_whole",
-    "is_finite_number",
-    "is_panic",
-    "is_whole",
-    "levels_of",
-    "map_strings",
-    "parse_json",
-    "whole_characters",
-]
-
 
 def parse_json(
     text: str | bytes,

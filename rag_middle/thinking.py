@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["THINKING", "Thinking", "answer_after_thinking", "thinking_of"]
-
 #: What thinking begins and ends with.
 THINKING = ("<think>", "</think>")
 #: The same of models with other signs. Tools and prompts know the first pair alone.

@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-__all__ = ["ModelThread"]
-
 _TOKEN_SECONDS = 1.0  # for the token under way
 _OPERATION_SECONDS = 4.0  # then, for the operation of PyTorch under way
 

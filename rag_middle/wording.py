@@ -11,17 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = [
-    "Argument",
-    "WordedException",
-    "counted",
-    "listed",
-    "percent",
-    "points",
-    "quoted",
-    "shortened",
-]
-
 _NO_VALUE: Final = object
 _MOST_QUOTED = 100  # characters of a value
 

@@ -30,8 +30,6 @@ from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.small_model import default_model
 from rag_middle.wording import Argument
 
-__all__ = ["Answerer"]
-
 
 class Answerer:
     """Answers questions from documents; questions are independent of each other.

@@ -21,8 +21,6 @@ from rag_middle.retrieval import (
 )
 from rag_middle.retrieval.readers import is_index_folder
 
-__all__ = ["open_index", "open_tokenizer"]
-
 
 def open_tokenizer(model: str | Path, loading: dict[str, Any]) -> PreTrainedTokenizerBase:
     """The tokenizer of a model.

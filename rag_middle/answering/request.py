@@ -12,8 +12,6 @@ from rag_middle.documents import ContextPrompt, Document
 from rag_middle.generation import Generation
 from rag_middle.options import GenerationKwargs, checked_options
 
-__all__ = ["AnswerRequest", "with_defaults"]
-
 SentIds = Sequence[str | None]
 """Of the documents in a prompt as sent: indices of `AnswerRequest.documents`."""
 

@@ -14,8 +14,6 @@ from rag_middle.generation import Generation, GenerationStream
 from rag_middle.generation.results import FinishReason, Timings, Usage
 from rag_middle.wording import shortened
 
-__all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites", "mentions"]
-
 _LOCATION_FIELDS = ("start", "end", "page", "line", "first_line", "last_line")
 _SNIPPET = 90  # characters
 _SIGNS = re.compile("[();]")

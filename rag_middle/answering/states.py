@@ -11,8 +11,6 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.retrieval import FaissIndex, default_index_folder
 from rag_middle.retrieval.readers import is_index_folder
 
-__all__ = ["existing_states", "precompute", "states_folder"]
-
 
 def states_folder(index_folder: str | Path) -> Path:
     """The folder of a document cache for an index: beside the index."""

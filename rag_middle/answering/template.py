@@ -14,8 +14,6 @@ from rag_middle.files import read_regular, reason
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
-__all__ = ["DEFAULT_TEMPLATE", "TEMPLATE_FILE", "PromptTemplate"]
-
 TEMPLATE_FILE = "prompt_template.json"
 """File beside a model's weights with the prompt template that the model was trained on."""
 

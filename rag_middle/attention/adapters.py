@@ -8,8 +8,6 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-__all__ = ["adapted_attention", "invocation_of", "last_invocation", "puts_virtual_tokens"]
-
 
 def adapted_attention(model: nn.Module) -> set[nn.Module]:
     """Attention modules beside which an adapter (LLaMA-Adapter) attends to prompts of its own."""

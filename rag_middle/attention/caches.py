@@ -16,8 +16,6 @@ from transformers import DynamicCache
 
 from rag_middle.errors import UnsupportedGenerationError
 
-__all__ = ["ReadColumns", "RereadingCache", "begins_prompt"]
-
 
 class RereadingCache(DynamicCache):
     """The empty cache of a pass that reads tokens once more, whose keys and values layers have.

@@ -21,14 +21,6 @@ from rag_middle.attention.seam import (
     handler_of,
 )
 
-__all__ = [
-    "alike",
-    "capture",
-    "output_for_ones",
-    "random_normal",
-    "skip_modules",
-]
-
 
 class _Captured(BaseException):  # not an Exception: no library code may swallow it
     def __init__(self, call: AttentionCall) -> None:

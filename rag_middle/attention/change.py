@@ -32,16 +32,6 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     from rag_middle.ops.prompt_kernels import RotaryAngles
     from rag_middle.ops.scores import ScoreRule
 
-__all__ = [
-    "ASPECTS",
-    "Aspect",
-    "AttentionContext",
-    "Layer",
-    "LayerChange",
-    "LayerHandler",
-    "Rotation",
-]
-
 #: What can be decided about a layer, in the order in which it happens: at which positions queries
 #: and keys are rotated, which keys a query sees and how far away they seem, what is added to
 #: queries and keys, and what is done to attention weights after the softmax.

@@ -19,9 +19,6 @@ from rag_middle.attention.seam import AttentionCall, CacheTap, cache_argument, k
 from rag_middle.attention.weights import ModelAttention
 from rag_middle.errors import UnsupportedGenerationError
 
-__all__ = ["LayerCore", "refuse_backward"]
-
-
 _NO_GRADIENTS = (
     "No gradients pass through attention under this method: they would be wrong. method='none' has "
     "them, and so do methods that change rotary positions only."

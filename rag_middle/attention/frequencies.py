@@ -12,9 +12,6 @@ from torch import nn
 from rag_middle.attention.probe import rotary_modules
 from rag_middle.attention.seam import uncompiled
 
-__all__ = ["keep_frequencies"]
-
-
 #: By rotary module: the frequencies that each open block began with, the oldest block first.
 _of_open_blocks: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
 

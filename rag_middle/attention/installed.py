@@ -24,8 +24,6 @@ from rag_middle.attention.seam import MethodHook, handler_of, keyword_arguments
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 
-__all__ = ["InstalledRotations", "is_installed"]
-
 
 class InstalledRotations(MethodHook):
     """Rotations of layers, in force from now on.

@@ -24,8 +24,6 @@ from rag_middle.attention.seam import (
     uncompiled,
 )
 
-__all__ = ["decoder_layers", "mixes_in_layer", "mixes_in_projections"]
-
 
 def decoder_layers(model: nn.Module, modules: Sequence[nn.Module]) -> dict[nn.Module, list[Any]]:
     """The items of module lists that hold attention modules, each with those that it holds."""

@@ -25,8 +25,6 @@ from rag_middle.attention.weights import last_rows_attention
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["last_token_attention", "last_token_masses"]
-
 
 @torch.no_grad()
 def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: str) -> Tensor:

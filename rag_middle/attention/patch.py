@@ -50,18 +50,6 @@ from rag_middle.errors import (
 from rag_middle.options import KERNELS, Kernels
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = [
-    "Planner",
-    "applied",
-    "assume_traits",
-    "kernels_in_use",
-    "model_lock",
-    "model_traits",
-    "modules_by_layer",
-    "require_uncompiled",
-    "use_kernels",
-]
-
 
 class Planner(Protocol):
     """A method, as far as this module needs to know it."""

@@ -9,8 +9,6 @@ from rag_middle.attention.change import ASPECTS, LayerChange
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["AttentionPlan"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:

@@ -57,15 +57,6 @@ from rag_middle.attention.turns import modules_of
 from rag_middle.attention.windows import windows_of_masks
 from rag_middle.ops.rope import RotaryStyle, rotate
 
-__all__ = [
-    "attention_modules",
-    "attention_settings",
-    "is_attention",
-    "probe",
-    "rotary_modules",
-    "text_config",
-]
-
 _PROBE_TOKENS = 6
 
 #: Lengths of the steps that tell affine projections, in sizes of the hidden state: the first whose

@@ -36,8 +36,6 @@ from rag_middle.attention.traits import LayerTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["LayerStates", "PromptStates", "can_share_prompts", "reading"]
-
 
 def can_share_prompts(model: PreTrainedModel) -> bool:
     """Whether what this model makes of the beginning of a prompt may be gone on from.

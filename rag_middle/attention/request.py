@@ -14,8 +14,6 @@ from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.options import Kernels, KernelsUsed
 
-__all__ = ["Request", "RowGroup", "in_rows", "join_rows", "restored_columns"]
-
 T = TypeVar("T")
 
 

@@ -19,17 +19,6 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
-__all__ = [
-    "LayerStack",
-    "RotaryCall",
-    "RotaryTables",
-    "TableFormat",
-    "on_device",
-    "own_heads",
-    "pair_tables",
-    "position_angles",
-]
-
 #: Positions (over all scales) up to which tables are made in one go.
 _TOGETHER = 1024
 

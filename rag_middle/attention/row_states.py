@@ -19,8 +19,6 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.layout import PromptLayout
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["can_read_row_by_row", "read_row_by_row", "repeated_tokens"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Planned(Planner):

@@ -30,27 +30,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag_middle.errors import MethodConfigError
 
-__all__ = [
-    "AttentionCall",
-    "AttentionHandler",
-    "CacheTap",
-    "ConfigView",
-    "Handling",
-    "MethodHook",
-    "backend_name",
-    "base_attention",
-    "cache_argument",
-    "config_views",
-    "handle_attention",
-    "handler_of",
-    "handlers_in_force",
-    "in_eval_mode",
-    "is_block_open",
-    "keyword_arguments",
-    "parameters",
-    "uncompiled",
-]
-
 INTERFACE_NAME = "rag_middle"
 
 #: Names under which attention modules of transformers take their cache.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # methods are planned from traits, and are listed without PyT
     from rag_middle.attention.rotary import TableFormat
     from rag_middle.ops.rope import RotaryStyle
 
-__all__ = ["LayerTraits", "ModelTraits", "context_window", "input_device", "vocabulary_size"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTraits:

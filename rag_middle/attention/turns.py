@@ -20,8 +20,6 @@ from torch import nn
 
 from rag_middle.errors import MethodConfigError
 
-__all__ = ["ModelLock", "OfModel", "modules_of", "turn"]
-
 _POLL_SECONDS = 0.05
 
 T = TypeVar("T")

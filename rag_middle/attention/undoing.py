@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Undoing", "remove_hooks"]
-
 #: Attributes of a module. Those that say how a hook is called go first: after Ctrl-C between two,
 #: the hook itself is still there to be looked for.
 _HOOKS = (

@@ -12,8 +12,6 @@ from rag_middle.ops.flash import Attended, flash_last, flash_window
 from rag_middle.ops.lse import logsumexp_rows
 from rag_middle.ops.scores import as_factor, products
 
-__all__ = ["ModelAttention", "attention_scores", "last_rows_attention"]
-
 
 class ModelAttention:
     """Attention of one layer as the model computes it, with what can be known of its weights.

@@ -19,8 +19,6 @@ from rag_middle.attention.seam import (
     in_eval_mode,
 )
 
-__all__ = ["windows_of_masks"]
-
 #: Less than the tokens of the pass in which masks are looked at.
 _NARROW = 3
 

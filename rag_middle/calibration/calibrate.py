@@ -36,8 +36,6 @@ from rag_middle.profiles import Profile, write_profile
 from rag_middle.tokens import TemplateName, uses_chat_template
 from rag_middle.workers import InProcess, torch_threads
 
-__all__ = ["Calibration", "calibrate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:

@@ -14,8 +14,6 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, NoMethod
 from rag_middle.tokens import TemplateName
 
-__all__ = ["HELD_OUT_METHODS", "Estimate", "Pace", "estimate_cost", "measure_pace"]
-
 HELD_OUT_METHODS = 2  # none and the winner
 
 

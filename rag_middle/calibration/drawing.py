@@ -16,8 +16,6 @@ from rag_middle.wording import Argument
 if TYPE_CHECKING:
     from rag_middle.evaluation import Item, Task
 
-__all__ = ["draw_examples"]
-
 _HELD_OUT_POSITIONS = 5
 
 

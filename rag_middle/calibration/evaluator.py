@@ -14,8 +14,6 @@ from rag_middle.calibration.racing import Race
 from rag_middle.errors import CalibrationStateError
 from rag_middle.methods import Method
 
-__all__ = ["Candidate", "Evaluator", "ScoringProgress"]
-
 #: Called with how many candidates have been scored, and how many there will be at most; the check
 #: of two methods on held-out examples counts as two.
 ScoringProgress = Callable[[int, int], None]

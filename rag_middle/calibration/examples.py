@@ -14,8 +14,6 @@ from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 from rag_middle.thinking import answer_after_thinking
 
-__all__ = ["Example", "ScoringScheme", "digest"]
-
 _MAX_DENOMINATOR = 1000  # of a weight
 
 

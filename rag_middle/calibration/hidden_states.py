@@ -19,8 +19,6 @@ from rag_middle.calibration.examples import Example
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
 
-__all__ = ["mean_hidden_states", "random_texts"]
-
 
 def random_texts(
     model: RagMiddleModel, examples: Sequence[Example], *, count: int, tokens: int, seed: int

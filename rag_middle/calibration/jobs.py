@@ -18,8 +18,6 @@ from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
 from rag_middle.workers import Workers
 
-__all__ = ["FromDisk", "Group", "Job", "MakeTeam", "Scoring", "Team", "score_group", "scored"]
-
 #: Creates the objective where it is used; see `MakeWork`.
 ObjectiveFactory = Callable[..., Objective]
 

@@ -20,8 +20,6 @@ from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import Argument
 
-__all__ = ["Journal", "open_journal"]
-
 _FORMAT = 2  # of lines and of what their verdicts are about; raised when either changes
 _ANOTHER_FOLDER = ("choose another ", Argument("folder"))
 

@@ -16,8 +16,6 @@ from rag_middle.plain_data import check_whole, is_finite_number
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import TemplateName
 
-__all__ = ["Criterion", "EntropyObjective", "ExampleObjective", "Objective", "Outcome"]
-
 #: Any function of a method; a search maximises it.
 Objective = Callable[[Method], float]
 

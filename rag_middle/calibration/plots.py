@@ -17,8 +17,6 @@ from rag_middle.files import expanded, write_files
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_channels"]
-
 _COLUMNS = 2
 _MOST = 6  # channels
 

@@ -11,8 +11,6 @@ import numpy as np
 from rag_middle.calibration.examples import ScoringScheme
 from rag_middle.errors import CalibrationConfigError
 
-__all__ = ["UNSCORED", "Race", "tail_probability"]
-
 #: Stands in `Outcome.right` for an example that was not scored.
 UNSCORED = "-"
 

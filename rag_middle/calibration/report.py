@@ -26,8 +26,6 @@ from rag_middle.profiles import Profile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["calibration_page", "held_out_questions", "write_calibration"]
-
 _MOST_CANDIDATES = 2000  # points of the chart
 
 

@@ -17,8 +17,6 @@ from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.wording import points
 
-__all__ = ["HeldOutCheck", "check_held_out", "make_profile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutCheck:

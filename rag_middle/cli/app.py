@@ -34,8 +34,6 @@ from rag_middle.cli.serve import serve
 from rag_middle.cli.verify import verify
 from rag_middle.files import reason
 
-__all__ = ["app"]
-
 
 class _Group(TyperGroup):
     """Tells wrong usage in one line, as other errors; as JSON where ``--json`` was given."""

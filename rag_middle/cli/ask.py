@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rag_middle.answering import Answerer
     from rag_middle.documents import ContextPrompt
 
-__all__ = ["ask"]
-
 _DOCUMENT_COLOURS = ("green", "cyan", "magenta", "blue")
 
 

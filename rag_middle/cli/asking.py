@@ -34,19 +34,6 @@ if TYPE_CHECKING:
     from rag_middle.generation import Generation
     from rag_middle.retrieval import Built
 
-__all__ = [
-    "ANSWERING",
-    "OTHER_NAMES",
-    "QUESTION",
-    "EmbedderOption",
-    "ModelOption",
-    "open_answerer",
-    "show_facts",
-    "show_sources",
-    "stream_text",
-    "tell_of_default",
-]
-
 RETRIEVAL_PANEL = Panel("Retrieval")
 OTHER_NAMES = {"folder": "--index"}
 """What the library calls otherwise."""

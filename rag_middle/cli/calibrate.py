@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from rag_middle.calibration.jobs import MakeTeam
     from rag_middle.calibration.objective import Criterion
 
-__all__ = ["calibrate"]
-
 SEARCH_PANEL = Panel("Search")
 
 

@@ -29,8 +29,6 @@ from rag_middle.registry import suggest
 if TYPE_CHECKING:
     from rag_middle.answering import Answer, Answerer
 
-__all__ = ["Chat", "chat"]
-
 _PROMPT = "> "
 
 

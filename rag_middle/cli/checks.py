@@ -18,14 +18,6 @@ from rag_middle.errors import (
 from rag_middle.files import reason
 from rag_middle.wording import Argument
 
-__all__ = [
-    "check_data",
-    "check_generation",
-    "check_method",
-    "check_output_folder",
-    "check_readable",
-]
-
 
 def check_output_folder(folder: Path) -> None:
     """Make sure that a folder can be made and written to, without making it.

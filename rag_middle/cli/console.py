@@ -27,23 +27,6 @@ from rag_middle.wording import Argument, WordedException
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "USAGE_ERROR",
-    "JsonOption",
-    "console",
-    "flags_of",
-    "in_flags",
-    "print_json",
-    "print_text",
-    "print_traceback",
-    "printable",
-    "printable_logs",
-    "quiet_progress_bars",
-    "reporting",
-    "show_printably",
-    "tell",
-]
-
 USAGE_ERROR = 2  # what was asked for cannot be done; 1 is for a verification that failed
 _PLAIN_WIDTH = 100  # characters, where output goes to no terminal
 #: Also the marks that turn the direction of what follows.

@@ -33,8 +33,6 @@ from rag_middle.cli.options import (
     placed,
 )
 
-__all__ = ["demo"]
-
 _STEPS = 4
 #: A measured question takes so many times an answered one of as many documents: it is asked at
 #: three positions instead of two, and the right answer is scored.

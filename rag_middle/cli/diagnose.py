@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from rag_middle.evaluation import AnsweringWorkers, Diagnosis
     from rag_middle.profiles import Profile
 
-__all__ = ["diagnose"]
-
 
 def _several_or_none(orders: int) -> int:
     if orders == 1:

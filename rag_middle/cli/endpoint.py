@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.trials import PlanCallback
     from rag_middle.methods import Method
 
-__all__ = ["ENDPOINT", "open_endpoint", "tell_work"]
-
 ENDPOINT_PANEL = Panel("Model behind an HTTP address")
 
 

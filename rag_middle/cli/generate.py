@@ -22,8 +22,6 @@ from rag_middle.cli.options import (
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.errors import UnsupportedGenerationError
 
-__all__ = ["generate"]
-
 _MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the prompt as JSON."
 
 

@@ -25,8 +25,6 @@ from rag_middle.wording import counted
 if TYPE_CHECKING:
     from rag_middle.retrieval import Built, Skipped, Splitter
 
-__all__ = ["index", "report_skipped", "summary"]
-
 _SHOWN = 10  # reports of skipped files on a terminal
 
 

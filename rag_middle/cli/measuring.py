@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from rag_middle.evaluation import Task
     from rag_middle.generation import RagMiddleModel
 
-__all__ = [
-    "ASKED",
-    "CALIBRATION_FOLDER",
-    "DATA",
-    "QUESTIONS_PANEL",
-    "BatchSizeOption",
-    "ModelOption",
-    "chosen_task",
-    "command_line",
-    "cpu_threads",
-    "embedding_bar",
-    "load",
-    "progress_bar",
-    "tell_time",
-]
-
 QUESTIONS_PANEL = Panel("Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
 _NONE_RELEVANT = "none_relevant"

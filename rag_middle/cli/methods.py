@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from rag_middle.methods import Method
 
-__all__ = ["methods"]
-
 #: Labels of facts, and their keys in JSON.
 _FACTS = {"cost": "cost", "requires": "requires", "can hurt when": "can_hurt_when"}
 

@@ -18,27 +18,6 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.options import KERNELS, OPTIONS, Declaration
 from rag_middle.plain_data import parse_json
 
-__all__ = [
-    "GENERATION",
-    "LOADING",
-    "METHOD_HELP",
-    "METHOD_PANEL",
-    "MODEL_PANEL",
-    "OUTPUT_PANEL",
-    "PROMPT_PANEL",
-    "TEXT_PANEL",
-    "MethodOption",
-    "MethodOptionsOption",
-    "Panel",
-    "choice_type",
-    "command",
-    "flag",
-    "generation_flags",
-    "parse_method_options",
-    "placed",
-    "shape_of",
-]
-
 
 class Panel(str):
     """A title in the help of a command, under which flags stand."""

@@ -20,8 +20,6 @@ from rag_middle.files import reason
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
-__all__ = ["PromptFormat", "read_prompt"]
-
 _MAX_BYTES = 2**28
 _PROMPT_FIELDS: Mapping[str, type] = {
     "prefix": str,

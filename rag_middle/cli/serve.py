@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from uvicorn import Config
 
-__all__ = ["serve"]
-
 _SERVER_PANEL = Panel("Server")
 _LIMITS_PANEL = Panel("Limits")
 _GRACE_SECONDS = 5  # for answers that say that the server is shutting down

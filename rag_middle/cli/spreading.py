@@ -14,8 +14,6 @@ from rag_middle.errors import MissingExtraError
 if TYPE_CHECKING:
     from rag_middle.workers import MakeWork, Workers
 
-__all__ = ["Backend", "check_backend", "devices_of", "start_workers"]
-
 
 class Backend(StrEnum):
     """processes: of this machine; ray: a Ray cluster."""

@@ -16,8 +16,6 @@ from rag_middle.cli.options import command
 if TYPE_CHECKING:
     from rag_middle.verify import VerificationReport
 
-__all__ = ["verify"]
-
 _SHOWN_FAILURES = 10
 _STYLES = {"passed": "green", "failed": "bold red", "unknown": "bold red", "skipped": "yellow"}
 

@@ -15,8 +15,6 @@ from typing import Any
 from rag_middle.answering.results import mentions
 from rag_middle.conventions.documents import CallerDocument, Convention
 
-__all__ = ["citation_fields", "langchain_citations", "llama_index_citations", "plain_citations"]
-
 #: Characters of the citations of one answer. Each has its document's text, name and address, of
 #: which a request holds megabytes, and an answer has a citation every few tokens, of any number of
 #: documents with one title.

@@ -31,24 +31,6 @@ from rag_middle.tokens.conversation import Conversation
 if TYPE_CHECKING:
     from rag_middle.generation import Generation
 
-__all__ = [
-    "Block",
-    "CallerDocument",
-    "Convention",
-    "ListOf",
-    "TopDocument",
-    "block_parts",
-    "caller_document",
-    "content_parts",
-    "counted",
-    "parsed_block",
-    "parsed_document",
-    "passed_documents",
-    "sent_document",
-    "sources_of",
-    "top_documents",
-]
-
 _Item = TypeVar("_Item")
 
 #: A list of which only the first wrong item is reported. Errors of millions take minutes, in which

@@ -10,15 +10,6 @@ from rag_middle.errors import UnsupportedGenerationError
 if TYPE_CHECKING:
     from rag_middle.generation.results import TokenLogProbability
 
-__all__ = [
-    "openai_logprobs",
-    "reasoning_field",
-    "template_role",
-    "tool_calls_field",
-    "tool_result_fields",
-    "with_extra_body",
-]
-
 #: What clients call those who speak. Most templates refuse messages of a tool or a function.
 _ROLES = {
     "ai": "assistant",

@@ -24,8 +24,6 @@ from rag_middle.passages import passages_path
 from rag_middle.tokens import uses_chat_template
 from rag_middle.wording import Argument
 
-__all__ = ["CHOSEN", "QUESTIONS", "Demo", "compared_method", "full_measurement"]
-
 QUESTIONS = (
     "who is the owner of reading football club",
     "when is the last time the philadelphia won the superbowl",

@@ -16,8 +16,6 @@ from rag_middle.methods import METHODS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["in_brackets", "picture", "title_of", "write_demonstration"]
-
 _HEIGHT = 3.6  # inches, of a panel
 _OFFSET = 0.015  # of the width, between the bars of two methods
 

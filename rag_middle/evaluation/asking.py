@@ -12,8 +12,6 @@ from rag_middle.generation import Generation, RagMiddleModel, Score, TextGenerat
 from rag_middle.generation.copies import load_copy
 from rag_middle.workers import Workers
 
-__all__ = ["Answering", "AnsweringWorkers", "Batch", "answered", "replies"]
-
 #: A generated answer, or the log-likelihood of a given one.
 Reply: TypeAlias = Generation | Score
 

@@ -36,26 +36,6 @@ from rag_middle.evaluation.statistics import (
 )
 from rag_middle.wording import counted, listed, percent, shortened
 
-__all__ = [
-    "MIN_QUESTIONS",
-    "Answer",
-    "Attempts",
-    "Effect",
-    "Reason",
-    "Recommendation",
-    "Verdict",
-    "answer",
-    "comparisons",
-    "effects",
-    "method_in_use",
-    "next_steps",
-    "notes",
-    "order_advice",
-    "recommend",
-    "recommend_from",
-    "smallest_effect",
-]
-
 Array = NDArray[np.float64]
 
 MIN_QUESTIONS = 20

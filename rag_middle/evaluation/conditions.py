@@ -17,23 +17,6 @@ from typing import Any, Literal, get_args
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError
 
-__all__ = [
-    "AS_GIVEN",
-    "CHANGES",
-    "CLOSED_BOOK",
-    "GOLD_ABSENT",
-    "GOLD_ONLY",
-    "Change",
-    "Condition",
-    "Item",
-    "arranged_documents",
-    "chain",
-    "order",
-    "position",
-    "question_digest",
-    "spread_positions",
-]
-
 Kind = Literal["position", "chain", "order", "gold_only", "gold_absent", "closed_book", "as_given"]
 
 #: What else is done to a prompt: ``"repeated"``: all documents twice, one after the other;

@@ -12,8 +12,6 @@ import torch
 from rag_middle.evaluation.measurement import BASELINE, LabelledMethod
 from rag_middle.generation import Prompt, RagMiddleModel
 
-__all__ = ["Cost", "measure_costs"]
-
 _NEW_TOKENS = 16
 
 

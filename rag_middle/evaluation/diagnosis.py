@@ -67,17 +67,6 @@ from rag_middle.methods.resolve import options_in_words
 from rag_middle.profiles import ModelFacts, Profile, measured_profiles
 from rag_middle.wording import counted
 
-__all__ = [
-    "UNCALIBRATED",
-    "Diagnosis",
-    "default_methods",
-    "diagnose",
-    "fitted_presets",
-    "methods_to_try",
-    "profile_in_words",
-    "worth_calibrating",
-]
-
 #: Methods that need nothing fitted to the model, in the order in which charts show them.
 UNCALIBRATED = ("pine", "rotor")
 

@@ -28,8 +28,6 @@ from rag_middle.evaluation.statistics import (
 )
 from rag_middle.wording import listed
 
-__all__ = ["AbstentionShares", "FactorRow", "Factors", "factors_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorRow:

@@ -20,8 +20,6 @@ from rag_middle.evaluation.results import PositionCurves, Results
 from rag_middle.evaluation.statistics import Estimate, comparison_confidence, paired_difference
 from rag_middle.wording import listed
 
-__all__ = ["Grid", "GridRow", "HeatMapRow", "HeatMaps", "grid_of"]
-
 Scores = NDArray[np.float64]
 
 

@@ -43,8 +43,6 @@ except ModuleNotFoundError as error:
         "The lm-evaluation-harness adapter", package="lm-eval", extra="eval"
     ) from error
 
-__all__ = ["RagMiddleLM", "main"]
-
 _DEFAULT_WINDOW = 2048  # tokens, where the model's config says nothing
 _DEFAULT_NEW_TOKENS = 256
 _METHOD_PREFIX = "method_"

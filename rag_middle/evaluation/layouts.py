@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import Condition, chain, spread_positions
 
-__all__ = ["Layout", "LayoutRow", "distance_row", "gold_distances", "run_row"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayoutRow:

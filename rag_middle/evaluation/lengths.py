@@ -14,8 +14,6 @@ from rag_middle.errors import EvaluationConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.wording import Argument
 
-__all__ = ["CheckedPrompt", "check_lengths", "cut_middle"]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:

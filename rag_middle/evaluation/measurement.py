@@ -20,8 +20,6 @@ from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.methods import Method, resolve_method
 from rag_middle.wording import Argument
 
-__all__ = ["BASELINE", "LabelledMethod", "Measurement", "MethodSpec", "Scoring", "labelled_methods"]
-
 Scoring = Literal["generation", "likelihood"]
 Template = Literal["auto", "chat", "raw"]
 

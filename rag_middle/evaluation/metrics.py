@@ -13,21 +13,6 @@ from rag_middle.errors import UnknownNameError
 from rag_middle.registry import suggest
 from rag_middle.wording import percent
 
-__all__ = [
-    "ANSWER_METRICS",
-    "METRICS",
-    "Metric",
-    "answer_contained",
-    "answer_stated",
-    "as_compared",
-    "best_subspan_em",
-    "exact_match",
-    "f1",
-    "metric",
-    "normalized",
-    "says",
-]
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 #: Scripts without spaces between words, or with particles at their ends: Thai to Myanmar, Khmer,
 #: Chinese, Japanese, Korean.

@@ -20,8 +20,6 @@ from rag_middle.evaluation.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["data_url", "render"]
-
 _HERE = "rag_middle.evaluation"
 
 

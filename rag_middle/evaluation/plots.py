@@ -17,21 +17,6 @@ from rag_middle.extras import require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "draw_lines",
-    "image",
-    "legend_columns",
-    "new_figure",
-    "plot_cost",
-    "plot_gaps",
-    "plot_grid",
-    "plot_overview",
-    "plot_position_curves",
-    "printable",
-    "style",
-]
-
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 _MARKERS = "osD^vP*X"

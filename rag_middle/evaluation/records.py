@@ -24,8 +24,6 @@ from rag_middle.plain_data import parse_json
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.wording import counted, shortened
 
-__all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
-
 FORMAT = 1
 _SHOWN = 3  # differences, in a message
 

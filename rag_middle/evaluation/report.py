@@ -33,16 +33,6 @@ from rag_middle.profiles import PROFILE_FILE, write_profile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "InterimReport",
-    "ReportFiles",
-    "evaluation_page",
-    "html_report",
-    "run_notes",
-    "write_evaluation",
-    "write_report",
-]
-
 _SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 
 

@@ -26,17 +26,6 @@ from rag_middle.evaluation.statistics import (
 )
 from rag_middle.evaluation.tasks import Task
 
-__all__ = [
-    "Control",
-    "MethodSummary",
-    "PositionCurve",
-    "PositionCurves",
-    "Results",
-    "Summary",
-    "curve_of",
-]
-
-
 _CONTROLS = {
     "gold_only": "the gold document alone",
     "closed_book": "no documents",

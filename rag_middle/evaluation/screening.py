@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
-__all__ = ["SCREENED", "collapse"]
-
 SCREENED = 5
 _T = 2.132  # 95 % quantile of Student's t with SCREENED - 1 degrees of freedom
 _NATS = 3.0

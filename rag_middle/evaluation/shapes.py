@@ -12,15 +12,6 @@ from numpy.typing import NDArray
 
 from rag_middle.evaluation.statistics import Bootstrap
 
-__all__ = [
-    "SHAPES",
-    "Shape",
-    "ShapeName",
-    "high_positions",
-    "shape_names",
-    "shape_of",
-]
-
 Array = NDArray[np.float64]
 
 ShapeName = Literal[

@@ -21,19 +21,6 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
 
-__all__ = [
-    "CONFIDENCE",
-    "RESAMPLES",
-    "Bootstrap",
-    "Consistency",
-    "Estimate",
-    "comparison_confidence",
-    "consistency",
-    "least_difference",
-    "paired_difference",
-    "wilson",
-]
-
 Array = NDArray[np.float64]
 RESAMPLES = 10_000
 CONFIDENCE = 0.95

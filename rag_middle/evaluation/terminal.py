@@ -17,8 +17,6 @@ from rag_middle.wording import percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["character_plot", "show_diagnosis", "show_factors"]
-
 _ROWS = 9
 _COLUMN = 9  # characters between positions
 _MARKS = "o+x#@%&=~"

@@ -30,16 +30,6 @@ from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import uses_chat_template
 from rag_middle.wording import Argument
 
-__all__ = [
-    "EstimateCallback",
-    "InterimCallback",
-    "PlanCallback",
-    "ProgressCallback",
-    "check_measurement",
-    "check_takes",
-    "run",
-]
-
 #: Called with the number of prompts answered so far and the number of all.
 ProgressCallback = Callable[[int, int], None]
 

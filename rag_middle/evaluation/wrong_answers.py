@@ -11,17 +11,6 @@ from rag_middle.evaluation.records import Record
 from rag_middle.evaluation.results import Results
 from rag_middle.wording import counted
 
-__all__ = [
-    "AskedQuestion",
-    "Reply",
-    "ShownDocument",
-    "missing_answers",
-    "most_wrong",
-    "repeated_note",
-    "shown_documents",
-    "wrong_answers",
-]
-
 MOST_QUESTIONS = 20
 _MOST_CHARACTERS = 1500  # of a document
 

@@ -15,8 +15,6 @@ from rag_middle.plain_data import check_whole
 if TYPE_CHECKING:
     from rag_middle.generation.prompts import PreparedPrompt
 
-__all__ = ["in_groups", "length_that_changes_frequencies", "rows_of"]
-
 T = TypeVar("T")
 
 #: Tokens of a prompt, and tokens that may follow it.

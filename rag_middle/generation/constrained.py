@@ -21,8 +21,6 @@ from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.tools.engine import Engine, EngineError, Texts
 from rag_middle.wording import Argument
 
-__all__ = ["Constrained", "Constraint"]
-
 _engines: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Engine]] = WeakKeyDictionary()
 _lock = threading.Lock()
 

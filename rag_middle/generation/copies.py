@@ -10,8 +10,6 @@ from rag_middle.errors import WorkerConfigError
 from rag_middle.generation.identity import model_digests
 from rag_middle.generation.model import RagMiddleModel
 
-__all__ = ["load_copy", "origin"]
-
 #: What `model_digests` tells apart, in words.
 _PARTS = {
     "weights": "weights",

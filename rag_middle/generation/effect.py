@@ -28,15 +28,6 @@ from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument, shortened
 
-__all__ = [
-    "acts_on",
-    "check_documents",
-    "check_effect",
-    "check_finite",
-    "check_numbers",
-    "lacking_documents",
-]
-
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
 #: A rank at the start of a document: "[1] ", "Source 1:", "Document [1](Title: ...", "1. ".

@@ -51,8 +51,6 @@ from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import TokenizedBatch
 
-__all__ = ["GenerationRequest", "ends_thinking", "generate"]
-
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
 #: Tokens at a prompt's end in which thinking may begin: it, and line ends.

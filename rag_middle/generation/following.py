@@ -11,8 +11,6 @@ from transformers import LogitsProcessor
 
 from rag_middle.generation.results import Generation, TokenLogProbability
 
-__all__ = ["Follower", "LogProbabilities"]
-
 _LEAST = -9999.0  # JSON has no infinity: what cannot be generated
 
 

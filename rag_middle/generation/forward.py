@@ -34,15 +34,6 @@ from rag_middle.methods.parallel_context.document_cache import DocumentCache, wi
 from rag_middle.options import KernelsUsed
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-__all__ = [
-    "cached_length",
-    "continuation_log_probabilities",
-    "next_token_logits",
-    "prefilled_cache",
-    "prompt_logits",
-    "shared_log_probabilities",
-]
-
 #: Tokens from which on a prompt keeps a CPU busy by itself. A GPU was not measured.
 _LONG_PROMPT = 1024
 #: Tokens of a batch that need not be read again, from which on its prompts are read one by one.

@@ -30,8 +30,6 @@ from rag_middle.files import file_sha256, reason, user_cache, write_files
 from rag_middle.model_files import format_errors
 from rag_middle.wording import Argument
 
-__all__ = ["dequantised_model", "dequantised_tokenizer", "find_gguf"]
-
 #: A folder with one of these is loaded as it is, whatever GGUF files lie beside them.
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "adapter_config.json")
 #: What `tokenizer.ggml.token_type` calls control tokens, and others that are found in any text.

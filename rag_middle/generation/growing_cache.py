@@ -13,8 +13,6 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-__all__ = ["RoomyLayer", "with_room"]
-
 
 class RoomyLayer(DynamicLayer):
     """A growing layer whose `keys` and `values` are the beginning of larger tensors.

@@ -34,19 +34,6 @@ from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 from rag_middle.wording import Argument
 
-__all__ = [
-    "display_name",
-    "generation_sha256",
-    "model_digests",
-    "model_facts",
-    "model_identity",
-    "software",
-    "tokenizer_sha256",
-    "warn_of_mismatch",
-    "warn_of_number",
-    "with_later_digests",
-]
-
 _REMEMBERED = 64
 
 #: Profiles that were compared with a model, by where they came from, and what the model was like.

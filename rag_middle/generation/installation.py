@@ -21,8 +21,6 @@ from rag_middle.generation.effect import check_finite
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import layer_rotations, resolve_method
 
-__all__ = ["Installation", "install"]
-
 _PROBE_TOKENS = 64
 
 

@@ -15,8 +15,6 @@ from rag_middle.options import without_neutral
 from rag_middle.plain_data import check_keywords
 from rag_middle.wording import Argument, shortened
 
-__all__ = ["LoadedParts", "loaded_parts", "transformers_options"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedParts:

@@ -42,15 +42,6 @@ from rag_middle.registry import suggest
 from rag_middle.small_model import HUB_NAME
 from rag_middle.wording import Argument
 
-__all__ = [
-    "check_loading",
-    "check_model_present",
-    "load_config",
-    "load_model",
-    "load_tokenizer",
-    "loading_errors",
-]
-
 #: Options of loading that say how files are reached.
 _ACCESS = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder", "token")
 _BASE = "base_model_name_or_path"  # in the config of an adapter

@@ -46,8 +46,6 @@ from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument, shortened
 
-__all__ = ["RagMiddleModel"]
-
 
 class RagMiddleModel:
     """A causal language model that reads marked documents under a method.

@@ -18,20 +18,6 @@ from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 from rag_middle.wording import Argument
 
-__all__ = [
-    "NOT_USED",
-    "REFUSED",
-    "TAKEN",
-    "check_own_config",
-    "check_token_ids",
-    "end_tokens",
-    "explained",
-    "no_repeat_ngram_size",
-    "own_stop_strings",
-    "pad_token_id",
-    "request_config",
-]
-
 #: Which tokens are possible, where a text ends, and how hypotheses of a beam search compare.
 TAKEN = frozenset(
     "eos_token_id pad_token_id bos_token_id stop_strings min_new_tokens suppress_tokens "

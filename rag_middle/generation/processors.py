@@ -28,20 +28,6 @@ from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation.text import Completion, Decode, first_stop
 from rag_middle.methods import Method
 
-__all__ = [
-    "BeamStops",
-    "Combined",
-    "FiniteCheck",
-    "FirstBranches",
-    "NoRepeatedNGrams",
-    "Progress",
-    "Sampler",
-    "combined",
-    "ended",
-    "first_rows",
-    "refuse_not_finite",
-]
-
 
 class FiniteCheck(LogitsProcessor):
     """Notes on the device whether scores were NaN or infinite; asked where it is waited for anyway.

@@ -44,17 +44,6 @@ from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
 from rag_middle.wording import Argument, quoted
 
-__all__ = [
-    "LockedTokenizer",
-    "MethodLike",
-    "ModelRunner",
-    "PreparedPrompt",
-    "Preparer",
-    "Prompt",
-    "awaits_retrieval",
-    "fit_to_window",
-]
-
 MethodLike = str | Method | Sequence[str | Method]
 
 #: What a request takes: text with document markers, a prompt, chat messages, or tokens.

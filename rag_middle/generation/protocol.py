@@ -11,8 +11,6 @@ from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods import Method
 from rag_middle.options import GenerationKwargs
 
-__all__ = ["TextGenerator"]
-
 
 class TextGenerator(Protocol):
     """A model that answers prompts: `RagMiddleModel`, or one behind an HTTP address.

@@ -8,16 +8,6 @@ from typing import Any, Literal
 from rag_middle.options import KernelsUsed
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall
 
-__all__ = [
-    "DroppedDocument",
-    "FinishReason",
-    "Generation",
-    "Score",
-    "Timings",
-    "TokenLogProbability",
-    "Usage",
-]
-
 #: ``stop``: an end token or a stop string; ``length``: `max_new_tokens` reached; ``cancelled``: by
 #: the caller; ``content_filter``: a server (`rag_middle.endpoint`) withheld the text or its end.
 FinishReason = Literal["stop", "length", "cancelled", "content_filter"]

@@ -18,8 +18,6 @@ from rag_middle.generation.results import Score
 from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 
-__all__ = ["scores", "scores_by_method"]
-
 Ids = Sequence[Sequence[int]]
 
 

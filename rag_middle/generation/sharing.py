@@ -27,8 +27,6 @@ from rag_middle.methods import resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import LOADING_OPTIONS, Kernels, without_secrets
 
-__all__ = ["release_models", "shared_model"]
-
 
 class _Weights:
     """A network as long as it is used, and its tokenizer.

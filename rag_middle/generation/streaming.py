@@ -11,8 +11,6 @@ from queue import Empty, SimpleQueue
 from rag_middle.generation.results import Generation
 from rag_middle.threads import ModelThread
 
-__all__ = ["GenerationStream"]
-
 #: ``work(emit, stopped)``: calls `emit` with new text, ends early once `stopped` is set.
 Work = Callable[[Callable[[str], None], threading.Event], Generation]
 

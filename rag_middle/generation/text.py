@@ -8,8 +8,6 @@ from typing import Protocol
 from rag_middle.generation.results import FinishReason
 from rag_middle.tools.formats import ToolMessage
 
-__all__ = ["CallReader", "Completion", "Decode", "IncrementalText", "first_stop"]
-
 Decode = Callable[[Sequence[int]], str]
 
 

@@ -30,8 +30,6 @@ from rag_middle.tools import (
 )
 from rag_middle.wording import Argument
 
-__all__ = ["ToolReader", "constraint_of", "reads_calls", "tool_reader"]
-
 
 @dataclass(frozen=True, slots=True)
 class ToolReader:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from rag_middle.attention import RotaryCall
     from rag_middle.methods.base import Runner
 
-__all__ = ["PUBLISHED_BASES", "AttentionBuckets", "as_base_factors"]
-
 #: The bases that MoICE's code mixes, over LLaMA 2's own base of 10,000.
 PUBLISHED_BASES = (1.0, 1.75, 1.8, 1.9, 2.0, 2.25, 2.5)
 

@@ -16,8 +16,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
 
-__all__ = ["AttentionCalibration"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCalibration(Method):

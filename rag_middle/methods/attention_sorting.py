@@ -14,8 +14,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
 
-__all__ = ["AttentionSorting"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSorting(Method):

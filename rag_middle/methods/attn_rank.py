@@ -21,8 +21,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
 
-__all__ = ["AttnRank"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttnRank(Method):

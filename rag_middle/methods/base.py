@@ -23,21 +23,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "METHODS",
-    "AnyPrompt",
-    "Method",
-    "MethodInfo",
-    "Provenance",
-    "Runner",
-    "as_indices",
-    "as_several",
-    "chosen_layers",
-    "no_default",
-    "require_count",
-    "require_finite",
-]
-
 T = TypeVar("T")
 #: Text or tokens; a method gives back what it got.
 AnyPrompt = TypeVar("AnyPrompt", ContextPrompt, TokenizedPrompt)

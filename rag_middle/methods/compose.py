@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from rag_middle.methods.base import Runner
 
-__all__ = ["Compose"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Compose(Method):

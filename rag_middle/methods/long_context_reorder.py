@@ -13,8 +13,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
 
-__all__ = ["LongContextReorder"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LongContextReorder(Method):

@@ -21,8 +21,6 @@ from rag_middle.methods.requirements import require_rope
 from rag_middle.ops.curves import Curve, curve_factors
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["LPES"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LPES(Method):

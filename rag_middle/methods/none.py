@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from rag_middle.methods.base import Method, MethodInfo
 
-__all__ = ["NoMethod"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoMethod(Method):

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from rag_middle.methods.base import Runner
 
-__all__ = ["Permutation"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Permutation(Method):

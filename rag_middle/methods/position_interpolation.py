@@ -29,8 +29,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from rag_middle.attention import RotaryCall
 
-__all__ = ["OtherTables", "PositionInterpolation", "PositionScale"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionScale(LayerChange):

@@ -10,8 +10,6 @@ from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.methods.base import AnyPrompt, Method, MethodInfo, require_count
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["PromptRepetition"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PromptRepetition(Method):

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from rag_middle.methods.base import Runner
 
-__all__ = ["attention_received", "best_at_highest", "best_first", "by_position", "check_layers"]
-
 
 def best_first(prompt: TokenizedPrompt) -> list[int]:
     """Documents by falling score, 0-based; in prompt order where nobody scored them.

@@ -9,15 +9,6 @@ from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
 from rag_middle.methods.base import METHODS, Method, chosen_layers
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = [
-    "fitting_methods",
-    "layers_by_document",
-    "require_interface",
-    "require_known_rotation",
-    "require_rope",
-    "unsupported",
-]
-
 _TWO_DOCUMENTS = TokenizedPrompt.assembled(
     prefix=[1], documents=[[2, 3], [4, 5]], suffix=[6], document_ids=["a", "b"], scores=[1.0, 0.5]
 )

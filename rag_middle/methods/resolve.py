@@ -17,17 +17,6 @@ from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
-__all__ = [
-    "as_option",
-    "method_from_file",
-    "method_from_profile",
-    "method_in_words",
-    "method_name",
-    "options_in_words",
-    "preset",
-    "resolve_method",
-]
-
 _PROFILE = "profile"
 
 

@@ -17,8 +17,6 @@ from rag_middle.methods.lpes import LPES
 from rag_middle.methods.position_interpolation import PositionInterpolation
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["exported_rope_parameters", "layer_rotations"]
-
 _PROMPT = TokenizedPrompt.assembled(
     prefix=[1], documents=[], suffix=[2], document_ids=[], scores=[]
 )

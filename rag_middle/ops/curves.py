@@ -8,8 +8,6 @@ from itertools import pairwise
 from math import comb
 from typing import Literal, get_args
 
-__all__ = ["Curve", "curve_factors"]
-
 Point = tuple[float, float]
 
 #: How factors lie between control points: on the Bézier curve of all of them, on straight lines

@@ -21,22 +21,6 @@ from torch import Tensor
 
 from rag_middle.ops.scores import row_chunks, scores_at_once
 
-__all__ = [
-    "HALF",
-    "LARGEST_HEAD",
-    "Attended",
-    "capability",
-    "flash",
-    "flash_each",
-    "flash_last",
-    "flash_texts",
-    "flash_window",
-    "has_flash",
-    "joined",
-    "merged",
-    "with_sinks",
-]
-
 #: Number formats and head size that kernels on tensor cores take.
 HALF = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256

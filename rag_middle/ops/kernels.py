@@ -15,8 +15,6 @@ from rag_middle.errors import KernelsUnavailableError
 from rag_middle.ops.flash import HALF, LARGEST_HEAD, capability
 from rag_middle.options import Kernels
 
-__all__ = ["KERNEL_WORK", "KernelWork", "uses_triton"]
-
 
 class KernelWork(NamedTuple):
     """What one call of a custom operator asks of a GPU.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from rag_middle.ops.scores import as_factor, products
 
-__all__ = ["logsumexp_rows"]
-
 #: Elements of a block of scores held at once.
 _BLOCK_ELEMENTS = 1 << 22
 

@@ -15,22 +15,6 @@ from rag_middle.layout import PromptLayout
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import ScoreRule
 
-__all__ = [
-    "PromptColumns",
-    "RotaryAngles",
-    "Tiles",
-    "angle_arguments",
-    "attention_constants",
-    "bytes_of",
-    "empty_output",
-    "head_constants",
-    "rows_in_one_piece",
-    "rule_arguments",
-    "splits_for",
-    "splits_of_keys",
-    "tile_sizes",
-]
-
 #: Programs that keep a large GPU busy: work is split where there are fewer.
 _PROGRAMS = 264
 _MOST_SPLITS = 32

@@ -13,8 +13,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["RotaryStyle", "WideTables", "rotate", "rotate_wide", "wide_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class RotaryStyle:

@@ -15,8 +15,6 @@ from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
 from rag_middle.ops.prompt_kernels import bytes_of, head_constants, rows_in_one_piece
 from rag_middle.ops.rope import RotaryStyle, WideTables
 
-__all__ = ["rotate_heads"]
-
 #: Tokens that one program rotates, of one head.
 _ROWS = 32
 

@@ -8,18 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = [
-    "ScoreRule",
-    "Scratch",
-    "as_factor",
-    "attend_in_chunks",
-    "products",
-    "row_chunks",
-    "scores_at_once",
-    "softmax_",
-    "spans_of",
-]
-
 # Scores alive at once. On CPU 2 MiB of floats per thread, which stay in its cache from the product
 # through the softmax to the next product; elsewhere enough to keep a large device busy.
 _SCORES_PER_CPU_THREAD = 2**19

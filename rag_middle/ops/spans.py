@@ -18,8 +18,6 @@ from rag_middle.ops.kernels import KERNEL_WORK, KernelWork, uses_triton
 from rag_middle.ops.prompt_kernels import bytes_of, rows_in_one_piece, splits_of_keys, tile_sizes
 from rag_middle.options import Kernels
 
-__all__ = ["Span", "SpanTables", "attend_spans", "reads_spans"]
-
 
 class Span(NamedTuple):
     """Columns of a cache that a token reads alike.

@@ -12,15 +12,6 @@ from rag_middle.files import expanded, read_regular, reason, write_files
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
-__all__ = [
-    "PROFILE_FILE",
-    "measured_profiles",
-    "published_profiles",
-    "read_profile",
-    "shipped_profiles",
-    "write_profile",
-]
-
 _PUBLISHED = Path(__file__).parent / "published"
 _MEASURED = Path(__file__).parent / "measured"
 #: What `diagnose` calls its profile in its folder.

@@ -9,8 +9,6 @@ from typing import Any, Literal, get_args
 from rag_middle.errors import ProfileFormatError
 from rag_middle.plain_data import is_whole
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "ModelFacts", "Origin", "Profile"]
-
 FORMAT = "rag-middle profile"
 FORMAT_VERSION = 1
 

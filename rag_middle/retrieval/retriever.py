@@ -13,8 +13,6 @@ from rag_middle.wording import Argument
 if TYPE_CHECKING:
     from rag_middle.retrieval.faiss_index import FaissIndex
 
-__all__ = ["Retriever", "check_question", "check_top_k"]
-
 
 def check_question(question: object) -> None:
     """Raise `RetrievalConfigError` unless `question` asks something."""

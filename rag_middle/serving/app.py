@@ -18,8 +18,6 @@ from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.service import Service
 from rag_middle.serving.settings import ServerSettings
 
-__all__ = ["create_app"]
-
 _LAST_BATCH_SECONDS = 30.0
 
 

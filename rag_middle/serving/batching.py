@@ -31,8 +31,6 @@ from rag_middle.serving.errors import ApiError
 from rag_middle.serving.metrics import Metrics
 from rag_middle.threads import ModelThread
 
-__all__ = ["BatchQueue", "Event", "Job", "Piece", "run_in_thread"]
-
 _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.settings import API_KEY_VARIABLE
 
-__all__ = ["Gate", "replayed", "route_path"]
-
 #: For those who watch a server: they say nothing of requests. Everything else needs the key.
 _OPEN = frozenset({"/health", "/ready", "/metrics"})
 #: Objects and lists in a body. A message is one of them, or three with a block of text.

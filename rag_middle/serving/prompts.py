@@ -15,8 +15,6 @@ from rag_middle.markers import literal
 from rag_middle.serving.schema import ChatMessage
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
-__all__ = ["RequestPrompt", "chat_prompt", "text_prompt"]
-
 _INDEX = "request_document"
 
 Part = MarkedText | CallerDocument

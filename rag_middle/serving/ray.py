@@ -42,8 +42,6 @@ from rag_middle.serving.settings import (
     public_names,
 )
 
-__all__ = ["Arguments", "app"]
-
 _log = logging.getLogger(__name__)
 
 _SECRETS = (API_KEY_VARIABLE, MARKER_KEY_VARIABLE)

@@ -16,8 +16,6 @@ from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.prompts import RequestPrompt
 
-__all__ = ["ChatReply", "Choice", "Reply", "TextReply"]
-
 Json = dict[str, Any]
 
 

@@ -26,8 +26,6 @@ from rag_middle.registry import suggest
 from rag_middle.tools import check_response_format, check_tool_choice, check_tools
 from rag_middle.wording import Argument, quoted
 
-__all__ = ["ChatMessage", "ChatRequest", "CompletionRequest", "SamplingRequest"]
-
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

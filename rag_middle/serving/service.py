@@ -32,8 +32,6 @@ from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import quoted
 
-__all__ = ["Service"]
-
 _log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499  # as nginx notes it; nobody reads it

@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from rag_middle.generation import MethodLike, RagMiddleModel
     from rag_middle.methods import Method
 
-__all__ = [
-    "API_KEY_VARIABLE",
-    "ServerSettings",
-    "api_key_of_environment",
-    "named_methods",
-    "public_model_name",
-    "public_names",
-]
-
 API_KEY_VARIABLE = "RAG_MIDDLE_API_KEY"
 """Environment variable with the key that clients have to send."""
 

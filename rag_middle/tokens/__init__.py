@@ -12,8 +12,8 @@ neither gains spaces nor turns into control tokens.
 
 from __future__ import annotations
 
+from rag_middle.options import TemplateName
 from rag_middle.tokens.encode import (
-    TemplateName,
     count_tokens,
     encode,
     encode_batch,

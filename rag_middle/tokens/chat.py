@@ -26,8 +26,6 @@ from rag_middle.tokens.templates import ChatTemplate, has_chat_template, vocabul
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 from rag_middle.wording import Argument, shortened
 
-__all__ = ["RenderedChat", "render_chat", "render_written"]
-
 _OTHERS = frozenset({"user", "human", "tool", "function", "ipython", "observation"})
 _WORD = re.compile(r"[\w-]+")
 

@@ -12,15 +12,6 @@ from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import PromptError
 from rag_middle.wording import Argument, quoted
 
-__all__ = [
-    "MODEL_ROLES",
-    "SYSTEM_ROLES",
-    "Conversation",
-    "Message",
-    "indices_of_answers",
-    "message_of",
-]
-
 Message = Mapping[str, Any]
 Content = MarkedText | ContextPrompt | None
 

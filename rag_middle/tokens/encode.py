@@ -10,23 +10,13 @@ from typing import Any
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
-from rag_middle.options import OPTIONS, Template, TemplateName
+from rag_middle.options import OPTIONS, Template
 from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
 from rag_middle.tokens.conversation import Conversation, Message
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
 from rag_middle.tokens.templates import has_chat_template
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 from rag_middle.wording import Argument
-
-__all__ = [
-    "Prompt",
-    "Template",
-    "TemplateName",
-    "count_tokens",
-    "encode",
-    "encode_batch",
-    "uses_chat_template",
-]
 
 Prompt = ContextPrompt | str | Sequence[Message]
 

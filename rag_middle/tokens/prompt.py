@@ -13,8 +13,6 @@ from rag_middle.layout import PromptLayout
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PaddedIds", "TokenizedBatch", "TokenizedPrompt"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedPrompt:

@@ -15,8 +15,6 @@ from rag_middle.tokens.text import Tokenizer
 from rag_middle.tools import AnswerText, ToolFormat
 from rag_middle.wording import shortened
 
-__all__ = ["ChatTemplate", "has_chat_template", "vocabulary"]
-
 _PROBE = "\uf8ff"  # a text that no template writes by itself
 # A tool, a call of it and its result, whose words no template writes by itself either.
 _PROBE_NAME, _PROBE_KEY = "probe_of_tools", "probe_key"

@@ -12,8 +12,6 @@ from rag_middle.errors import PromptError
 from rag_middle.plain_data import is_panic, whole_characters
 from rag_middle.wording import shortened
 
-__all__ = ["TextEncoder", "Tokenizer"]
-
 
 class Tokenizer(Protocol):
     """What is used of a Hugging Face tokenizer, fast or slow."""

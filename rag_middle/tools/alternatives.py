@@ -12,8 +12,6 @@ from typing import Any
 
 from rag_middle.tools.limits import parts_of, target_of
 
-__all__ = ["leave_open"]
-
 _CHOICES = ("anyOf", "oneOf")
 _MOST_PAIRS = 50_000  # of a schema: a tenth of a second
 _MOST_STEPS = 500_000  # of a schema, to find alternatives and to compare them: half a second

@@ -14,17 +14,6 @@ from rag_middle.plain_data import levels_of
 from rag_middle.tools.limits import MOST_NESTED
 from rag_middle.wording import Argument, quoted
 
-__all__ = [
-    "InvalidToolCall",
-    "ToolCall",
-    "check_response_format",
-    "check_tool_choice",
-    "check_tools",
-    "forced_tools",
-    "parameters_of",
-    "with_top_resolved",
-]
-
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
 #: Characters of a `response_format` as JSON, which is read several times before the engine has it:
 #: a second or two, in which a server's model does nothing else. Tools are bounded with the prompt.

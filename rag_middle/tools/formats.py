@@ -19,8 +19,6 @@ from rag_middle.plain_data import map_strings, parse_json, whole_characters
 from rag_middle.thinking import THINKING, thinking_of
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
-__all__ = ["FORMATS", "AnswerText", "ToolFormat", "ToolMessage", "format_of"]
-
 
 def _finite(text: str) -> float:
     if isfinite(number := float(text)):

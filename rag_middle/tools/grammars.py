@@ -26,8 +26,6 @@ from rag_middle.tools.patterns import read_alike
 from rag_middle.tools.string_formats import with_formats_kept
 from rag_middle.wording import Argument
 
-__all__ = ["answer_grammar", "call_grammar"]
-
 #: JSON as chat templates write it. Any whitespace would be allowed otherwise, and small models
 #: write some without end.
 _WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

@@ -23,20 +23,6 @@ from rag_middle.plain_data import levels_of
 from rag_middle.tools.patterns import read_alike
 from rag_middle.wording import Argument
 
-__all__ = [
-    "MOST_NESTED",
-    "OF_SCHEMAS",
-    "SCHEMAS",
-    "check_grammar",
-    "check_regex",
-    "check_schema",
-    "check_size",
-    "parts_of",
-    "target_of",
-    "with_bounds_kept",
-    "with_whole_bounds",
-]
-
 #: Keys of a JSON schema that hold schemas (one or a list), and those that hold them by name.
 SCHEMAS = {
     *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),

@@ -10,8 +10,6 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.limits import parts_of
 from rag_middle.wording import Argument
 
-__all__ = ["check_open", "with_names_by_pattern"]
-
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 #: Characters of names beside a schema of others: the engine refuses most that have more.
 _NAMED, _LONGEST_NAME = 20_000, 80

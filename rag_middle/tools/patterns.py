@@ -11,8 +11,6 @@ import re
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.wording import Argument
 
-__all__ = ["read_alike"]
-
 # An escape is one piece, and so is everything from a bracket on; the rest are characters. A piece
 # that does not end goes to the end of the text: looking again from each sign in it would take the
 # square of the length.

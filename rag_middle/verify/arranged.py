@@ -21,8 +21,6 @@ from rag_middle.methods import PINE, Method, NoMethod
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.verify.cases import GoldenCase, RecordedRun
 
-__all__ = ["Arranged", "arranged_run"]
-
 
 class Arranged(NamedTuple):
     """A run as the model should read it, and how its order differs from the recorded one."""

@@ -39,8 +39,6 @@ from rag_middle.methods.moice.kernels import ExpertGate
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.verify.cases import GoldenCase
 
-__all__ = ["GOLDEN_METHODS", "GoldenMethod", "method_for"]
-
 
 @dataclass(frozen=True, slots=True)
 class GoldenMethod:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-__all__ = ["CaseResult", "MethodSummary", "Status", "VerificationReport"]
-
 Status = Literal["passed", "failed", "skipped", "unknown"]
 
 

@@ -29,8 +29,6 @@ from rag_middle.verify.methods import GOLDEN_METHODS, method_for
 from rag_middle.verify.report import CaseResult, Status, VerificationReport
 from rag_middle.verify.search import SEARCH, search_difference
 
-__all__ = ["TOLERANCE", "verify"]
-
 #: Largest absolute difference that passes. In float32, kernels and versions differ by up to about
 #: 1e-4 on these models; a wrong position or mask moves logits by more than 1e-1.
 TOLERANCE = 1e-3

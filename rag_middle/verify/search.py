@@ -13,8 +13,6 @@ from rag_middle.methods.positional_hidden_states.channels import (
 )
 from rag_middle.verify.cases import GoldenCase
 
-__all__ = ["SEARCH", "search_difference"]
-
 SEARCH = "positional_hidden_search"
 
 _DIRECTIONS = {0: 0, 1: 1, 2: -1}  # how the authors' code writes them

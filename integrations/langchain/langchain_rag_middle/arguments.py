@@ -17,19 +17,6 @@ from rag_middle.options import OPTIONS as DECLARED
 from rag_middle.plain_data import check_keywords
 from rag_middle.wording import Argument, WordedException
 
-__all__ = [
-    "FIXED",
-    "FRAMEWORK",
-    "LOADING",
-    "OPTIONS",
-    "FromModelId",
-    "IgnoredArgumentWarning",
-    "names_of_fields",
-    "refuse_unknown",
-    "renamed",
-    "with_peers_names",
-]
-
 #: What LangChain's users know an option of a request by.
 _RENAMED = {"max_new_tokens": "max_tokens"}
 #: Options that are no fields: messages, streams and callbacks of LangChain stand in their place.

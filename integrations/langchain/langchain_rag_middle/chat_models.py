@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from rag_middle import Document as PromptDocument
     from rag_middle import Generation
 
-__all__ = ["ChatRagMiddle"]
-
 #: Calls of one `batch` that are under way together; of these, `max_batch_size` share a pass.
 _WINDOW = 64
 

@@ -18,8 +18,6 @@ from rag_middle.options import LOADING_OPTIONS, without_secrets
 if TYPE_CHECKING:
     from rag_middle.methods import Method
 
-__all__ = ["Described"]
-
 
 class Described(Serializable):
     """A model that ``dumpd`` describes by the arguments that make it again.

@@ -17,8 +17,6 @@ from rag_middle.documents import labelled, unmark
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.plain_data import is_finite_number
 
-__all__ = ["DocumentPrompt", "LongContextReorder", "MarkDocuments", "format_docs"]
-
 
 class DocumentPrompt(StringPromptTemplate):
     """Writes a document so that the model can tell where it begins and ends.

@@ -24,8 +24,6 @@ from rag_middle.threads import ModelThread
 if TYPE_CHECKING:
     from rag_middle import Generation
 
-__all__ = ["CallThreads", "Gathering", "Request"]
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -24,8 +24,6 @@ from rag_middle.notices import called_from
 if TYPE_CHECKING:
     from rag_middle import Generation
 
-__all__ = ["RagMiddleLLM"]
-
 
 class RagMiddleLLM(RagMiddleSettings, BaseLLM):
     """A local Hugging Face decoder that takes text and gives text.

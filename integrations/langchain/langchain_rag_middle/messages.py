@@ -19,8 +19,6 @@ from rag_middle.documents import MarkedText, prompt_of_parts, split, unmark
 from rag_middle.plain_data import whole_characters
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
-__all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
-
 #: Who speaks, as LangChain writes messages into a text.
 _SPEAKERS = {"user": "Human", "assistant": "AI", "system": "System"}
 

@@ -22,17 +22,6 @@ from rag_middle.conventions.messages import openai_logprobs
 if TYPE_CHECKING:
     from rag_middle import Generation, RagMiddleModel
 
-__all__ = [
-    "PROVIDER",
-    "answers",
-    "cited",
-    "combined_output",
-    "response_metadata",
-    "streamed",
-    "token_usage",
-    "usage",
-]
-
 PROVIDER = "rag-middle"
 
 Chunk = TypeVar("Chunk")

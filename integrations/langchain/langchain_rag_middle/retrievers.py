@@ -26,8 +26,6 @@ from rag_middle import EmbedderError, RetrievalConfigError
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
 
-__all__ = ["FaissRetriever", "RagMiddleEmbeddings"]
-
 
 class FaissRetriever(BaseRetriever):
     """Finds documents by meaning, best first, with the cosine as ``metadata["score"]``.

@@ -19,8 +19,6 @@ from typing_extensions import is_typeddict
 from rag_middle import UnsupportedGenerationError
 from rag_middle.tools import with_top_resolved
 
-__all__ = ["ToolLike", "json_schema_of", "openai_tool_of"]
-
 ToolLike: TypeAlias = Mapping[str, Any] | type | Callable[..., Any] | BaseTool
 
 #: One of these tells a tool in the form of some provider from a JSON schema, or its type does.

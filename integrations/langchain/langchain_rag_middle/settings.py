@@ -46,8 +46,6 @@ from rag_middle.plain_data import check_keywords
 if TYPE_CHECKING:
     from rag_middle import Generation, Method, RagMiddleModel
 
-__all__ = ["RagMiddleSettings", "template_key"]
-
 #: How documents get into a prompt here.
 _MARKING = (
     "Pass document_prompt=DocumentPrompt() where the chain takes one, or format_docs, which mark "

@@ -22,14 +22,6 @@ from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 if TYPE_CHECKING:
     from rag_middle import Generation
 
-__all__ = [
-    "StructuredMethod",
-    "call_chunks",
-    "call_fields",
-    "history_fields",
-    "structured_output",
-]
-
 
 class _Whole:
     """Of a parser: refuses what is cut, which LangChain's parsers would complete by guessing."""

@@ -21,8 +21,6 @@ from rag_middle.tools import format_of
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
-__all__ = ["Weights", "hidden", "known_context_window", "known_to_call_tools", "release_models"]
-
 
 class Weights:
     """A model that is there, or that is loaded on first use.

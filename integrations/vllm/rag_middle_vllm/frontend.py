@@ -22,8 +22,6 @@ from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import refusal
 from rag_middle_vllm.options import DOCUMENTS, method_of, option_of
 
-__all__ = ["hook_harmony", "hook_models", "hook_texts"]
-
 
 class _MarkerReader:
     """Takes the markers off the texts of one prompt."""

@@ -18,8 +18,6 @@ from rag_middle.methods import Method, layer_rotations
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle_vllm.tables import NotRotatableError, prove_rotated, rotated_copy
 
-__all__ = ["DecoderLayer", "LoadedModel", "rotate_layers"]
-
 _FAMILIES = (
     "Serve a family that has vLLM's own rotary modules (LLaMA, Qwen, Mistral, Gemma, Phi ...), or "
     "run this one with RagMiddleModel."

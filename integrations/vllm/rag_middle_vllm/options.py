@@ -15,8 +15,6 @@ from rag_middle.errors import MethodConfigError, ProfileFormatError
 from rag_middle.methods import Method, method_from_profile, resolve_method
 from rag_middle.profiles import Profile
 
-__all__ = ["DOCUMENTS", "OPTION", "method_of", "option_of", "resolved"]
-
 #: The name under which `hf_overrides` and `additional_config` hold the option.
 OPTION = "rag_middle"
 #: The key in it under which it has the methods that requests choose by name.

@@ -21,8 +21,6 @@ from weakref import WeakSet
 
 from rag_middle.errors import RagMiddleError
 
-__all__ = ["UnsupportedVLLMError", "check_vllm", "hook"]
-
 #: The oldest version whose modules this package knows, and the newest it was run with.
 OLDEST, NEWEST = (0, 32), (0, 32)
 

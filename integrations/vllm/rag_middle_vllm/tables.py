@@ -18,8 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from rag_middle.attention import Rotation
 
-__all__ = ["NotRotatableError", "prove_rotated", "rotated_copy"]
-
 
 class NotRotatableError(Exception):
     """A rotary module whose tables cannot be had for other positions; the message says why."""

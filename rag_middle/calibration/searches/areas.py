@@ -29,8 +29,6 @@ from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import SIW, Method
 from rag_middle.methods.siw.areas import document_density
 
-__all__ = ["InitialTokenSearch"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class InitialTokenSearch(Search):

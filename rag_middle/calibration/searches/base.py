@@ -18,18 +18,6 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.plain_data import is_finite_number, is_whole
 
-__all__ = [
-    "Search",
-    "SearchInputs",
-    "SearchResult",
-    "layer_ranges",
-    "num_layers",
-    "rank",
-    "require_list",
-    "require_numbers",
-    "require_whole",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchInputs:

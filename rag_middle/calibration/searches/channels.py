@@ -28,8 +28,6 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, PositionalHiddenStates
 from rag_middle.methods.positional_hidden_states.channels import PositionalChannel, rank_channels
 
-__all__ = ["ChannelSearch"]
-
 _GROUP_SIZE = 16  # candidates that share a prefill; a kill loses no more than these
 _SHALLOW = 8  # layers; below, leaving out three of them leaves too few to find a trend in
 

@@ -31,8 +31,6 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method
 from rag_middle.ops.curves import Curve, curve_factors
 
-__all__ = ["CurveSearch", "Genome", "LayerSearch", "evolve", "expected_ranks"]
-
 #: Control points: layer, and factor in tenths.
 Genome = tuple[tuple[int, int], ...]
 

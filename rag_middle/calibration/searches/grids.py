@@ -25,8 +25,6 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import DySCO, Method, MsPoE, SelfExtend, ZeroTuning
 from rag_middle.methods.dysco.detection import retrieval_heads
 
-__all__ = ["GroupSearch", "HeadSearch", "RatioSearch", "RetrievalHeadSearch"]
-
 #: Of DySCO's detection of heads: tokens of a random prompt at most, needles, and tokens of each.
 _PROMPT, _NEEDLES, _NEEDLE = 512, 8, 8
 

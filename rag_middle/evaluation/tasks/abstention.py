@@ -27,8 +27,6 @@ from rag_middle.evaluation.tasks.base import (
     require_whole,
 )
 
-__all__ = ["PHRASES", "Abstention", "abstains"]
-
 #: What counts as saying that one does not know.
 PHRASES = (
     "i don't know",

@@ -24,15 +24,6 @@ from rag_middle.evaluation.conditions import (
 from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
-__all__ = [
-    "Task",
-    "drawn_items",
-    "question_prompt",
-    "require_gold_documents",
-    "require_one_of",
-    "require_whole",
-]
-
 #: Questions, positions, orders ...: more is a slip of the pen that would run for years.
 _MOST = 1_000_000
 

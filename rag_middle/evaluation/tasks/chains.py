@@ -13,8 +13,6 @@ from rag_middle.documents import Document
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import Item
 
-__all__ = ["HOPS", "chain_question"]
-
 HOPS = (2, 3)
 """Documents that a question may need."""
 

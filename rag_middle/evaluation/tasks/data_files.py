@@ -20,19 +20,6 @@ from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 from rag_middle.wording import shortened
 
-__all__ = [
-    "answers_of",
-    "as_answers",
-    "as_document",
-    "first_of",
-    "flagged",
-    "get_field",
-    "read_entries",
-    "read_lines",
-    "read_text",
-    "without_repeats",
-]
-
 #: The name of an entry for messages, and its fields.
 Entry = tuple[str, dict[str, Any]]
 

@@ -16,8 +16,6 @@ from rag_middle.evaluation.tasks.base import Task, drawn_items, require_whole
 from rag_middle.evaluation.tasks.data_files import first_of, get_field, read_lines
 from rag_middle.wording import counted
 
-__all__ = ["KeyValueChains", "KeyValueRetrieval"]
-
 _COPY = "Extract the value corresponding to the specified key in the JSON object below."
 _FOLLOW = (
     "In the JSON object below, a value may be the key of another pair. Start with the specified "

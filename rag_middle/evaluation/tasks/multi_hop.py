@@ -29,8 +29,6 @@ from rag_middle.evaluation.tasks.data_files import (
 )
 from rag_middle.wording import Argument, counted
 
-__all__ = ["MultiHop"]
-
 _DOCUMENTS = 10
 
 

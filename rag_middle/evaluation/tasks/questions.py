@@ -34,8 +34,6 @@ from rag_middle.wording import Argument, counted
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
 
-__all__ = ["MultiDocumentQA", "OwnQuestions"]
-
 #: ``"random"``: any documents; ``"hard"``: those most like the question.
 Distractors = Literal["random", "hard"]
 

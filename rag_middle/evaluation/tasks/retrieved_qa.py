@@ -11,8 +11,6 @@ from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, Item
 from rag_middle.evaluation.tasks.base import Task, question_prompt, require_one_of, require_whole
 from rag_middle.evaluation.tasks.data_files import answers_of, get_field, read_lines
 
-__all__ = ["RetrievedQA"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievedQA(Task):

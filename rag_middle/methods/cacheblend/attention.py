@@ -26,8 +26,6 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.cacheblend.kernels import deviations, most_deviating
 from rag_middle.methods.parallel_context.attention import DocumentBlocks
 
-__all__ = ["BlendedDocuments"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendedDocuments(LayerChange):

@@ -34,8 +34,6 @@ from rag_middle.methods.parallel_context.attention import moved_keys
 from rag_middle.methods.parallel_context.document_states import DocumentStates, filled_cache
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["blended_cache"]
-
 
 @torch.no_grad()
 def blended_cache(

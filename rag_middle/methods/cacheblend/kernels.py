@@ -7,8 +7,6 @@ from torch import Tensor
 
 from rag_middle.ops.scores import ScoreRule, attend_in_chunks, row_chunks, scores_at_once
 
-__all__ = ["attend_from_columns", "deviations", "most_deviating"]
-
 
 def deviations(key: Tensor, cached_key: Tensor, value: Tensor, cached_value: Tensor) -> Tensor:
     """Squared distance of each token's keys and values from cached ones, over all heads.

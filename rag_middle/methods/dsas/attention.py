@@ -31,8 +31,6 @@ from rag_middle.methods.parallel_context.kernels import attend_later
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = ["DocumentGates"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentGates(LayerChange):

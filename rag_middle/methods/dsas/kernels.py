@@ -13,8 +13,6 @@ from rag_middle.ops.scores import as_factor, products
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = ["document_gates", "document_relevance", "exponents", "pair_factors", "suffix_factors"]
-
 
 def document_relevance(
     query: Tensor, key: Tensor, layout: PromptLayout, scale: float, top_tokens: int

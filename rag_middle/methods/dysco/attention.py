@@ -37,8 +37,6 @@ from rag_middle.attention.seam import keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
-__all__ = ["RelevanceScaling"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelevanceScaling(LayerChange):

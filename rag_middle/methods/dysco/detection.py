@@ -22,8 +22,6 @@ from rag_middle.attention import (
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import require_count
 
-__all__ = ["retrieval_heads", "retrieval_scores"]
-
 
 def retrieval_heads(
     model: PreTrainedModel,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["selected_tokens", "updated_relevance"]
-
 
 def updated_relevance(attention: Tensor, earlier: Tensor | None, decay: float) -> Tensor:
     """Relevance `[b, n]` of all tokens so far, each row with a sum of one.

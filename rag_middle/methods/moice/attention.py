@@ -22,8 +22,6 @@ from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import rotate_heads
 from rag_middle.ops.scores import ScoreRule
 
-__all__ = ["RotaryExperts"]
-
 #: Queries of generated tokens are multiplied by it, as the product of two outliers may exceed what
 #: float16 holds. A power of two rounds nothing but numbers next to zero.
 _QUERY_SCALE = 2.0**-7

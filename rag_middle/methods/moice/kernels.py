@@ -11,8 +11,6 @@ from torch.nn.functional import linear, silu
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import as_factor, products, weighed
 
-__all__ = ["ExpertGate", "expert_scores", "expert_weights", "mixed_values"]
-
 
 class ExpertGate(NamedTuple):
     """Router of one layer, shared by its heads: ``down(silu(gate x) * up x)``.

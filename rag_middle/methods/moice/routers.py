@@ -20,8 +20,6 @@ from rag_middle.files import expanded, write_files
 from rag_middle.methods.moice.kernels import ExpertGate
 from rag_middle.plain_data import parse_json
 
-__all__ = ["ExpertRouters"]
-
 FORMAT_VERSION = 1
 _WEIGHTS, _CONFIG = "routers.safetensors", "routers.json"
 

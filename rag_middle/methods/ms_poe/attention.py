@@ -23,8 +23,6 @@ from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import rotate_heads
 
-__all__ = ["HeadPositionScale"]
-
 #: Query heads, of all rows, up to which every head of a token is rotated by every table.
 _MOST_TABLES = 256
 

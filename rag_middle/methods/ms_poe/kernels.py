@@ -7,8 +7,6 @@ from torch import Tensor
 
 from rag_middle.ops.scores import as_factor, products
 
-__all__ = ["assigned_ratios", "position_awareness"]
-
 
 def position_awareness(
     query: Tensor,

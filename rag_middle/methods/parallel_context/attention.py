@@ -41,8 +41,6 @@ from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import WideTables, rotate_wide, wide_tables
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
-__all__ = ["DocumentBlocks", "moved_keys", "placed_columns"]
-
 #: Placements whose documents are moved after they were read.
 _MOVED = ("to_end", "to_order")
 

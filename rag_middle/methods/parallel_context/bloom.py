@@ -20,8 +20,6 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.methods.parallel_context.kernels import document_shifts, token_positions
 
-__all__ = ["BloomDocumentBlocks"]
-
 
 @dataclass(frozen=True, slots=True)
 class BloomDocumentBlocks(LayerChange):

@@ -42,8 +42,6 @@ from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DocumentCache", "precompute", "serves", "with_documents"]
-
 _FORMAT = "rag-middle document states 2"
 _MAX_HEADER = 2**20  # of a file; 100 layers take some 20 kB
 

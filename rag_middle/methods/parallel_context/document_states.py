@@ -21,8 +21,6 @@ from rag_middle.attention import (
 from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DocumentStates", "can_reuse_documents", "document_states", "filled_cache"]
-
 
 @dataclass(frozen=True, slots=True)
 class DocumentStates:

@@ -23,17 +23,6 @@ from rag_middle.ops.scores import ScoreRule, attend_in_chunks
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = [
-    "NEUTRAL",
-    "Placement",
-    "Sharpening",
-    "attend_documents",
-    "attend_later",
-    "document_bounds",
-    "document_shifts",
-    "token_positions",
-]
-
 #: Where documents stand: as in the prompt; all beginning behind the prefix; likewise, and moved to
 #: end together, or to their positions in the prompt, for the tokens that read them; all ending
 #: where the last one does.

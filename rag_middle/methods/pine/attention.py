@@ -20,7 +20,7 @@ from rag_middle.attention import (
 )
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.parallel_context.attention import placed_columns
-from rag_middle.methods.pine.kernels.attend import PineState, base_rotate, decode, prefill
+from rag_middle.methods.pine.kernels.attend import PineState, decode, prefill
 from rag_middle.methods.pine.kernels.batch import (
     BatchColumns,
     decode_batch,
@@ -29,12 +29,10 @@ from rag_middle.methods.pine.kernels.batch import (
 )
 from rag_middle.methods.pine.kernels.importance import Ranking
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
-from rag_middle.methods.pine.kernels.tables import PineTables
+from rag_middle.methods.pine.kernels.tables import PineTables, base_rotate
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.scores import ScoreRule
-
-__all__ = ["AblatedOrder", "DocumentOrder"]
 
 
 @dataclass(frozen=True, slots=True)

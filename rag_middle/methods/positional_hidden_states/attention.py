@@ -27,8 +27,6 @@ from rag_middle.attention.seam import MethodHook
 from rag_middle.methods.positional_hidden_states.masks import last_rows_mask
 from rag_middle.ops.rope import WideTables, rotate_wide
 
-__all__ = ["ChannelScaling"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelScaling(LayerChange):

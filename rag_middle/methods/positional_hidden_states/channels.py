@@ -20,14 +20,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = [
-    "PositionalChannel",
-    "channel_smoothness",
-    "channel_trends",
-    "rank_channels",
-    "savitzky_golay",
-]
-
 # As in the authors' code, which leaves out the last one too; the paper does not say so.
 _FIRST_LAYER = 2
 _NOISE = 1e-10  # of the scaled range: what float64 leaves of a difference that is zero

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from rag_middle.attention import AttentionCall, backend_name
 
-__all__ = ["last_rows_mask"]
-
 
 def last_rows_mask(call: AttentionCall, rows: int, keys: int) -> Tensor | None:
     """The mask of the last `rows` queries of a call that attends to `keys` keys.

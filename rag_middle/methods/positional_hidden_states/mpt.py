@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from rag_middle.attention import Layer, LayerChange, LayerHandler
 from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
 
-__all__ = ["MptChannelScaling"]
-
 
 @dataclass(frozen=True, slots=True)
 class MptChannelScaling(LayerChange):

@@ -40,8 +40,6 @@ from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.rope import WideTables, rotate, wide_tables
 
-__all__ = ["DocumentCircle"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentCircle(LayerChange):

@@ -24,8 +24,6 @@ from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import rotate_heads
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
-__all__ = ["GroupedPositions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedPositions(LayerChange):

@@ -28,8 +28,6 @@ from rag_middle.ops.scores import (
     weighed,
 )
 
-__all__ = ["Attended", "TwoFold", "attend"]
-
 
 class TwoFold(NamedTuple):
     """One tensor `[r, heads, n, d]` rotated at exact and at grouped positions."""

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from rag_middle.layout import PromptLayout
 
-__all__ = ["DocumentTokens", "document_density"]
-
 
 class DocumentTokens(NamedTuple):
     """Which document tokens belong to, on a device.

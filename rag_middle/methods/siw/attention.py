@@ -18,8 +18,6 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.siw.areas import DocumentTokens, document_density
 
-__all__ = ["InitialTokenScaling", "OnlineAreas"]
-
 _ALONE = 1e-6  # of a row's weights, left beside the initial token's: float32 rounding
 
 

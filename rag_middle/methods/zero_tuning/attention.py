@@ -19,8 +19,6 @@ from rag_middle.attention import (
     LayerHandler,
 )
 
-__all__ = ["InitialTokenBias"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialTokenBias(LayerChange):

@@ -18,8 +18,6 @@ from typing import Any
 from rag_middle_vllm.documents.methods import DocumentMethod, document_methods
 from rag_middle_vllm.options import DOCUMENTS, OPTION, option_of
 
-__all__ = ["BOUNDS", "METHOD", "TOKENS", "Admission", "carried", "hook_admission", "hook_cache"]
-
 #: Keys of `extra_args` (``vllm_xargs`` in HTTP): the method's name, and the indices of the tokens
 #: where each document begins and where the last one ends; no index where there are no documents.
 METHOD, BOUNDS = OPTION, f"{OPTION}_documents"

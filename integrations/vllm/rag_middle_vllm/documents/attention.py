@@ -25,8 +25,6 @@ from rag_middle_vllm.documents.batch import DocumentBatch, PromptRow
 from rag_middle_vllm.documents.methods import DocumentMethod, DocumentSpans
 from rag_middle_vllm.layers import DecoderLayer, LoadedModel
 
-__all__ = ["attend_to_documents"]
-
 #: Families whose norms of queries and keys are known to come before the rotation. RoToR rotates
 #: queries once more, which a norm in between would change.
 _NORMS_BEFORE_ROTATION = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmoe")

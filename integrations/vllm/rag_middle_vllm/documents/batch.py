@@ -18,8 +18,6 @@ from rag_middle.errors import RagMiddleError
 from rag_middle_vllm.documents.admission import carried
 from rag_middle_vllm.documents.methods import DocumentMethod, DocumentSpans
 
-__all__ = ["DocumentBatch", "PartlyReadError", "PromptRow"]
-
 
 class PartlyReadError(RagMiddleError, RuntimeError):
     """Documents come without what is before them: something let the scheduler split a prompt."""

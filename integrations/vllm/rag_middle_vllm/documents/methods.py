@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
     from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DocumentMethod", "DocumentSpans", "document_method", "document_methods"]
-
 
 @dataclass(frozen=True, slots=True)
 class DocumentMethod:

@@ -24,8 +24,6 @@ from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
 from rag_middle_vllm.documents.prompts import document_edges, plain_messages, without_developers
 
-__all__ = ["hook_renderer"]
-
 
 class _DocumentReader:
     """Makes requests with documents into tokens, for one renderer of vLLM's."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from rag_middle.tokens.encode import Prompt
 
-__all__ = ["document_edges", "document_request", "plain_messages", "without_developers"]
-
 #: The field that holds the text of a part, by type. Two of the types are those of responses.
 _FIELDS = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),

@@ -19,8 +19,6 @@ from rag_middle_vllm.documents.batch import DocumentBatch
 from rag_middle_vllm.documents.methods import DocumentMethod
 from rag_middle_vllm.layers import LoadedModel
 
-__all__ = ["document_model_state", "hook_runner", "serve_documents"]
-
 #: The attribute of a model that reads documents.
 _BATCH = "rag_middle_documents"
 

@@ -26,8 +26,6 @@ from rag_middle.methods.pine.kernels.tables import PineTables, base_rotate
 from rag_middle.ops.flash import has_flash
 from rag_middle.ops.scores import ScoreRule, Scratch, scores_at_once
 
-__all__ = ["PineState", "PineTables", "Prefilled", "ScoreRule", "base_rotate", "decode", "prefill"]
-
 
 class PineState(NamedTuple):
     """What decoding needs besides the cache.

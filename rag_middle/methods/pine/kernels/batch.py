@@ -27,8 +27,6 @@ from rag_middle.ops.scores import (
     weighed,
 )
 
-__all__ = ["BatchColumns", "decode_batch", "rotate_generated", "worth_batching"]
-
 #: Scores of columns that a row does not have: finite, so that a row without any stays a number.
 _NEVER = torch.finfo(torch.float32).min
 

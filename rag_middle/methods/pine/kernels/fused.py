@@ -27,8 +27,6 @@ from rag_middle.ops.flash import (
 )
 from rag_middle.ops.rope import WideTables, rotate_wide
 
-__all__ = ["decode_fused", "prefill_fused", "wide_base_rotate"]
-
 #: Bytes of queries that are rotated at once, one copy of them for each document.
 _ROTATED_BYTES = 2**28
 

@@ -25,8 +25,6 @@ from rag_middle.methods.pine.kernels.tables import (
 from rag_middle.ops.rope import rotate
 from rag_middle.ops.scores import ScoreRule, Scratch, row_chunks, scores_at_once, softmax_
 
-__all__ = ["HeadBlock"]
-
 
 class HeadBlock:
     """`g` key/value heads with their `h` query heads; the last `m` of `N` tokens are queries.

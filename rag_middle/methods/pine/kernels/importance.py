@@ -16,14 +16,6 @@ from torch import Tensor
 
 from rag_middle.ops.scores import ScoreRule, Scratch, row_chunks, scores_at_once, softmax_, spans_of
 
-__all__ = [
-    "Ranking",
-    "document_importance",
-    "document_means",
-    "document_shifts",
-    "token_importance",
-]
-
 #: ``"importance"``: the most important document. ``"reversed"``: the least important one.
 #: ``"prompt"``: the last one of the prompt.
 Ranking = Literal["importance", "reversed", "prompt"]

@@ -30,8 +30,6 @@ from rag_middle.ops.prompt_kernels import (
 )
 from rag_middle.ops.scores import ScoreRule
 
-__all__ = ["decode_triton", "prefill_triton", "rotate_triton"]
-
 
 def prefill_triton(
     q: Tensor,

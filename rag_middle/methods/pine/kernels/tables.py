@@ -23,8 +23,6 @@ from rag_middle.ops.scores import spans_of
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = ["MovingKeys", "PineTables", "base_rotate", "base_rotate_pairs"]
-
 
 class PineTables:
     """What all layers with the same rotary embedding share about one prompt.

@@ -29,8 +29,6 @@ from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = ["CircleTurns", "attend_circle", "circle_distances", "circle_keys"]
-
 
 class CircleTurns(NamedTuple):
     """Tables that move document queries on, and how the model pairs head dimensions.

@@ -29,8 +29,6 @@ from rag_middle.ops.prompt_kernels import (
 )
 from rag_middle.ops.scores import ScoreRule
 
-__all__ = ["attend_triton"]
-
 
 def attend_triton(
     q: Tensor,

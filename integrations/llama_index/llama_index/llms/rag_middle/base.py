@@ -33,7 +33,6 @@ from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.documents import (
     documents_of_call,
-    with_documents,
     without_documents,
 )
 from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
@@ -63,13 +62,12 @@ from llama_index.llms.rag_middle.synthesis import (
 )
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
+from rag_middle.documents import with_documents
 from rag_middle.generation import MethodLike
 from rag_middle.methods import method_in_words, method_name, resolve_method
 from rag_middle.notices import warn_caller
 from rag_middle.options import OPTIONS, MissingDocuments, without_secrets
 from rag_middle.plain_data import check_keywords
-
-__all__ = ["RagMiddleLLM"]
 
 watch_syntheses()
 

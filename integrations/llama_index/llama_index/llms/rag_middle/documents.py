@@ -22,9 +22,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from rag_middle import ContextPrompt, Document, MarkerError, PromptError
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import with_extra_body
-from rag_middle.documents import MarkedText, prompt_of_parts, unmark, with_documents
-
-__all__ = ["block_content", "documents_of_call", "with_documents", "without_documents"]
+from rag_middle.documents import MarkedText, prompt_of_parts, unmark
 
 #: Blocks that are not for the model to read.
 _NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock, ToolCallBlock)

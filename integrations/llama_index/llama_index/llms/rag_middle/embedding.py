@@ -12,8 +12,6 @@ from llama_index.core.callbacks import CallbackManager
 from rag_middle.retrieval import DEFAULT_EMBEDDER, Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.embedders import embed_questions
 
-__all__ = ["RagMiddleEmbedding"]
-
 
 class RagMiddleEmbedding(BaseEmbedding):
     """The embedders of `rag_middle.retrieval` (``pip install 'rag-middle[demo]'``).

@@ -13,8 +13,6 @@ from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.options import with_token
 
-__all__ = ["chosen_method", "loaded_model", "model_parts", "stop_strings"]
-
 #: Arguments of `shared_model` that people write into `model_kwargs`.
 _OWN = tuple("attn_implementation device dtype gguf_file quantization_config revision".split())
 

@@ -17,15 +17,6 @@ from rag_middle import PromptError, mark
 from rag_middle.documents import labelled, unmark
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
 
-__all__ = [
-    "DistanceScoresWarning",
-    "MarkDocuments",
-    "format_nodes",
-    "marked_node",
-    "plain_node",
-    "warn_about_distances",
-]
-
 N = TypeVar("N", bound=BaseNode)
 
 

@@ -25,8 +25,6 @@ from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.rag_middle.tools import ToolCalling
 from pydantic_core import from_json
 
-__all__ = ["StructuredOutput"]
-
 
 class StructuredOutput(ToolCalling):
     """What `RagMiddleLLM` knows of answers that are objects of a class."""

@@ -21,8 +21,6 @@ from llama_index.llms.rag_middle.errors import ContextWindowError
 from rag_middle import mark
 from rag_middle.documents import split
 
-__all__ = ["DocumentPromptHelper", "DroppedTextWarning"]
-
 _SEPARATOR = "\n\n"
 
 

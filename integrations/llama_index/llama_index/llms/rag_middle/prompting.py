@@ -24,19 +24,6 @@ from rag_middle.generation import GenerationKwargs, Prompt
 from rag_middle.options import TemplateFunction, checked_options, overridden, without_neutral
 from rag_middle.tokens.conversation import Message, indices_of_answers
 
-__all__ = [
-    "FormattedPrompt",
-    "Request",
-    "call_options",
-    "chat_messages",
-    "chat_request",
-    "completion_request",
-    "formatted_prompt",
-    "generation_options",
-    "in_thread",
-    "streamed_in_thread",
-]
-
 #: How documents get into a prompt here.
 _MARKING = (
     "Put MarkDocuments() last among the node_postprocessors; instead of CitationQueryEngine, whose "

@@ -23,8 +23,6 @@ from rag_middle.conventions.documents import sources_of
 from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import GenerationStream
 
-__all__ = ["as_chat", "completion", "growing"]
-
 
 def completion(
     text: str,

@@ -32,17 +32,6 @@ from llama_index_instrumentation.events.span import SpanDropEvent
 from rag_middle.documents import unmark
 from rag_middle.notices import Caller, called_from, caller, pass_over
 
-__all__ = [
-    "METADATA_KEY",
-    "Synthesis",
-    "SynthesisHandler",
-    "called_by_memory",
-    "current_synthesis",
-    "note_call",
-    "noted_call",
-    "watch_syntheses",
-]
-
 # Warnings point at the user's own line.
 pass_over(
     *"asyncio concurrent contextlib llama_index llama_index_instrumentation threading wrapt".split()

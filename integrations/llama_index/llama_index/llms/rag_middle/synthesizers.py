@@ -14,8 +14,6 @@ from llama_index.core.types import RESPONSE_TEXT_TYPE
 from llama_index.llms.rag_middle.nodes import MarkDocuments, plain_node
 from llama_index.llms.rag_middle.packing import DocumentPromptHelper
 
-__all__ = ["MarkedCitationQueryEngine", "MarkedSynthesizer", "SimpleDocuments"]
-
 
 class SimpleDocuments(SimpleSummarize):
     """``simple_summarize`` for documents: one call with as many of them as fit.

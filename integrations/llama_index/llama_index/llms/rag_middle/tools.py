@@ -16,8 +16,6 @@ from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 from rag_middle.tools import with_top_resolved
 from rag_middle.wording import quoted
 
-__all__ = ["ToolCalling", "call_blocks", "call_fields", "history_fields"]
-
 
 class ToolCalling(FunctionCallingLLM):
     """What `RagMiddleLLM` knows of tools."""

@@ -51,8 +51,6 @@ from rag_middle.options import (
     without_neutral,
 )
 
-__all__ = ["RagMiddleChatGenerator"]
-
 #: Arguments of `RagMiddleModel.from_pretrained` that `model_kwargs` takes.
 _LOADING = (
     "dtype device_map quantization_config attn_implementation revision gguf_file trust_remote_code "

@@ -12,8 +12,6 @@ from rag_middle import PromptError, mark
 from rag_middle.documents import unmark
 from rag_middle.wording import quoted
 
-__all__ = ["DocumentMarker", "prompt_documents"]
-
 
 @component
 class DocumentMarker:

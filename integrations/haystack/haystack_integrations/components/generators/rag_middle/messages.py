@@ -29,8 +29,6 @@ from rag_middle.conventions.messages import (
 )
 from rag_middle.generation import GenerationStream
 
-__all__ = ["prompt_messages", "reply", "streaming_chunks"]
-
 
 def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them.
