@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,6 @@ from rag_middle import ContextPrompt
 from rag_middle.errors import EvaluationConfigError, UnsupportedArchitectureError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import AttentionSorting
-from tests.conftest import FamilyModel
 from tests.tokenizers import wordlevel
 
 PROMPT = ContextPrompt(
@@ -31,7 +32,9 @@ PROMPT = ContextPrompt(
 @pytest.mark.parametrize(
     "family", ["llama3", "gemma2", "mistral_sliding", "gpt_oss", "gpt_neox", "qwen3_next", "gpt2"]
 )
-def test_masses_are_those_of_the_models_own_weights(family_model: FamilyModel, family: str) -> None:
+def test_masses_are_those_of_the_models_own_weights(
+    family_model: Callable[..., Any], family: str
+) -> None:
     eager = family_model(family, "eager")
     reader = RagMiddleModel(eager, wordlevel(), self_check=False)
     tokens = reader.encode(PROMPT)
@@ -123,7 +126,9 @@ def test_a_view_needs_documents_and_one_forward_pass(model: RagMiddleModel) -> N
         view.chosen(layers=[3])
 
 
-def test_models_whose_attention_cannot_be_reached_are_refused(family_model: FamilyModel) -> None:
+def test_models_whose_attention_cannot_be_reached_are_refused(
+    family_model: Callable[..., Any],
+) -> None:
     bloom = RagMiddleModel(family_model("bloom"), wordlevel(), self_check=False)
     with pytest.raises(UnsupportedArchitectureError, match="attention view cannot"):
         document_attention(bloom, PROMPT)
