@@ -82,10 +82,13 @@ def test_heat_maps_have_a_cell_per_layer_or_head_and_document(
     pytest.importorskip("matplotlib")
     view = document_attention(model, PROMPT)
     figure = plot_document_attention(view)
-    assert figure.axes[0].images[0].get_array().shape == (3, 3)
+    shown = figure.axes[0].images[0].get_array()
+    assert shown is not None
+    assert shown.shape == (3, 3)
     figure = plot_head_attention(view.chosen(layers=[0, 2], heads=[1, 3]))
     assert [axes.get_title() for axes in figure.axes[:2]] == ["Layer 0", "Layer 2"]
     shown = figure.axes[1].images[0].get_array()
+    assert shown is not None
     assert np.allclose(shown, 100 * view.by_head[2, [1, 3], 2:-1])
     figure.savefig(tmp_path / "map.png")
 
