@@ -11,8 +11,8 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
 
@@ -39,74 +39,24 @@ def user_cache(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rag-middle", name)
 
 
-@contextmanager
-def opened_folder(root: str | Path, below: Sequence[str] = ()) -> Iterator[int | Path]:
-    """A folder below another, to be listed and opened from; no link on the way to it is followed.
-
-    Who owns a folder may put a link in its place while its files are read.
-
-    Args:
-        root: may be a link itself.
-        below: names of folders, each in the one before it.
-
-    Yields:
-        A descriptor of the folder; its path where the system opens nothing relative to folders.
-
-    Raises:
-        OSError: there is no such folder, or it may not be read.
-    """
-    if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd:
-        yield Path(root, *below)
-        return
-    flags = os.O_RDONLY | os.O_DIRECTORY
-    folder = os.open(root, flags)
-    try:
-        for name in below:
-            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def open_regular(
-    path: str | Path, *, follow: bool = True, folder: int | Path | None = None
-) -> BufferedReader:
+def open_regular(path: str | Path) -> BufferedReader:
     """Open a file to be read, without waiting: not a pipe or a device, which may never end.
-
-    Args:
-        path: of the file.
-        follow: read the target of a link; False: refuse links.
-        folder: in which `path` is a name, of `opened_folder`.
 
     Raises:
         OSError: there is no such regular file, or it may not be read.
     """
-    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    flags = flags if follow else flags | getattr(os, "O_NOFOLLOW", 0)
-    if isinstance(folder, int):
-        descriptor = os.open(path, flags, dir_fd=folder)
-    else:
-        descriptor = os.open(path if folder is None else folder / path, flags)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        return os.fdopen(descriptor, "rb")
-    except OSError:
-        os.close(descriptor)
-        raise
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return open(path, "rb")
 
 
-def read_regular(
-    path: str | Path, max_bytes: int, *, follow: bool = True, folder: int | Path | None = None
-) -> bytes:
+def read_regular(path: str | Path, max_bytes: int) -> bytes:
     """The content of a file, as :func:`open_regular` opens it.
 
     Raises:
         OSError: as there, or it holds more than `max_bytes`.
     """
-    with open_regular(path, follow=follow, folder=folder) as file:
+    with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes / 2**20:.0f} MiB")
