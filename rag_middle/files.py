@@ -1,7 +1,4 @@
-"""Files that are whole at every moment, also where the disk fills up or the process dies.
-
-And files of others, read without waiting for what never ends.
-"""
+"""Files that are written whole or not at all, and files that are read: no pipes, no devices."""
 
 from __future__ import annotations
 
@@ -121,23 +118,13 @@ def lock_file(path: str | Path) -> str:
         OSError: it cannot be looked at.
     """
     path = f"{os.path.realpath(path)}.lock"
-    check_lock_file(path)
-    return path
-
-
-def check_lock_file(path: str | Path) -> None:
-    """Refuse a lock file that holds something, as :func:`lock_file` does.
-
-    Raises:
-        ValueError: it is not empty.
-        OSError: it cannot be looked at.
-    """
     with suppress(FileNotFoundError):
         if os.path.getsize(path):
             raise ValueError(
-                f"{str(path)!r}, which is to be locked, is not empty. Move it away if it is a "
+                f"{path!r}, which is to be locked, is not empty. Move it away if it is a "
                 "file of yours; if a process is at work here, wait for it"
             )
+    return path
 
 
 def check_appendable(path: str | Path) -> None:

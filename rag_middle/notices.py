@@ -61,7 +61,6 @@ class Caller:
         said: kinds of warnings, and lines, that were warned of already; one that would be said
             every time is said once. For calls that a framework makes over and over: whoever makes
             the caller decides how long that counts. None: every time.
-        is_outside: it stands in no package that is passed over.
     """
 
     filename: str
@@ -69,7 +68,6 @@ class Caller:
     module: str
     registry: dict[Any, Any] = field(repr=False)
     said: set[Hashable] | None = field(default=None, repr=False)
-    is_outside: bool = True
 
 
 _caller: ContextVar[Caller | None] = ContextVar("rag_middle_caller", default=None)
@@ -83,8 +81,8 @@ def caller(*, said: set[Hashable] | None = None) -> Caller:
     frame = sys._getframe()
     while frame.f_back is not None and _package(frame) in _passed_over:
         frame = frame.f_back
-    is_outside, beginning = _package(frame) not in _passed_over, _caller.get()
-    if not is_outside and beginning is not None:
+    beginning = _caller.get()
+    if beginning is not None and _package(frame) in _passed_over:
         return replace(beginning, said=said)
     return Caller(
         filename=frame.f_code.co_filename,
@@ -92,7 +90,6 @@ def caller(*, said: set[Hashable] | None = None) -> Caller:
         module=str(frame.f_globals.get("__name__")),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
         said=said,
-        is_outside=is_outside,
     )
 
 

@@ -262,7 +262,7 @@ def printable(label: str) -> str:
 
 
 def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:
-    """The figure as ``png`` or ``svg``; the same results give the same bytes."""
+    """The figure as ``png`` or ``svg``."""
     target = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}
     figure.savefig(target, format=kind, dpi=dpi, metadata=metadata)

@@ -153,7 +153,7 @@ def generate(
         completion.finish("cancelled" if request.is_cancelled() and not full else "length")
     run.tell_followers()
     generations = [run.generation(index) for index in range(len(request.prompts))]
-    run.progress = None  # it holds the run, and the run the process of a form
+    run.progress = None  # it holds the run: a cycle
     return generations
 
 

@@ -243,23 +243,11 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_config(
-    name_or_path: str | Path,
-    *,
-    revision: str | None = None,
-    attn_implementation: str | None = None,
-    access: Mapping[str, Any] | None = None,
-) -> PretrainedConfig:
+def load_config(name_or_path: str | Path) -> PretrainedConfig:
     """A model's config, without its weights; code that comes with it does not run.
 
-    A kernel of the hub that the config names is refused, but for `attn_implementation`. Flash
-    attention that is not installed is replaced: transformers would fetch a kernel for it.
-
-    Args:
-        name_or_path: of the model.
-        revision: commit, tag or branch.
-        attn_implementation: that the model is to be loaded with.
-        access: options of transformers' own loading that say how files are reached.
+    A kernel of the hub that the config names is refused. Flash attention that is not installed is
+    replaced: transformers would fetch a kernel for it.
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
@@ -267,9 +255,9 @@ def load_config(
         UnsupportedGenerationError: the config needs code of the model's own.
     """
     source = _source(name_or_path)
-    if gguf := find_gguf(source, None, revision, access or {}):
+    if gguf := find_gguf(source, None, None, {}):
         source = str(dequantised_model(gguf, "auto"))
-    config, _ = _loaded_config(source, revision, attn_implementation, access or {})
+    config, _ = _loaded_config(source, None, None, {})
     return config
 
 
@@ -279,7 +267,13 @@ def _loaded_config(
     attn_implementation: str | None,
     access: Mapping[str, Any],
 ) -> tuple[PretrainedConfig, bool]:
-    """As `load_config`, and whether flash attention was replaced."""
+    """The config of a model, and whether flash attention was replaced; see `load_config`.
+
+    Args:
+        attn_implementation: that the model is to be loaded with; a kernel that is named here may
+            be one of the hub.
+        access: options of transformers' own loading that say how files are reached.
+    """
     _check_reachable("model", source, revision, access)
     chosen = dict(access) if revision is None else {**access, "revision": revision}
     try:

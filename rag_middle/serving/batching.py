@@ -95,8 +95,8 @@ class Job:
 
     def shares_batch_with(self, other: Job) -> bool:
         """Whether both may go through the model together."""
-        # The engine may fail at one text of a form, for all that share its process. Others begin
-        # again then: what was sent already cannot.
+        # The engine may fail at one text of a form, for all of its batch. Others begin again then:
+        # what was sent already cannot.
         if self is not other and self.is_constrained and (self.streams or other.streams):
             return False
         try:
