@@ -254,6 +254,8 @@ def diagnose(
         progress_bar("asking", hidden=as_json) as progress,
         ExitStack() as stack,
     ):
+        if endpoint is None:
+            tell("Model", "dim", f"loading {model or 'SmolLM2-135M-Instruct, a very small one'}.")
         answering = endpoint or load(model, **loading)
         team = None
         if spreads:

@@ -102,7 +102,6 @@ def load(name: str | None, **options: Any) -> RagMiddleModel:
 
     chosen = default_model() if name is None else name
     quiet_progress_bars()
-    tell("Model", "dim", f"loading {Path(chosen).name if Path(chosen).exists() else chosen}.")
     with loading_errors(chosen):
         return RagMiddleModel.from_pretrained(chosen, **placed(options))
 
