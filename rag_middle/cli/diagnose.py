@@ -238,6 +238,7 @@ def diagnose(
     from rag_middle.evaluation.report import InterimReport, run_notes
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
     from rag_middle.evaluation.wrong_answers import repeated_note
+    from rag_middle.small_model import NAME
 
     new_figure()  # without matplotlib there is no report: say so before an hour is spent
     changes: Any = tuple(_split(measured.pop("changes", ())))
@@ -255,7 +256,7 @@ def diagnose(
         ExitStack() as stack,
     ):
         if endpoint is None:
-            tell("Model", "dim", f"loading {model or 'SmolLM2-135M-Instruct, a very small one'}.")
+            tell("Model", "dim", f"loading {model or NAME}.")
         answering = endpoint or load(model, **loading)
         team = None
         if spreads:

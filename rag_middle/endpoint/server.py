@@ -108,7 +108,10 @@ class Server:
             api_key=self._key or "none",
             timeout=self._openai.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
             max_retries=retries,
-            http_client=self._openai.DefaultHttpxClient(trust_env=not local),  # no proxy here
+            # No proxy on this machine; and no redirect, which could lead documents elsewhere.
+            http_client=self._openai.DefaultHttpxClient(
+                trust_env=not local, follow_redirects=False
+            ),
         )
         weakref.finalize(self, self._client.close)
         self._headers = {} if self._key else {"Authorization": self._openai.Omit()}

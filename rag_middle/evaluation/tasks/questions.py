@@ -170,7 +170,8 @@ class OwnQuestions(Task):
         """The lines named by ``nearest``, where they are what would be drawn."""
         if self.distractors == "random" or self.corpus is not None or self.embedder is not None:
             return []
-        return [line for line in content.get("nearest") or () if 0 <= line < count]
+        named = content.get("nearest") or ()
+        return [line for line in named if isinstance(line, int) and 0 <= line < count]
 
     def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         """The documents of the line, the gold one once, and its 0-based position."""
@@ -380,13 +381,13 @@ class _Pool:
         )
 
     def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:
-        from rag_middle.retrieval.embedders import embed_questions
-
         if self._kind == "random":
             documents = list(self._documents)
             rng.shuffle(documents)
             yield from documents
             return
+        from rag_middle.retrieval.embedders import embed_questions
+
         if self._embedder is None or self._vectors is None:
             from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
 
