@@ -64,6 +64,15 @@ def test_refusals_are_not_tried_again(status: int) -> None:
         assert len(server.asked) == 1
 
 
+def test_documents_follow_no_redirect() -> None:
+    with serving(saying("elsewhere")) as other, serving(saying("x")) as server:
+        model = EndpointModel(server.url)
+        server.reply = _scripted(Said({}, 307, {"Location": f"{other.url}/chat/completions"}))
+        with pytest.raises(EndpointRefusedError, match="status 307"):
+            model.generate(PROMPT)
+        assert not other.asked
+
+
 def test_nobody_listens() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
