@@ -76,7 +76,9 @@ class KernelCase(NamedTuple):
         """Random `[2, h, tokens, d]` for each `(h, d)`, heads behind tokens as models have them."""
         generator = torch.Generator().manual_seed(0)
         return [
-            torch.randn(2, tokens, h, d, generator=generator, device="cpu").transpose(1, 2)
+            torch.randn(
+                2, tokens, h, d, generator=generator, device="cpu", dtype=torch.float32
+            ).transpose(1, 2)
             for h, d in heads
         ]
 
@@ -84,7 +86,7 @@ class KernelCase(NamedTuple):
         """Cosines and sines `[positions, r]`, with a factor as yarn has one."""
         pairs = 0 if self.style is None else self.style.pairs
         turns = torch.arange(positions, device="cpu")[:, None]
-        turns = turns * torch.logspace(0, -3, pairs, device="cpu")
+        turns = turns * torch.logspace(0, -3, pairs, device="cpu", dtype=torch.float32)
         return 1.1 * turns.cos(), 1.1 * turns.sin()
 
     def inputs(self, *tensors: Tensor) -> tuple[list[Tensor], list[Tensor]]:
