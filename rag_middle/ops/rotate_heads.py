@@ -89,14 +89,15 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     style, heads = case.style, 2 * case.share
     assert style is not None
     for n in (2 * _ROWS + 6, 1):
-        of_positions = (x.view(3, 2, n, -1) for x in case.tables(6 * n))
+        cos, sin = (x.view(3, 2, n, -1) for x in case.tables(6 * n))
         drawn = case.draw(n, (heads, case.d), (2, case.d))
-        mine, (q, k, cos, sin) = case.inputs(*drawn, *wide_tables(*of_positions, style))
+        mine, (q, k, cos, sin) = case.inputs(*drawn, *wide_tables(cos, sin, style))
         choice = torch.arange(2 * 2 * (heads + 2), device="cpu").view(2, 2, -1) % 3
         rows = torch.arange(2, device="cpu")[:, None, None]
         of_heads = WideTables(cos[choice, rows], sin[choice, rows])
         wanted = rotate_wide(torch.cat((q, k), dim=1)[:, None], of_heads, style).movedim(1, 3)
-        rotated = rotate_heads(*mine[:2], WideTables(*mine[2:]), choice.to(case.device), style)
+        tables = WideTables(*mine[2:])
+        rotated = rotate_heads(mine[0], mine[1], tables, choice.to(case.device), style)
         yield from zip(rotated, wanted.tensor_split((heads,), dim=1), strict=True)
 
 

@@ -176,7 +176,8 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     (q, far, k, v), wide = case.inputs(*of_token, *of_keys, *values)
     read = attend_spans(q, k, v, SpanTables.of(rows, case.device), far)
     for row, its in enumerate(rows):
-        logits, seen = [], []
+        logits: list[Tensor] = []
+        seen: list[int] = []
         queries, second, keys, of_columns = (x[row] for x in wide)
         for span in its:
             begin, end = (x + n + 1 if x < 0 else x for x in (span.begin, span.end))

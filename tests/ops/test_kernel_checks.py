@@ -113,7 +113,7 @@ def test_tensors_without_numbers_are_not_checked() -> None:
     check, cases = _check(_nothing_written)
     assert uses_triton("auto", QUERY.to("meta"), VALUE.to("meta"), check)
     with FakeTensorMode() as mode:
-        assert uses_triton("auto", *map(mode.from_tensor, (QUERY, VALUE)), check)
+        assert uses_triton("auto", mode.from_tensor(QUERY), mode.from_tensor(VALUE), check)
     assert not cases
 
 

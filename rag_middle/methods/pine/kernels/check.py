@@ -43,7 +43,8 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     mine, theirs = check_angles(case, _END + _GENERATED)
     paddings, rule = [_END - layout.length for layout in CHECK_LAYOUTS], case.rule
     columns = PromptColumns(CHECK_LAYOUTS, paddings, case.device)
-    out, lse, cache = prefill_triton(*(x[:, :, :_END] for x in (q, k, v)), columns, mine, rule)
+    of_prompt = q[:, :, :_END], k[:, :, :_END], v[:, :, :_END]
+    out, lse, cache = prefill_triton(*of_prompt, columns, mine, rule)
     outputs, sums = [out], [lse]
     for start in range(_END, _END + _GENERATED):
         query, key = (x[:, :, start : start + 1] for x in (q, k))
@@ -59,7 +60,8 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
         tables, end = PineTables(layout, device=q.device), layout.length
         if theirs is not None:
             tables = PineTables(layout, *theirs)
-        first = prefill(*(x[:, :, :end] for x in (q, k, v)), tables, rule, need_lse=True)
+        of_prompt = q[:, :, :end], k[:, :, :end], v[:, :, :end]
+        first = prefill(*of_prompt, tables, rule, need_lse=True)
         keys = torch.cat((first.rotated_keys, base_rotate(k[:, :, end:], tables, end)), dim=2)
         last = decode(q[:, :, end:], keys, v, first.state, rule, need_lse=True)
         assert first.lse is not None

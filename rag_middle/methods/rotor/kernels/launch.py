@@ -137,11 +137,11 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     mine, theirs = check_angles(case, width)
     if theirs is not None:
         q, k = (rotate(x, theirs.cos, theirs.sin, theirs.style) for x in (q, k))
-    given, exact = case.inputs(q, k, v)
+    (q, k, v), exact = case.inputs(q, k, v)
     paddings = [width - layout.length for layout in CHECK_LAYOUTS]
     columns = PromptColumns(CHECK_LAYOUTS, paddings, case.device)
     sinks = torch.full((heads,), 3.0, device="cpu")
-    read = attend_triton(*given, columns, mine, case.rule)
+    read = attend_triton(q, k, v, columns, mine, case.rule)
     out = with_sinks(read, sinks.to(case.device)).out
     for row, (layout, padding) in enumerate(zip(CHECK_LAYOUTS, paddings, strict=True)):
         q, k, v = (x[row : row + 1, :, padding:] for x in exact)
