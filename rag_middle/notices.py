@@ -25,7 +25,7 @@ class NumberedDocumentsWarning(WordedException, UserWarning):
 
 
 class BackendFallbackWarning(WordedException, UserWarning):
-    """The attention backend asked for is not installed; another one runs."""
+    """An attention backend is not installed, or Triton kernels fail their check; others run."""
 
 
 class ChatTemplateWarning(WordedException, UserWarning):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rag_middle.layout import PromptLayout
+from rag_middle.ops.kernels import KernelCase
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import ScoreRule
 
@@ -73,6 +74,24 @@ class RotaryAngles(NamedTuple):
     cos: Tensor
     sin: Tensor
     style: RotaryStyle
+
+
+#: Of two rows that kernels are checked with: documents longer than a tile, an empty one, padding.
+CHECK_LAYOUTS = (
+    PromptLayout(150, ((9, 79), (79, 79), (79, 116), (116, 137))),
+    PromptLayout(120, ((0, 45), (45, 111))),
+)
+
+
+def check_angles(
+    case: KernelCase, positions: int
+) -> tuple[RotaryAngles | None, RotaryAngles | None]:
+    """Angles that kernels are checked with, on their device and on the CPU."""
+    if case.style is None:
+        return None, None
+    cos, sin = case.tables(positions)
+    there = RotaryAngles(cos.to(case.device), sin.to(case.device), case.style)
+    return there, RotaryAngles(cos, sin, case.style)
 
 
 class PromptColumns:

@@ -6,14 +6,14 @@ without Triton, which is imported at the first launch. The kernel is in `triton_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
+from rag_middle.ops.kernels import KERNEL_WORK, KernelCase, KernelCheck, KernelWork
 from rag_middle.ops.prompt_kernels import bytes_of, head_constants, rows_in_one_piece
-from rag_middle.ops.rope import RotaryStyle, WideTables
+from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide, wide_tables
 
 #: Tokens that one program rotates, of one head.
 _ROWS = 32
@@ -82,3 +82,23 @@ def _work(outputs: Sequence[Tensor], *arguments: Tensor) -> KernelWork:
 
 
 KERNEL_WORK["rag_middle::rotate_heads"] = _work
+
+
+def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of a prompt and of a token, two copies each."""
+    style, heads = case.style, 2 * case.share
+    assert style is not None
+    for n in (2 * _ROWS + 6, 1):
+        cos, sin = (x.view(3, 2, n, -1) for x in case.tables(6 * n))
+        drawn = case.draw(n, (heads, case.d), (2, case.d))
+        mine, (q, k, cos, sin) = case.inputs(*drawn, *wide_tables(cos, sin, style))
+        choice = torch.arange(2 * 2 * (heads + 2), device="cpu").view(2, 2, -1) % 3
+        rows = torch.arange(2, device="cpu")[:, None, None]
+        of_heads = WideTables(cos[choice, rows], sin[choice, rows])
+        wanted = rotate_wide(torch.cat((q, k), dim=1)[:, None], of_heads, style).movedim(1, 3)
+        tables = WideTables(*mine[2:])
+        rotated = rotate_heads(mine[0], mine[1], tables, choice.to(case.device), style)
+        yield from zip(rotated, wanted.tensor_split((heads,), dim=1), strict=True)
+
+
+HEADS_CHECK = KernelCheck("rotation of heads", _pairs)

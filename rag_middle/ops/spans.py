@@ -7,14 +7,20 @@ of prompts of different layouts in two launches, where PyTorch's operators take 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rag_middle.ops.flash import Attended
-from rag_middle.ops.kernels import KERNEL_WORK, KernelWork, uses_triton
+from rag_middle.ops.kernels import (
+    KERNEL_WORK,
+    KernelCase,
+    KernelCheck,
+    KernelWork,
+    uses_triton,
+)
 from rag_middle.ops.prompt_kernels import bytes_of, rows_in_one_piece, splits_of_keys, tile_sizes
 from rag_middle.options import Kernels
 
@@ -82,7 +88,8 @@ def reads_spans(
     asked = [
         f"the method's kernels know no {name}" for name, is_asked in unknown.items() if is_asked
     ]
-    return uses_triton(kernels, query, value, asked[0] if asked else None)
+    obstacle = asked[0] if asked else None
+    return uses_triton(kernels, query, value, CHECK, obstacle=obstacle)
 
 
 def attend_spans(
@@ -153,3 +160,36 @@ def _work(
 
 
 KERNEL_WORK["rag_middle::attend_spans"] = _work
+
+
+def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of two rows, the second one padded, with the second rotation for what is far."""
+    scale, heads, n = case.d**-0.5, 2 * case.share, 200
+    sharp = Span(5, 130, 1.1 * scale, exponent=0.8, log_weight=-0.7, far=True)
+    distant = Span(0, -41, scale, least=90, far=True)
+    rows = [
+        [Span(0, 5, scale), sharp, Span(130, -1, scale)],
+        [Span(90, 90, scale), distant, Span(-41, -1, scale)],
+    ]
+    of_token, of_keys = case.draw(1, *[(heads, case.d)] * 2), case.draw(n, (2, 2 * case.d))
+    values = case.draw(n, (2, case.dv))
+    (q, far, k, v), wide = case.inputs(*of_token, *of_keys, *values)
+    read = attend_spans(q, k, v, SpanTables.of(rows, case.device), far)
+    for row, its in enumerate(rows):
+        logits: list[Tensor] = []
+        seen: list[int] = []
+        queries, second, keys, of_columns = (x[row] for x in wide)
+        for span in its:
+            begin, end = (x + n + 1 if x < 0 else x for x in (span.begin, span.end))
+            seen += range(max(begin, span.least), end)
+            inside = keys[:, max(begin, span.least) : end, span.far * case.d :][..., : case.d]
+            query = (second if span.far else queries).unflatten(0, (2, -1))[..., 0, :]
+            scores = span.scale * query @ inside.transpose(1, 2)
+            whole = scores.logsumexp(-1, keepdim=True)
+            logits.append(scores - whole + whole * span.exponent + span.log_weight)
+        every = torch.cat(logits, dim=-1)
+        yield read.out[row, :, 0], (every.softmax(-1) @ of_columns[:, seen]).flatten(0, 1)
+        yield read.lse[row].exp(), every.logsumexp(-1).view(-1, 1).exp()
+
+
+CHECK = KernelCheck("attention to spans of keys", _pairs)

@@ -13,7 +13,7 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE
 from rag_middle.methods.pine.kernels import launch
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
-from rag_middle.ops import prompt_kernels
+from rag_middle.ops import kernels, prompt_kernels
 from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
 from rag_middle.ops.rope import RotaryStyle
 from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
@@ -26,6 +26,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that short documents take several; what no kernel writes is NaN."""
     monkeypatch.setattr(launch, "tile_sizes", lambda *_, **__: Tiles(16, 16, 4, 1))
     monkeypatch.setattr(prompt_kernels, "_KEYS_PER_SPLIT", 8)
+    # The check takes a minute in tiles so small; `interpreted_checks.py` makes it.
+    monkeypatch.setattr(kernels, "checked", lambda *_: None)
     torch.use_deterministic_algorithms(True)  # fills memory that is not initialised
     yield
     torch.use_deterministic_algorithms(False)

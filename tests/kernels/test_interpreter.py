@@ -24,11 +24,11 @@ pytestmark = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("method", ["pine", "rotate_heads", "rotor", "spans"])
-def test_kernels_compute_what_pytorchs_operators_compute(method: str) -> None:
+@pytest.mark.parametrize("subject", ["checks", "pine", "rotate_heads", "rotor", "spans"])
+def test_kernels_compute_what_pytorchs_operators_compute(subject: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "300",
-         str(Path(__file__).with_name(f"interpreted_{method}.py"))],
+         str(Path(__file__).with_name(f"interpreted_{subject}.py"))],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

@@ -11,10 +11,11 @@ from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationErro
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE, SIW
 from rag_middle.ops import kernels
-from rag_middle.ops.kernels import uses_triton
+from rag_middle.ops.kernels import KernelCheck, uses_triton
 from tests.prompts import laid_out
 
 LAYOUT = PromptLayout(12, ((2, 6), (6, 10)))
+CHECK = KernelCheck("none", lambda _: [])
 
 
 @pytest.fixture
@@ -76,13 +77,13 @@ def test_automatic_choice_goes_by_number_format_and_head_size(
     dtype: torch.dtype, d: int, runs: bool
 ) -> None:
     query = torch.empty(1, 2, 3, d, dtype=dtype, device="meta")
-    assert uses_triton("auto", query, query) == runs
-    assert not uses_triton("torch", query, query)
+    assert uses_triton("auto", query, query, CHECK) == runs
+    assert not uses_triton("torch", query, query, CHECK)
 
 
 def test_kernels_without_gradients_are_not_chosen_where_these_are_taken() -> None:
     query = torch.empty(1, 2, 3, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    assert uses_triton("auto", query.detach(), query.detach())
-    assert not uses_triton("auto", query, query)
+    assert uses_triton("auto", query.detach(), query.detach(), CHECK)
+    assert not uses_triton("auto", query, query, CHECK)
     with pytest.raises(KernelsUnavailableError, match="gradients are taken"):
-        uses_triton("triton", query, query)
+        uses_triton("triton", query, query, CHECK)

@@ -19,7 +19,7 @@ from rag_middle.attention import (
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights, mixed_values
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
-from rag_middle.ops.rotate_heads import rotate_heads
+from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.scores import ScoreRule
 
 #: Queries of generated tokens are multiplied by it, as the product of two outliers may exceed what
@@ -100,7 +100,9 @@ class _ExpertAttention(LayerHandler):
         request = self._layer.request
         assert style is not None
         # The kernel takes as many queries as keys: a prompt read from its beginning.
-        if query.shape[2] == key.shape[2] and uses_triton(request.kernels, query, call.value):
+        if query.shape[2] == key.shape[2] and uses_triton(
+            request.kernels, query, call.value, HEADS_CHECK, style=style
+        ):
             request.kernels_used = "triton"
             heads = query.shape[1] + key.shape[1]
             first_table = request.shared(

@@ -21,7 +21,7 @@ from rag_middle.attention import (
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
-from rag_middle.ops.rotate_heads import rotate_heads
+from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 
 #: Query heads, of all rows, up to which every head of a token is rotated by every table.
 _MOST_TABLES = 256
@@ -114,7 +114,7 @@ class _HeadRotation(LayerHandler):
         assert style is not None
         assert choice is not None
         choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
-        if uses_triton(request.kernels, call.query, call.value):
+        if uses_triton(request.kernels, call.query, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
             tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
             copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)

@@ -27,6 +27,7 @@ from rag_middle.methods.pine.kernels.batch import (
     rotate_generated,
     worth_batching,
 )
+from rag_middle.methods.pine.kernels.check import CHECK
 from rag_middle.methods.pine.kernels.importance import Ranking
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
 from rag_middle.methods.pine.kernels.tables import PineTables, base_rotate
@@ -99,7 +100,12 @@ class _PineAttention(LayerHandler):
         if context.start == 0:
             request, call = self._layer.request, context.call
             self._triton = self._ranking == "importance" and uses_triton(
-                request.kernels, call.query, call.value
+                request.kernels,
+                call.query,
+                call.value,
+                CHECK,
+                style=None if self._layer.rotary is None else self._traits.rotary,
+                rule=rule,
             )
         if self._triton:
             return self._by_triton(context, rule), None

@@ -34,11 +34,12 @@ from rag_middle.methods.rotor.kernels.circle import (
     circle_distances,
     circle_keys,
 )
-from rag_middle.methods.rotor.kernels.launch import attend_triton
+from rag_middle.methods.rotor.kernels.launch import CHECK, attend_triton
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.rope import WideTables, rotate, wide_tables
+from rag_middle.ops.scores import ScoreRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +90,10 @@ class _CircleAttention(LayerHandler):
         if context.start > 0:
             return base_attention(call)
         request = self._layer.request
-        if uses_triton(request.kernels, query, value):
-            return self._by_triton(call, context.stop), None
+        style = None if self._layer.rotary is None else self._traits.rotary
+        rule = self._layer.score_rule(context.stop)
+        if uses_triton(request.kernels, query, value, CHECK, style=style, rule=rule):
+            return self._by_triton(call, rule), None
         groups = self._groups()
         outputs = []
         for group in groups:
@@ -108,7 +111,7 @@ class _CircleAttention(LayerHandler):
             outputs.append(self._prompt(part, layout).transpose(1, 2))
         return join_rows(groups, outputs).transpose(1, 2), None
 
-    def _by_triton(self, call: AttentionCall, stop: int) -> Tensor:
+    def _by_triton(self, call: AttentionCall, rule: ScoreRule) -> Tensor:
         """Output `[b, n, h, dv]` of all prompts of the batch."""
         request, device = self._layer.request, call.query.device
         request.kernels_used = "triton"
@@ -122,7 +125,6 @@ class _CircleAttention(LayerHandler):
 
         columns = request.shared(("circle of prompts", device), make)
         angles = self._layer.angles(columns.longest + 1)
-        rule = self._layer.score_rule(stop)
         read = attend_triton(call.query, call.key, call.value, columns, angles, rule)
         return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
 

@@ -21,7 +21,7 @@ from rag_middle.methods.self_extend.kernels import Attended, TwoFold, attend
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
-from rag_middle.ops.rotate_heads import rotate_heads
+from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
 
@@ -111,7 +111,7 @@ class _GroupedRotation(LayerHandler):
             growth = (tokens(columns) + 1).to(query.device).float().log() / log(plan.log_base)
             # A rounded factor would be wrong in one direction for the whole query.
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
-        if uses_triton(request.kernels, query, call.value):
+        if uses_triton(request.kernels, query, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
             heads = self._traits.heads, self._traits.kv_heads
             of_heads = request.shared(

@@ -7,27 +7,32 @@ without Triton, which is imported at the first launch. Mathematics and shapes ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rag_middle.ops.flash import Attended
-from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.rotor.kernels.circle import circle_distances, circle_keys
+from rag_middle.ops.flash import Attended, with_sinks
+from rag_middle.ops.kernels import KERNEL_WORK, KernelCase, KernelCheck, KernelWork
 from rag_middle.ops.prompt_kernels import (
+    CHECK_LAYOUTS,
     PromptColumns,
     RotaryAngles,
     angle_arguments,
     attention_constants,
     bytes_of,
+    check_angles,
     empty_output,
     head_constants,
     rows_in_one_piece,
     rule_arguments,
     tile_sizes,
 )
-from rag_middle.ops.scores import ScoreRule
+from rag_middle.ops.rope import rotate
+from rag_middle.ops.scores import ScoreRule, attend_in_chunks
 
 
 def attend_triton(
@@ -123,3 +128,64 @@ def _work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
 
 
 KERNEL_WORK["rag_middle::rotor_prefill"] = _work
+
+
+def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of two rows, the second one padded; sinks make the output depend on the log-sum-exp."""
+    heads, width = 2 * case.share, CHECK_LAYOUTS[0].length
+    q, k, v = case.draw(width, (heads, case.d), (2, case.d), (2, case.dv))
+    mine, theirs = check_angles(case, width)
+    if theirs is not None:
+        q, k = (rotate(x, theirs.cos, theirs.sin, theirs.style) for x in (q, k))
+    (q, k, v), exact = case.inputs(q, k, v)
+    paddings = [width - layout.length for layout in CHECK_LAYOUTS]
+    columns = PromptColumns(CHECK_LAYOUTS, paddings, case.device)
+    sinks = torch.full((heads,), 3.0, device="cpu")
+    read = attend_triton(q, k, v, columns, mine, case.rule)
+    out = with_sinks(read, sinks.to(case.device)).out
+    for row, (layout, padding) in enumerate(zip(CHECK_LAYOUTS, paddings, strict=True)):
+        q, k, v = (x[row : row + 1, :, padding:] for x in exact)
+        yield out[row : row + 1, :, padding:], _by_operators(q, k, v, layout, theirs, case, sinks)
+
+
+def _by_operators(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: PromptLayout,
+    angles: RotaryAngles | None,
+    case: KernelCase,
+    sinks: Tensor,
+) -> Tensor:
+    """One prompt's output, from keys that are moved for each document."""
+    first, last, total = layout.prefix_tokens, layout.suffix_start, layout.document_tokens
+    rule, tokens = case.rule, torch.arange(layout.length, device="cpu")
+
+    def back(keys: Tensor, by: int) -> Tensor:
+        if angles is None:
+            return keys
+        cos, sin = (table[by : by + 1] / angles.cos[:1] for table in angles[:2])
+        return rotate(keys, cos, -sin, angles.style)
+
+    def read(start: int, end: int, keys: Tensor, distances: Tensor) -> Tensor:
+        hidden = (distances < 0) | (distances >= (rule.window or layout.length))
+        values = v[:, :, : keys.shape[2]]
+        return attend_in_chunks(
+            q[:, :, start:end], keys, values, rule, lambda a, b: hidden[a:b], sinks=sinks
+        )
+
+    parts = []
+    if first:
+        parts.append(read(0, first, k[:, :, :first], tokens[:first, None] - tokens[:first]))
+    documents = k[:, :, first:last]
+    for start, end in layout.documents:
+        if start < end:
+            keys = back(k[:, :, :first], last - end), documents, back(documents, total)
+            bounds = first, total, start - first, end - first
+            distances = circle_distances(*bounds, k.device)
+            parts.append(read(start, end, circle_keys(*keys, end - first), distances))
+    parts.append(read(last, layout.length, k, tokens[last:, None] - tokens))
+    return torch.cat(parts, dim=2)
+
+
+CHECK = KernelCheck("RoToR", _pairs)
