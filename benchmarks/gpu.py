@@ -16,6 +16,7 @@ time to that run's. Passes that a method takes before it reads the prompt count 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -64,7 +65,7 @@ def tests(args: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"]
     command += ["--timeout", "90", "--junitxml", str(report.absolute()), "tests/gpu"]
     if find_spec("xdist"):  # most of the time goes into compiling kernels
-        command += ["-n", str(min(12, os.cpu_count() or 1))]
+        command += ["-n", str(min(12, os.cpu_count() or 1)), "--dist", "worksteal"]
     start = time.monotonic()
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -142,6 +143,7 @@ def once(
     if device != "cuda":
         prefill, steps = run(model, method, prompt, device)
         return prefill, steps / DECODE_STEPS, 0.0
+    gc.collect()  # what the run before left is no part of this one's peak
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     prefill, steps = run(model, method, prompt, device)
@@ -213,6 +215,8 @@ def methods(args: argparse.Namespace) -> None:
     named: dict[str, Method] = {"none": NoMethod(), **METHODS}
     prompts = {tokens: prompt_of(tokens, DOCUMENTS) for tokens in args.tokens}
     run(model, named["none"], prompts[args.tokens[0]], args.device)
+    gc.collect()
+    gc.freeze()  # collections between runs then look at little
     for key in cases(args):
         if time.monotonic() > end:
             print(f"The time is up before {key}.")

@@ -43,7 +43,7 @@ step() {
 
 {
     [[ $DEVICE == cpu ]] ||
-        step 145 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
+        step 155 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
     step 110 "$python" benchmarks/gpu_kernels.py "${options[@]}" --output "$out/kernels.json"
     step 200 "$python" benchmarks/gpu.py methods "${options[@]}" --output "$out/methods.json"
     left=$(wc -w <<<"$MODELS")

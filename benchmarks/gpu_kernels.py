@@ -40,8 +40,8 @@ from rag_middle.ops.spans import Span, SpanTables, attend_spans
 
 #: Query heads, key heads, head size.
 HEADS = {"7b": (32, 8, 128), "smollm2": (9, 3, 64), "tiny": (4, 2, 16)}
-SHAPES = [("7b", 1024), ("7b", 4096), ("7b", 8192), ("smollm2", 1024), ("smollm2", 8192)]
-SHAPES += [("7b", 32768), ("smollm2", 4096)]
+SHAPES = [("7b", tokens) for tokens in (1024, 4096, 8192, 32768)]
+SHAPES += [("smollm2", tokens) for tokens in (1024, 8192, 4096)]
 TINY = [("tiny", 200)]
 DOCUMENTS, AROUND = 20, 40
 SHARPENING = Sharpening(temperature=0.9, scale=0.9)
