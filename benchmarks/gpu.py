@@ -1,11 +1,8 @@
-"""What methods cost on this machine's GPU: measured, and beside it what a roofline predicts.
-
-`gpu.sh` runs all of it in eight minutes; its steps are
+"""The tests that need a GPU, and what methods cost on the one of this machine: steps of `gpu.sh`.
 
     python benchmarks/gpu.py tests --output benchmarks/results/gpu/tests.json
-    python benchmarks/gpu_kernels.py --output benchmarks/results/gpu/kernels.json
     python benchmarks/gpu.py methods --output benchmarks/results/gpu/methods.json
-    python benchmarks/gpu.py table benchmarks/results/gpu        # any machine: Markdown
+    python benchmarks/gpu_table.py    # Markdown, what a roofline predicts beside it
 
 Shape of `methods`: Mistral 7B, random weights, bfloat16, every layer changed; prompts of 3300 and
 8192 tokens, 20 documents between 40 and at least 40 tokens; a batch of one, 8 decode steps. Every
@@ -17,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import signal
 import statistics
@@ -31,7 +27,7 @@ from typing import Any
 
 import torch
 from gpu_roofline import DOCUMENTS, SHAPES, of_depth
-from operation_counts import GPUS, prompt_of
+from operation_counts import prompt_of
 from overhead import DECODE_STEPS, METHODS, clock, run
 from reporting import Rows, facts, write
 from torch.autograd import DeviceType
@@ -133,7 +129,11 @@ def launches(model: Any, method: Method, prompt: TokenizedPrompt, device: str) -
     counting = Launches()
     prefill, steps = run(model, method, prompt, device, counting)
     counting.stop()
-    return {"prefill_launches": prefill, "decode_launches": steps / DECODE_STEPS}
+    return {
+        "prefill_launches": prefill,
+        "decode_launches": steps / DECODE_STEPS,
+        "layers": model.config.num_hidden_layers,
+    }
 
 
 def once(
@@ -234,84 +234,8 @@ def methods(args: argparse.Namespace) -> None:
             row |= measured(model, method, prompt, args)
 
 
-# -- tables --------------------------------------------------------------------------------------
-
-
-def predictions(folder: Path, gpu: str) -> dict[tuple[str, int, str], dict[str, Any]]:
-    """Rows of the roofline by method, tokens and kernels."""
-    found = {}
-    for kernels, name in (("auto", "gpu_8_groups_predicted"), ("torch", "gpu_8_groups_torch")):
-        for row in json.loads((folder / f"{name}.json").read_text())["rows"]:
-            if row["gpu"] == gpu:
-                found[row["method"], row["tokens"], kernels] = row
-    return found
-
-
-def method_table(record: dict[str, Any], predicted: dict[Any, dict[str, Any]]) -> str:
-    """Markdown: measured ratios, predicted ones in brackets."""
-    lines: list[str] = []
-    merged: dict[Any, dict[str, Any]] = {}
-    for row in record["rows"]:
-        merged.setdefault((row["tokens"], row["kernels"], row["method"]), {}).update(row)
-    for tokens, kernels in dict.fromkeys((r["tokens"], r["kernels"]) for r in merged.values()):
-        lines += ["", f"## {tokens} tokens, kernels={kernels}: measured (predicted)", ""]
-        lines += ["| method | prefill | generated token | peak memory | launches |"]
-        lines += ["| --- | ---: | ---: | ---: | ---: |"]
-        for row in merged.values():
-            if (row["tokens"], row["kernels"]) != (tokens, kernels):
-                continue
-            if "prefill_ratio" not in row:
-                lines.append(f"| `{row['method']}` | {row.get('error', '-')[:80]} | | | |")
-                continue
-            its = predicted.get((row["method"], tokens, kernels), {})
-            cells = [f"{_two(row, f'{p}_ratio')} ({_two(its, f'{p}_ratio')})" for p in PHASES[:2]]
-            base = predicted.get(("none", tokens, kernels), {}).get("peak_gb")
-            peak = {"peak": its["peak_gb"] / base} if its and base else {}
-            cells += [f"{_two(row, 'peak_ratio')} ({_two(peak, 'peak')})"]
-            cells += [f"{row.get('prefill_launches', '-')}, {_two(row, 'decode_launches')}"]
-            lines.append(f"| `{row['method']}` | {' | '.join(cells)} |")
-    return "\n".join(lines).strip()
-
-
-def kernel_table(record: dict[str, Any]) -> str:
-    """Markdown: milliseconds, ratios to the unmodified call and errors, by operator and shape."""
-    lines = ["| operator | shape | tokens | way | ms | ratio | error | far rows |"]
-    lines += ["| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |"]
-    for row in record["rows"]:
-        numbers = row.get("error") or " | ".join(
-            "-" if row.get(name) is None else f"{row[name]:.3g}"
-            for name in ("ms", "ratio", "relative_error", "far_rows")
-        )
-        head = " | ".join(str(row[name]) for name in ("operator", "shape", "tokens", "way"))
-        lines.append(f"| {head} | {numbers} |")
-    return "\n".join(lines)
-
-
-def _two(row: dict[str, Any], name: str) -> str:
-    return "-" if row.get(name) is None else f"{row[name]:.2f}"
-
-
-def table(args: argparse.Namespace) -> None:
-    """Print what the files of a folder hold."""
-    read = {
-        name: json.loads(file.read_text())
-        for name in ("tests", "kernels", "methods")
-        if (file := args.folder / f"{name}.json").exists()
-    }
-    if "tests" in read:
-        print("## Tests\n\n" + read["tests"]["provenance"]["summary"], end="\n\n")
-        for row in read["tests"]["rows"]:
-            print(f"- `{row['test']}`: {row['error'].splitlines()[0] if row['error'] else ''}")
-    if "kernels" in read:
-        print("\n## Kernels\n\n" + kernel_table(read["kernels"]), end="\n\n")
-    if "methods" in read:
-        name = read["methods"]["provenance"]["processor"].replace(" ", "").lower()
-        gpu = next((key for key in GPUS if key.removeprefix("rtx") in name), "h100")
-        print(method_table(read["methods"], predictions(ROOT / "benchmarks" / "results", gpu)))
-
-
 def main() -> None:
-    """One step, or the tables of all."""
+    """One step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     steps = parser.add_subparsers(required=True)
     testing = steps.add_parser("tests")
@@ -328,9 +252,6 @@ def main() -> None:
     measuring.set_defaults(step=methods)
     for step in (testing, measuring):
         step.add_argument("--output", type=Path, required=True, help="JSON: provenance and rows")
-    showing = steps.add_parser("table")
-    showing.add_argument("folder", type=Path)
-    showing.set_defaults(step=table)
     args = parser.parse_args()
     if getattr(args, "device", "") == "cuda" and not torch.cuda.is_available():
         raise SystemExit("PyTorch finds no CUDA device. Nothing was measured.")

@@ -7,7 +7,7 @@
 # Each step writes its own JSON into FOLDER (benchmarks/results/gpu) as it goes; a step that fails or
 # runs out of time stops no other. --dry-run: small shapes on the CPU, to see that all of it runs.
 # WEIGHTS: a folder of NAME.gguf or NAME/, for each NAME of MODELS. Then, on any machine:
-# python benchmarks/gpu.py table FOLDER
+# python benchmarks/gpu_table.py FOLDER
 set -uo pipefail
 
 MODELS=${MODELS:-"smollm2 qwen05 qwen15"}

@@ -250,7 +250,7 @@ def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> 
     assert all(min(row["prefill_ratio"], row["decode_ratio"]) > 0 for row in costs)
     assert {row["kernels"] for row in costs if row["method"] == "pine"} == {"auto", "torch"}
     shown = subprocess.run(
-        [sys.executable, FOLDER / "gpu.py", "table", tmp_path],
+        [sys.executable, FOLDER / "gpu_table.py", tmp_path],
         capture_output=True,
         text=True,
         check=True,
