@@ -47,13 +47,13 @@ def predictions() -> dict[tuple[str, int, str], Row]:
 def cost_table(folder: Path = RESULTS / "gpu", kernels: str = "auto") -> str:
     """Ratios to the unmodified model: a row for each method, columns by phase and length."""
     measured, predicted = by_method(read(folder / "methods.json")), predictions()
-    known = measured or predicted
-    lengths = sorted({tokens for _, tokens, choice in known if choice == kernels})
+    lengths = sorted({tokens for _, tokens, choice in measured or predicted if choice == kernels})
     columns = [(phase, n) for phase in ("prefill", "decode", "peak") for n in lengths]
     words = {"prefill": "prefill", "decode": "generated token", "peak": "peak memory"}
     heads = [f"{words[phase]}, {n / 1000:.1f}k".replace(".0k", "k") for phase, n in columns]
     lines = [f"| method | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(columns)]
-    for method in dict.fromkeys(name for name, _, choice in known if choice == kernels):
+    known = [name for name, _, choice in (*measured, *predicted) if choice == kernels]
+    for method in dict.fromkeys(known):
         if method == "none":
             continue
         cells = []

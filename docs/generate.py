@@ -19,6 +19,7 @@ from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from typer.main import get_command
@@ -75,6 +76,12 @@ def methods_table() -> str:
 def _linked(paper: str) -> str:
     """``arXiv:<number>`` as a link; anything else as it is."""
     return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
+
+
+def gpu_costs(kernels: str) -> str:
+    """Ratios measured on a GPU, and predicted ones, by method."""
+    table: str = run_path(str(ROOT / "benchmarks" / "gpu_table.py"))["cost_table"](kernels=kernels)
+    return table
 
 
 def command_line() -> str:
@@ -135,6 +142,8 @@ def of_framework(framework: str, block: str, module: str) -> Generated:
 
 PAGES = (
     Generated(path="README.md", block="methods", render=methods_table),
+    Generated(path="docs/choosing.md", block="gpu-costs", render=partial(gpu_costs, "auto")),
+    Generated(path="docs/choosing.md", block="gpu-costs-torch", render=partial(gpu_costs, "torch")),
     Generated(path="docs/cli.md", block="commands", render=command_line),
     Generated(
         path="docs/contract_matrix.md", block="matrix", render=partial(of_tests, "contract.matrix")
