@@ -61,7 +61,7 @@ def tests(args: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"]
     command += ["--timeout", "90", "--junitxml", str(report.absolute()), "tests/gpu"]
     if find_spec("xdist"):  # most of the time goes into compiling kernels
-        command += ["-n", str(min(12, os.cpu_count() or 1)), "--dist", "worksteal"]
+        command += ["-n", str(min(15, os.cpu_count() or 1)), "--dist", "worksteal"]
     start = time.monotonic()
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -127,8 +127,10 @@ class Launches:
 def launches(model: Any, method: Method, prompt: TokenizedPrompt, device: str) -> dict[str, float]:
     """Kernels of a prefill and of a decode step, in all layers."""
     counting = Launches()
-    prefill, steps = run(model, method, prompt, device, counting)
-    counting.stop()
+    try:
+        prefill, steps = run(model, method, prompt, device, counting)
+    finally:
+        counting.stop()
     return {
         "prefill_launches": prefill,
         "decode_launches": steps / DECODE_STEPS,
@@ -239,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     steps = parser.add_subparsers(required=True)
     testing = steps.add_parser("tests")
-    testing.add_argument("--seconds", type=float, default=110, help="when to stop")
+    testing.add_argument("--seconds", type=float, default=120, help="when to stop")
     testing.set_defaults(step=tests)
     measuring = steps.add_parser("methods")
     measuring.add_argument("--device", default="cuda", choices=["cuda", "cpu"])

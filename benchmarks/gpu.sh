@@ -17,10 +17,10 @@ QUESTIONS=${QUESTIONS:-500}
 BATCH=${BATCH:-16}
 LIMIT=${LIMIT:-470} # seconds, of all steps together
 
-DEVICE=cuda
+DEVICE=cuda DTYPE=bfloat16
 options=()
 if [[ ${1:-} == --dry-run ]]; then
-    DEVICE=cpu
+    DEVICE=cpu DTYPE=float32
     options=(--device cpu --tiny)
     QUESTIONS=2 BATCH=2
     shift
@@ -43,7 +43,7 @@ step() {
 
 {
     [[ $DEVICE == cpu ]] ||
-        step 155 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
+        step 165 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
     step 110 "$python" benchmarks/gpu_kernels.py "${options[@]}" --output "$out/kernels.json"
     step 200 "$python" benchmarks/gpu.py methods "${options[@]}" --output "$out/methods.json"
     left=$(wc -w <<<"$MODELS")
@@ -56,9 +56,9 @@ step() {
             continue
         fi
         # shellcheck disable=SC2086
-        step $(((LIMIT - SECONDS) / left)) "$python" benchmarks/real_models.py run --model "$model" --weights "$weights" \
-            --documents "$DOCUMENTS" --limit "$QUESTIONS" --methods $METHODS \
-            --device "$DEVICE" --batch "$BATCH" --dtype "$([[ $DEVICE == cpu ]] && echo float32 || echo bfloat16)"
+        step $(((LIMIT - SECONDS) / left)) "$python" benchmarks/real_models.py run \
+            --model "$model" --weights "$weights" --documents "$DOCUMENTS" --limit "$QUESTIONS" \
+            --methods $METHODS --device "$DEVICE" --batch "$BATCH" --dtype "$DTYPE"
         cp "benchmarks/results/real_models/${model}_nq$DOCUMENTS.jsonl" "$out/" 2>/dev/null || true
         left=$((left - 1))
     done

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_table.py [FOLDER]
 
-`docs/generate.py` writes the costs of methods into `docs/choosing.md`, of what lies in
-`benchmarks/results/gpu`; until a GPU has run it, predictions alone.
+`docs/generate.py` writes the costs of methods into `docs/choosing.md` and the README, of what lies
+in `benchmarks/results/gpu`; until a GPU has run it, predictions alone.
 """
 
 from __future__ import annotations
@@ -67,6 +67,15 @@ def cost_table(folder: Path = RESULTS / "gpu", kernels: str = "auto") -> str:
             cells.append(" ".join(filter(None, (ours or failed, theirs and f"({theirs})"))))
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def short_costs(folder: Path = RESULTS / "gpu", tokens: int = 3300) -> dict[str, str]:
+    """In a few words, of each method that a GPU has measured."""
+    return {
+        method: f"prefill {row['prefill_ratio']:.2f}, token {row['decode_ratio']:.2f}"
+        for (method, count, kernels), row in by_method(read(folder / "methods.json")).items()
+        if (count, kernels) == (tokens, "auto") and "prefill_ratio" in row and method != "none"
+    }
 
 
 def launch_table(folder: Path) -> str:

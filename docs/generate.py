@@ -28,6 +28,7 @@ from rag_middle.cli.app import app
 from rag_middle.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
+GPU_TABLE = run_path(str(ROOT / "benchmarks" / "gpu_table.py"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class Generated:
 
 def methods_table() -> str:
     """One row per method of this package, in the order of the registry."""
+    measured: dict[str, str] = GPU_TABLE["short_costs"]()
     rows = [
         "| name | method | paper | idea | cost | requires | can hurt when |",
         "| --- " * 7 + "|",
@@ -67,7 +69,8 @@ def methods_table() -> str:
         if not method.__module__.startswith("rag_middle."):
             continue  # another installed package's
         info = method.info
-        facts = (info.idea, info.cost, info.requires, info.can_hurt_when)
+        cost = "; on an H100: ".join(filter(None, (info.cost, measured.get(name))))
+        facts = (info.idea, cost, info.requires, info.can_hurt_when)
         cells = (f"`{name}`", info.title, _linked(info.paper), *facts)
         rows.append(_row(cells))
     return "\n".join(rows)
@@ -80,7 +83,7 @@ def _linked(paper: str) -> str:
 
 def gpu_costs(kernels: str) -> str:
     """Ratios measured on a GPU, and predicted ones, by method."""
-    table: str = run_path(str(ROOT / "benchmarks" / "gpu_table.py"))["cost_table"](kernels=kernels)
+    table: str = GPU_TABLE["cost_table"](kernels=kernels)
     return table
 
 

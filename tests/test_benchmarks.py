@@ -231,38 +231,22 @@ def test_every_deliberate_fault_changes_one_place_that_exists() -> None:
 
 @pytest.mark.slow
 def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> None:
-    subprocess.run(
-        ["bash", FOLDER / "gpu.sh", "--dry-run", tmp_path],
-        env={**os.environ, "PYTHON": sys.executable, "WEIGHTS": str(tmp_path)},
-        check=True,
-        timeout=280,
-    )
-    kernels, costs = (
-        json.loads((tmp_path / f"{name}.json").read_text("utf-8"))["rows"]
-        for name in ("kernels", "methods")
-    )
-    assert {row["operator"].partition(",")[0] for row in kernels} == {
-        "ape", "ms_poe", "pine", "rotor",
-    }  # fmt: skip
-    by_way = [row for row in kernels if row["way"] == "operators"]
-    assert max(row["relative_error"] for row in by_way) < 0.01  # bf16
+    command = ["bash", FOLDER / "gpu.sh", "--dry-run", tmp_path]
+    settings = {"PYTHON": sys.executable, "WEIGHTS": str(tmp_path)}
+    subprocess.run(command, env={**os.environ, **settings}, check=True, timeout=280)
+    tables = runpy.run_path(str(FOLDER / "gpu_table.py"))
+    kernels, costs = (tables["read"](tmp_path / f"{name}.json") for name in ("kernels", "methods"))
+    errors = {row["operator"]: row["relative_error"] for row in kernels if "ratio" in row}
+    assert len(errors) == 5
+    assert max(errors.values()) < 0.01  # bf16
     assert not [row for row in costs if "error" in row]
     assert all(min(row["prefill_ratio"], row["decode_ratio"]) > 0 for row in costs)
     assert {row["kernels"] for row in costs if row["method"] == "pine"} == {"auto", "torch"}
-    shown = subprocess.run(
-        [sys.executable, FOLDER / "gpu_table.py", tmp_path],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert "| `attention_sorting` |" in shown
-    assert "| pine, prompt | tiny |" in shown
+    assert "| `attention_sorting` |" in tables["cost_table"](tmp_path)
+    assert "| pine, prompt | tiny |" in tables["kernel_table"](kernels)
 
 
-def test_rows_outlast_an_error_and_a_lost_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+def test_rows_outlast_an_error_and_a_lost_run(tmp_path: Path) -> None:
     make = runpy.run_path(str(FOLDER / "reporting.py"))["Rows"]
     file = tmp_path / "rows.json"
     rows = make(file, {}, ("way",), resume=False)
@@ -270,23 +254,19 @@ def test_rows_outlast_an_error_and_a_lost_run(
         raise RuntimeError("out of memory")
     again = make(file, {}, ("way",), resume=True)
     assert {"way": "kernel"} in again
-    assert {"way": "operators"} not in again
     with again.row({"way": "operators"}) as row:
         row["ms"] = 1.5
-    assert json.loads(file.read_text("utf-8"))["rows"] == [
-        {"way": "kernel", "error": "RuntimeError: out of memory"},
-        {"way": "operators", "ms": 1.5},
-    ]
+    failed, fine = json.loads(file.read_text("utf-8"))["rows"]
+    assert failed == {"way": "kernel", "error": "RuntimeError: out of memory"}
+    assert fine == {"way": "operators", "ms": 1.5}
 
 
-def test_a_file_is_split_and_put_together_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_split_and_put_together_again(tmp_path: Path) -> None:
     parts = runpy.run_path(str(FOLDER / "parts.py"))
     whole, folder, back = tmp_path / "model.gguf", tmp_path / "parts", tmp_path / "back"
     whole.write_bytes(bytes(range(250)))
     parts["split"](whole, folder, 100)
-    assert sorted(path.name for path in folder.iterdir()) == ["000", "001", "002", "sha256sums.txt"]
+    assert len(list(folder.iterdir())) == 3 + 1
     parts["join"](folder, back)
     assert back.read_bytes() == whole.read_bytes()
     (folder / "001").write_bytes(bytes(100))
