@@ -255,7 +255,7 @@ def main() -> None:
     for step in (testing, measuring):
         step.add_argument("--output", type=Path, required=True, help="JSON: provenance and rows")
     args = parser.parse_args()
-    if getattr(args, "device", "") == "cuda" and not torch.cuda.is_available():
+    if getattr(args, "device", "cuda") == "cuda" and not torch.cuda.is_available():
         raise SystemExit("PyTorch finds no CUDA device. Nothing was measured.")
     args.step(args)
 

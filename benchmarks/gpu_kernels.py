@@ -281,6 +281,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--resume", action="store_true", help="keep the rows that are there")
     args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("PyTorch finds no CUDA device. Nothing was measured.")
     end = time.monotonic() + args.seconds
     known = facts(args.device, clock="CUDA events", dtype="bfloat16", documents=DOCUMENTS)
     rows = Rows(args.output, known, ("operator", "shape", "tokens", "way"), resume=args.resume)
