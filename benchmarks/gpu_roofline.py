@@ -8,8 +8,8 @@ are slower than good ones. Ratios to the unmodified model are more reliable than
     python benchmarks/gpu_roofline.py
     python benchmarks/gpu_roofline.py --shapes 7b --tokens 3300 --methods pine rotor
 
-Shapes: LLaMA 2 7B, Qwen2.5 14B and LLaMA 3 70B (the last two with grouped queries). Prompts: 20
-documents of one length between 40 and at least 40 tokens. Methods change every layer.
+Shapes: LLaMA 2 7B, Mistral 7B, Qwen2.5 14B and LLaMA 3 70B (the last three with grouped queries).
+Prompts: 20 documents of one length between 40 and at least 40 tokens. Methods change every layer.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ SHAPES: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
         LlamaConfig,
         {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32}
         | {"num_attention_heads": 32, "vocab_size": 32000},
+    ),
+    "7b_8_groups": (  # Mistral 7B
+        LlamaConfig,
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+        | {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000},
     ),
     "14b": (
         Qwen2Config,

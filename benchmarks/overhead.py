@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,13 @@ def clock(device: str) -> float:
 
 @torch.no_grad()
 def run(
-    model: LlamaForCausalLM, method: Method, prompt: TokenizedPrompt, device: str
+    model: LlamaForCausalLM,
+    method: Method,
+    prompt: TokenizedPrompt,
+    device: str,
+    clock: Callable[[str], float] = clock,
 ) -> tuple[float, float]:
-    """Seconds of the prefill and of `DECODE_STEPS` decode steps."""
+    """What `clock` counts, seconds, of the prefill and of `DECODE_STEPS` decode steps."""
     start = clock(device)
     runner = Runner(model, method)
     branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)

@@ -59,7 +59,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
        for s in (0.5, 0.9, 1.05, 1.1, 1.2, 1.5, 2.0)},
     **{f"ms_poe 1.0-1.2 {order}": ("ms_poe", {"max_ratio": 1.2, "min_ratio": 1.0,
                                               "head_order": order})
-       for order in ("awareness", "reversed", "random", "sequential")},
+       for order in ("awareness", "entropy", "random", "sequential")},
     "ms_poe 1.0-1.2 code": ("ms_poe", {"min_ratio": 1.0, "max_ratio": 1.2,
                                        "reference_code": True}),
     **{f"zero_tuning {f}": ("zero_tuning", {"factor": f}) for f in (0.7, 1.5, 2.0)},
@@ -237,6 +237,9 @@ def run(arguments: argparse.Namespace) -> None:
                     began = perf_counter()
                     try:
                         answers = [*ask(model, method, asked, size)]
+                    except torch.OutOfMemoryError:
+                        torch.cuda.empty_cache()
+                        answers = [*ask(model, method, asked, max(1, size // 8))]
                     except (RagMiddleError, RuntimeError) as error:
                         print(f"{label} ends at {condition}: {error}", flush=True)
                         methods.pop(label, None)

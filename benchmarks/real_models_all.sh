@@ -4,8 +4,8 @@
 #   WEIGHTS=FOLDER RESULTS=FOLDER benchmarks/real_models_all.sh [smollm2 qwen05 qwen15]
 #
 # WEIGHTS holds NAME.gguf or NAME/ for each model; those that are missing are waited for, WAIT
-# seconds at most. Each job writes into a folder of its own under RESULTS; `collect` as the only
-# argument joins them. Under CUDA's multi-process service, where it runs, small kernels of several
+# seconds at most. CELLS chooses among the names of `job`. Each job writes into a folder of its own
+# under RESULTS; `collect` as the only argument joins them. Under CUDA's multi-process service, where it runs, small kernels of several
 # processes run side by side.
 set -u
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ collect() {
     true
 }
 
-# job MODEL NAME DOCUMENTS QUESTIONS [arguments of real_models.py]
+# table DOCUMENTS QUESTIONS [further arguments of real_models.py]
 table() {
     python3 benchmarks/real_models.py --model "$model" --weights "$weights" --device "$DEVICE" \
         --dtype "$DTYPE" --batch "$batch" --results "$out" --threads 1 --documents "$1" \
@@ -63,7 +63,7 @@ job() {
             "position_interpolation 0.5" "position_interpolation 2.0" \
             "position_interpolation 1.05" --conditions $ends ;;
         heads10) table 10 "$some" --methods "ms_poe 1.0-1.2 random" "ms_poe 1.0-1.2 sequential" \
-            "ms_poe 1.0-1.2 reversed" "ms_poe 1.0-1.2 code" "pine no_reassignment" \
+            "ms_poe 1.0-1.2 entropy" "ms_poe 1.0-1.2 code" "pine no_reassignment" \
             "pine reversed" --conditions $ends ;;
         weights10) table 10 "$some" --methods siw "siw 0.7-1.3" "siw 1.1-0.9" "zero_tuning 1.5" \
             "zero_tuning 0.7" dsas dysco "moice uniform" "attention_buckets 1.0-1.1" \
@@ -136,8 +136,8 @@ if [ "${1:-}" = job ]; then job "$2" "$3" && exit; fi
 models=("$@")
 [ ${#models[@]} = 0 ] && models=(smollm2 qwen05 qwen15)
 mkdir -p "$RESULTS" && python3 -c "import real_models as r; r.question_file(True); r.question_file(False)"
-for name in main10 measured10 main20 lpes10 channel10 fitted10 orders10 blocks10 scales10 \
-    weights10 heads10 keys main5 main30 measured20 more20; do
+for name in ${CELLS:-main10 measured10 main20 lpes10 channel10 fitted10 orders10 blocks10 scales10 \
+    weights10 heads10 keys main5 main30 measured20 more20}; do
     for model in "${models[@]}"; do
         [ "$model-$name" = smollm2-main30 ] || echo "$model $name"
     done

@@ -19,6 +19,7 @@ from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from typer.main import get_command
@@ -27,6 +28,7 @@ from rag_middle.cli.app import app
 from rag_middle.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
+GPU_TABLE = run_path(str(ROOT / "benchmarks" / "gpu_table.py"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ class Generated:
 
 def methods_table() -> str:
     """One row per method of this package, in the order of the registry."""
+    measured: dict[str, str] = GPU_TABLE["short_costs"]()
     rows = [
         "| name | method | paper | idea | cost | requires | can hurt when |",
         "| --- " * 7 + "|",
@@ -66,7 +69,8 @@ def methods_table() -> str:
         if not method.__module__.startswith("rag_middle."):
             continue  # another installed package's
         info = method.info
-        facts = (info.idea, info.cost, info.requires, info.can_hurt_when)
+        cost = "; on an H100: ".join(filter(None, (info.cost, measured.get(name))))
+        facts = (info.idea, cost, info.requires, info.can_hurt_when)
         cells = (f"`{name}`", info.title, _linked(info.paper), *facts)
         rows.append(_row(cells))
     return "\n".join(rows)
@@ -75,6 +79,12 @@ def methods_table() -> str:
 def _linked(paper: str) -> str:
     """``arXiv:<number>`` as a link; anything else as it is."""
     return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
+
+
+def gpu_costs(kernels: str) -> str:
+    """Ratios measured on a GPU, and predicted ones, by method."""
+    table: str = GPU_TABLE["cost_table"](kernels=kernels)
+    return table
 
 
 def command_line() -> str:
@@ -135,6 +145,8 @@ def of_framework(framework: str, block: str, module: str) -> Generated:
 
 PAGES = (
     Generated(path="README.md", block="methods", render=methods_table),
+    Generated(path="docs/choosing.md", block="gpu-costs", render=partial(gpu_costs, "auto")),
+    Generated(path="docs/choosing.md", block="gpu-costs-torch", render=partial(gpu_costs, "torch")),
     Generated(path="docs/cli.md", block="commands", render=command_line),
     Generated(
         path="docs/contract_matrix.md", block="matrix", render=partial(of_tests, "contract.matrix")

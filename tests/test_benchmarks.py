@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -227,31 +230,48 @@ def test_every_deliberate_fault_changes_one_place_that_exists() -> None:
 
 
 @pytest.mark.slow
-def test_the_gpu_benchmark_runs_and_predicts_beside_what_it_measures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    names = "ms_poe positional_hidden_states lpes siw pine moice".split()
-    command = ["gpu.py", "--device", "cpu", "--tiny", "--output", str(tmp_path / "gpu")]
-    monkeypatch.setattr("sys.argv", [*command, "--methods", *names])
-    runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
-    record = json.loads((tmp_path / "gpu.json").read_text())
-    assert [row["method"] for row in record["rows"]] == ["none", *names]
-    for row in record["rows"]:
-        assert row["prefill_ratio"] > 0
-        assert row["decode_ratio"] > 0
-        assert row["peak_predicted"] > 0.9
-    assert record["provenance"]["device"] == "cpu"
+def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> None:
+    command = ["bash", FOLDER / "gpu.sh", "--dry-run", tmp_path]
+    settings = {"PYTHON": sys.executable, "WEIGHTS": str(tmp_path)}
+    subprocess.run(command, env={**os.environ, **settings}, check=True, timeout=280)
+    tables = runpy.run_path(str(FOLDER / "gpu_table.py"))
+    kernels, costs = (tables["read"](tmp_path / f"{name}.json") for name in ("kernels", "methods"))
+    errors = {row["operator"]: row["relative_error"] for row in kernels if "ratio" in row}
+    assert len(errors) == 5
+    assert max(errors.values()) < 0.01  # bf16
+    assert not [row for row in costs if "error" in row]
+    assert all(min(row["prefill_ratio"], row["decode_ratio"]) > 0 for row in costs)
+    assert {row["kernels"] for row in costs if row["method"] == "pine"} == {"auto", "torch"}
+    assert "| `attention_sorting` |" in tables["cost_table"](tmp_path)
+    assert "| pine, prompt | tiny |" in tables["kernel_table"](kernels)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure")
-def test_the_gpu_benchmark_says_that_there_is_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    monkeypatch.setattr("sys.argv", ["gpu.py"])
-    runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
-    assert "Skipped: PyTorch finds no CUDA device" in capsys.readouterr().out
+def test_rows_outlast_an_error_and_a_lost_run(tmp_path: Path) -> None:
+    make = runpy.run_path(str(FOLDER / "reporting.py"))["Rows"]
+    file = tmp_path / "rows.json"
+    rows = make(file, {}, ("way",), resume=False)
+    with rows.row({"way": "kernel"}):
+        raise RuntimeError("out of memory")
+    again = make(file, {}, ("way",), resume=True)
+    assert {"way": "kernel"} in again
+    with again.row({"way": "operators"}) as row:
+        row["ms"] = 1.5
+    failed, fine = json.loads(file.read_text("utf-8"))["rows"]
+    assert failed == {"way": "kernel", "error": "RuntimeError: out of memory"}
+    assert fine == {"way": "operators", "ms": 1.5}
+
+
+def test_a_file_is_split_and_put_together_again(tmp_path: Path) -> None:
+    parts = runpy.run_path(str(FOLDER / "parts.py"))
+    whole, folder, back = tmp_path / "model.gguf", tmp_path / "parts", tmp_path / "back"
+    whole.write_bytes(bytes(range(250)))
+    parts["split"](whole, folder, 100)
+    assert len(list(folder.iterdir())) == 3 + 1
+    parts["join"](folder, back)
+    assert back.read_bytes() == whole.read_bytes()
+    (folder / "001").write_bytes(bytes(100))
+    with pytest.raises(SystemExit, match="001 is missing or damaged"):
+        parts["join"](folder, tmp_path / "other")
 
 
 @pytest.mark.slow
