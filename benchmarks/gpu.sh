@@ -40,8 +40,8 @@ step() {
 
 {
     [[ $DEVICE == cpu ]] ||
-        step 165 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
-    step 110 "$python" benchmarks/gpu_kernels.py "${options[@]}" --output "$out/kernels.json"
+        step 140 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
+    step 80 "$python" benchmarks/gpu_kernels.py "${options[@]}" --output "$out/kernels.json"
     step 200 "$python" benchmarks/gpu.py methods "${options[@]}" --output "$out/methods.json"
     found=()
     for model in $MODELS; do
