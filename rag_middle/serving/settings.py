@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
-from rag_middle.plain_data import check_whole, is_finite_number
 from rag_middle.small_model import NAME
-from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.generation import MethodLike, RagMiddleModel
@@ -43,13 +41,10 @@ class ServerSettings:
             is one; for no more of them than were there at the same time since the last batch began.
         max_body_bytes: of a request.
         max_documents: of a prompt.
-        max_choices: answers to one request, over all of its prompts.
-        client_timeout: seconds that a client may take to send a request, or to take a piece of an
-            answer.
+        client_timeout: seconds that a client may take to send a request.
 
     Raises:
         MethodConfigError: there are no methods.
-        UnsupportedGenerationError: a limit that makes no sense.
     """
 
     model_name: str
@@ -60,26 +55,13 @@ class ServerSettings:
     max_batch_size: int = 8
     max_waiting: int = 64
     batch_wait: float = 0.02
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 2 << 20
     max_documents: int = 200
-    max_choices: int = 16
     client_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         if not self.methods:
             raise MethodConfigError("A server needs at least one method: 'none' is one.")
-        for name in ("max_batch_size", "max_waiting", "max_body_bytes", "max_choices"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("max_documents", self.max_documents, least=0)
-        if not is_finite_number(self.batch_wait) or self.batch_wait < 0:
-            raise UnsupportedGenerationError(
-                Argument("batch_wait"), f" must be seconds, 0 or more, got {self.batch_wait!r}."
-            )
-        if not is_finite_number(self.client_timeout) or self.client_timeout <= 0:
-            raise UnsupportedGenerationError(
-                Argument("client_timeout"),
-                f" must be seconds above 0, got {self.client_timeout!r}.",
-            )
 
     @property
     def default_method(self) -> str:
@@ -114,8 +96,8 @@ def public_names(methods: Iterable[str]) -> dict[str, str]:
     by_name: dict[str, str] = {}
     for entry in methods:
         name = method = entry.strip()
-        kind, _, path = entry.partition(":")
-        if named := _NAMED.fullmatch(entry.strip()):
+        kind, _, path = method.partition(":")
+        if named := _NAMED.fullmatch(method):
             name, method = named[1], named[2]
         elif kind.strip() == "profile":
             name = f"profile:{Path(path).stem}"
