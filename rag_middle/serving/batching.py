@@ -47,7 +47,6 @@ class Job:
         streams: whether text is handed on as it comes, and not all at the end.
         emit: called with each piece, in the thread of the model.
         cancel: when set, the job ends, or does not begin.
-        arrived: clock time.
         text_length: of what was sent, in characters.
         tokens: of the answer, where log-probabilities were asked for and it does not stream.
         result: once it has ended.
@@ -64,7 +63,6 @@ class Job:
     streams: bool
     emit: Callable[[Job, Piece], None]
     cancel: threading.Event = field(default_factory=threading.Event)
-    arrived: float = field(default_factory=time.monotonic)
     text_length: int = 0
     tokens: list[TokenLogProbability] = field(default_factory=list)
     has_begun: bool = False
@@ -162,19 +160,18 @@ class BatchQueue:
 
     async def _next_batch(self) -> list[Job]:
         """Jobs that share a batch with the one that waits longest."""
-        free_since = time.monotonic()
-        most = self._settings.max_batch_size
+        until, most = None, self._settings.max_batch_size
         while True:
             self._changed.clear()
             self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
             patience = None
             if self.waiting:
+                until = until or time.monotonic() + self._settings.batch_wait
+                patience = until - time.monotonic()
                 first = self.waiting[0]
                 batch = [job for job in self.waiting if job.group == first.group][:most]
                 # Counted from when the model was free: clients that just got their answers may ask
                 # again. Nobody waits for more clients than there were.
-                waits_since = max(first.arrived, free_since)
-                patience = waits_since + self._settings.batch_wait - time.monotonic()
                 are_all_here = not self._coming and len(self.waiting) >= self._most_open
                 if are_all_here or len(batch) == most or patience <= 0:
                     self._most_open = len(self.waiting)

@@ -22,7 +22,6 @@ from rag_middle.registry import suggest
 from rag_middle.serving.schema import ChatRequest
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-_CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
 
 
 class ApiError(HTTPException):
@@ -54,6 +53,8 @@ def api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, HTTPException):  # Starlette's own: no such route, or not by this verb
         return ApiError(error.status_code, str(error.detail), headers=error.headers)
+    if isinstance(error, ClientDisconnect):
+        return ApiError(499, "Nobody reads this.")  # the status is that of nginx' log
     if isinstance(error, ValidationError):
         return _of_body(error)
     if not isinstance(error, RagMiddleError):
@@ -86,12 +87,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     return JSONResponse(refusal.content, refusal.status_code, refusal.headers)
 
 
-async def _nobody_waits(_: Request, __: Exception) -> Response:
-    return Response(status_code=_CLIENT_LEFT)
-
-
-HANDLERS: dict[int | type[Exception], Any] = {
-    **dict.fromkeys((HTTPException, ValidationError, RagMiddleError, Exception), _refused),
-    ClientDisconnect: _nobody_waits,
-}
-"""For FastAPI."""
+#: For FastAPI.
+HANDLERS: dict[int | type[Exception], Any] = dict.fromkeys(
+    (HTTPException, ValidationError, RagMiddleError, ClientDisconnect, Exception), _refused
+)

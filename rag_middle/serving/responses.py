@@ -61,46 +61,42 @@ class Reply:
         return {**self._head, "choices": choices, "usage": _usage(jobs), "rag_middle": facts}
 
     async def streamed(
-        self, jobs: Sequence[Job], pieces: AsyncIterator[tuple[Job, Piece]]
+        self, jobs: Sequence[Job], first: tuple[Job, Piece], rest: AsyncIterator[tuple[Job, Piece]]
     ) -> AsyncIterator[str]:
         """Server-sent events."""
+        event: tuple[Job, Piece] | None = first
         if self._is_chat:  # who speaks
             for job in jobs:
-                yield self._chunk(job, {"role": "assistant", "content": ""})
+                delta = {"role": "assistant", "content": ""}
+                yield self._chunk(job, delta, None, {"finish_reason": None})
         try:
-            async for job, piece in pieces:
-                if piece is None:
-                    fields, ending = self._end(job)
-                    for at, call in enumerate(fields.get("tool_calls", ())):
-                        call["index"] = at
-                    yield self._chunk(job, fields, rag_middle=ending["rag_middle"], ending=ending)
-                else:
+            while event:
+                job, piece = event
+                if piece:
                     text, tokens = piece
                     logprobs = self._logprobs(tokens, job.text_length)
                     job.text_length += len(text)
-                    yield self._chunk(job, {"content": text}, logprobs)
+                    yield self._chunk(job, {"content": text}, logprobs, {"finish_reason": None})
+                else:
+                    fields, ending = self._end(job)
+                    for at, call in enumerate(fields.get("tool_calls", ())):
+                        call["index"] = at
+                    yield self._chunk(job, fields, None, ending)
+                event = await anext(rest, None)
         except ClientDisconnect:
             return
         except ApiError as error:  # the status was sent long ago
             yield _event(error.content)
             return
-        if self._body.stream_options.include_usage:
+        if self._body.stream_options.get("include_usage"):
             yield _event({**self._head, "choices": [], "usage": _usage(jobs)})
         yield "data: [DONE]\n\n"
 
-    def _chunk(
-        self,
-        job: Job,
-        fields: Json,
-        logprobs: Json | None = None,
-        *,
-        ending: Json | None = None,
-        **more: Any,
-    ) -> str:
+    def _chunk(self, job: Job, fields: Json, logprobs: Json | None, ending: Json) -> str:
         said = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
-        ending = ending or {"finish_reason": None}
         choice = {"index": job.index, **said, "logprobs": logprobs, **ending}
-        return _event({**self._head, "choices": [choice], **more})
+        facts = {name: ending[name] for name in ("rag_middle",) if name in ending}
+        return _event({**self._head, "choices": [choice], **facts})
 
     def _end(self, job: Job) -> tuple[Json, Json]:
         """What a message has beside its text, and what its choice has."""
@@ -111,20 +107,17 @@ class Reply:
             None if str(index) in dropped else document
             for index, document in enumerate(job.request.documents)
         ]
-        wanted = self._body.citation_options.mode.upper() not in ("OFF", "DISABLED")
+        mode = str(self._body.citation_options.get("mode"))
+        wanted = mode.upper() not in ("OFF", "DISABLED")
         fields = citation_fields(result.text, read, wanted=wanted)
         # What begins like a call of a tool and is none: text, so that nothing is lost.
         if unread := "".join(call.text for call in result.invalid_tool_calls):
             fields["content"] = unread
-        functions = [
-            {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-            for call in result.tool_calls
-        ]
-        if functions:
-            fields["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": function}
-                for call, function in zip(result.tool_calls, functions, strict=True)
-            ]
+        for call in result.tool_calls:
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            function = {"name": call.name, "arguments": arguments}
+            entry = {"id": call.id, "type": "function", "function": function}
+            fields.setdefault("tool_calls", []).append(entry)
         calls = result.tool_calls and result.finish_reason == "stop"
         return fields, {
             "finish_reason": "tool_calls" if calls else result.finish_reason,

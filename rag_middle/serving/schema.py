@@ -28,18 +28,6 @@ _IGNORED = frozenset(
 )
 
 
-class StreamOptions(BaseModel):
-    """How to stream; `include_obfuscation` asks for padding, which is left out."""
-
-    include_usage: StrictBool = False
-
-
-class CitationOptions(BaseModel):
-    """Cohere's: ``OFF`` leaves citations out."""
-
-    mode: str = "ENABLED"
-
-
 class SamplingRequest(BaseModel):
     """What both endpoints take. Fields that are None are as if they were not there."""
 
@@ -48,8 +36,10 @@ class SamplingRequest(BaseModel):
     model: str
     method: str | None = None
     documents: ListOf[TopDocument] = []
-    citation_options: CitationOptions = CitationOptions()
-    max_tokens: Count | None = None
+    citation_options: dict[str, Any] = {}
+    max_tokens: Count | None = Field(
+        None, validation_alias=AliasChoices("max_tokens", "max_completion_tokens")
+    )
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=-1)] | None = None
@@ -60,7 +50,7 @@ class SamplingRequest(BaseModel):
     n: Count = 1
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] = []
     stream: StrictBool = False
-    stream_options: StreamOptions = StreamOptions()
+    stream_options: dict[str, Any] = {}
     response_format: dict[str, Any] | None = None
     # Of these, only values that ask for what happens anyway.
     best_of: Literal[1] = 1
@@ -90,16 +80,6 @@ class SamplingRequest(BaseModel):
         check_response_format(self.response_format)
         asked = self.response_format
         return {} if asked in (None, {"type": "text"}) else {"response_format": asked}
-
-    @property
-    def max_new_tokens(self) -> int | None:
-        """The most tokens of an answer, None where the request does not say."""
-        return self.max_tokens
-
-    @property
-    def alternatives(self) -> int | None:
-        """How many tokens to report beside each generated one, None for no log-probabilities."""
-        raise NotImplementedError
 
 
 class CalledFunction(BaseModel):
@@ -146,7 +126,6 @@ class ChatRequest(SamplingRequest):
     tools: ListOf[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: StrictBool = True
-    max_completion_tokens: Count | None = None
     logprobs: StrictBool = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
 
@@ -169,13 +148,8 @@ class ChatRequest(SamplingRequest):
         return {**super().constraints(), "tools": self.tools, "tool_choice": self.tool_choice}
 
     @property
-    def max_new_tokens(self) -> int | None:
-        """See `SamplingRequest`; OpenAI's newer name comes first."""
-        return self.max_completion_tokens or self.max_tokens
-
-    @property
     def alternatives(self) -> int | None:
-        """See `SamplingRequest`."""
+        """How many tokens to report beside each generated one, None for no log-probabilities."""
         return self.top_logprobs if self.logprobs else None
 
 
@@ -192,5 +166,5 @@ class CompletionRequest(SamplingRequest):
 
     @property
     def alternatives(self) -> int | None:
-        """See `SamplingRequest`."""
+        """As of `ChatRequest`."""
         return self.logprobs

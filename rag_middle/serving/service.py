@@ -30,6 +30,7 @@ _SAMPLING = (
     *("temperature", "top_p", "top_k", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
 )
+_BODY_SECONDS = 60
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -68,28 +69,25 @@ class Service:
         # What is refused after all has a status of its own, if nothing was sent yet.
         first = await anext(pieces)
         if body.stream:
-            chunks = reply.streamed(jobs, _chained(first, pieces))
-            return StreamingResponse(
-                chunks, media_type="text/event-stream", headers=_STREAM_HEADERS
-            )
+            chunks, kind_of_text = reply.streamed(jobs, first, pieces), "text/event-stream"
+            return StreamingResponse(chunks, media_type=kind_of_text, headers=_STREAM_HEADERS)
         async for _ in pieces:
             pass
         return JSONResponse(reply.whole(jobs))
 
     async def _read(self, request: Request) -> bytes:
         """The body of a request, whole and within limits."""
-        most, seconds = self._settings.max_body_bytes, self._settings.client_timeout
-        closing = {"Connection": "close"}
+        most, closing = self._settings.max_body_bytes, {"Connection": "close"}
         body = bytearray()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
                     body += part
                     if len(body) > most:
                         message = f"The body is longer than {most} bytes. Send fewer documents."
                         raise ApiError(413, message, headers=closing)
         except TimeoutError:
-            message = f"The request did not arrive within {seconds:g} seconds. Send it again."
+            message = f"The request did not arrive within {_BODY_SECONDS} seconds. Send it again."
             raise ApiError(408, message, headers=closing) from None
         return bytes(body)
 
@@ -183,8 +181,8 @@ class Service:
     def _options(self, body: Body, tokens: TokenizedPrompt) -> dict[str, Any]:
         """Options of `RagMiddleModel.batch`: the request's, and the server's where it has none."""
         defaults, window = self._settings.defaults, self._model.context_window
-        limit = body.max_new_tokens or defaults.max_new_tokens
-        if body.max_new_tokens is None and window is not None:
+        limit = body.max_tokens or defaults.max_new_tokens
+        if body.max_tokens is None and window is not None:
             room = window - len(tokens)
             if defaults.on_overflow == "drop_documents":
                 room += sum(tokens.layout.document_lengths)
@@ -236,11 +234,3 @@ async def _pieces(
         watching.cancel()
         for job in jobs:
             job.cancel.set()
-
-
-async def _chained(
-    first: tuple[Job, Piece], rest: AsyncIterator[tuple[Job, Piece]]
-) -> AsyncIterator[tuple[Job, Piece]]:
-    yield first
-    async for event in rest:
-        yield event

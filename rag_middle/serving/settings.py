@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 API_KEY_VARIABLE = "RAG_MIDDLE_API_KEY"
 """Environment variable with the key that clients have to send."""
 
-_NAMED = re.compile(r"([\w.-]+)=(.+)")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -37,11 +35,10 @@ class ServerSettings:
             only where all clients mark documents themselves and escape what others wrote.
         max_batch_size: prompts in one forward pass.
         max_waiting: answers that may wait for the model; more are refused with status 429.
-        batch_wait: seconds that a free model waits for more requests to share a batch, once there
-            is one; for no more of them than were there at the same time since the last batch began.
+        batch_wait: seconds that a free model waits for more requests, once there is one; for no
+            more of them than were there at the same time since the last batch began.
         max_body_bytes: of a request.
         max_documents: of a prompt.
-        client_timeout: seconds that a client may take to send a request.
 
     Raises:
         MethodConfigError: there are no methods.
@@ -57,7 +54,6 @@ class ServerSettings:
     batch_wait: float = 0.02
     max_body_bytes: int = 2 << 20
     max_documents: int = 200
-    client_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -97,7 +93,7 @@ def public_names(methods: Iterable[str]) -> dict[str, str]:
     for entry in methods:
         name = method = entry.strip()
         kind, _, path = method.partition(":")
-        if named := _NAMED.fullmatch(method):
+        if named := re.fullmatch(r"([\w.-]+)=(.+)", method):
             name, method = named[1], named[2]
         elif kind.strip() == "profile":
             name = f"profile:{Path(path).stem}"
@@ -117,11 +113,7 @@ def public_model_name(model: str | None) -> str:
 
 
 def api_key_of_environment() -> str | None:
-    """The value of `API_KEY_VARIABLE`.
-
-    Raises:
-        UnsupportedGenerationError: it is nothing that a header can hold.
-    """
+    """The key, if there is one; raises `UnsupportedGenerationError` if no header can hold it."""
     key = os.environ.get(API_KEY_VARIABLE)
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise UnsupportedGenerationError(

@@ -249,9 +249,9 @@ def test_huge_bodies_are_not_read(serve: Serve, server: Served, chunked: bool) -
     assert small.chat("Which river?", max_tokens=1).choices
 
 
-def test_a_body_that_does_not_arrive(serve: Serve, server: Served) -> None:
-    patient = serve(server.model, client_timeout=0.3)
-    address = urlsplit(patient.url)
+def test_a_body_that_does_not_arrive(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_middle.serving.service._BODY_SECONDS", 0.3)
+    address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
         connection.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
