@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rag_middle.cli.asking import ModelOption, tell_of_default
@@ -26,15 +30,16 @@ from rag_middle.cli.options import (
     generation_flags,
     parse_method_options,
 )
-from rag_middle.errors import MissingExtraError, ServerAddressError
+from rag_middle.errors import (
+    MethodConfigError,
+    MissingExtraError,
+    ServerAddressError,
+    UnsupportedGenerationError,
+)
 from rag_middle.markers import marker_key
 from rag_middle.options import GenerationOptions
-from rag_middle.serving.settings import (
-    ServerSettings,
-    api_key_of_environment,
-    public_model_name,
-    public_names,
-)
+from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
+from rag_middle.small_model import NAME
 from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
@@ -173,6 +178,47 @@ def serve(
         proxy_headers=False,
         log_config=log,
     )
+
+
+def public_names(methods: Iterable[str]) -> dict[str, str]:
+    """Methods, as `resolve_method` takes them or ``NAME=METHOD``, by the names that clients use.
+
+    A profile is called after its file, without folders: clients need not know where files are.
+
+    Raises:
+        MethodConfigError: a name is taken twice.
+    """
+    by_name: dict[str, str] = {}
+    for entry in methods:
+        name = method = entry.strip()
+        kind, _, path = method.partition(":")
+        if named := re.fullmatch(r"([\w.-]+)=(.+)", method):
+            name, method = named[1], named[2]
+        elif kind.strip() == "profile":
+            name = f"profile:{Path(path).stem}"
+        if name in by_name:
+            raise MethodConfigError(
+                f"Two methods are called {name!r} here: name one of them, NAME=METHOD."
+            )
+        by_name[name] = method
+    return by_name
+
+
+def public_model_name(model: str | None) -> str:
+    """A model's name for clients, who need not know where folders are; None: the default model."""
+    if model is None:
+        return NAME
+    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
+
+
+def api_key_of_environment() -> str | None:
+    """The key, if there is one; raises `UnsupportedGenerationError` if no header can hold it."""
+    key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise UnsupportedGenerationError(
+            f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
+        )
+    return key
 
 
 def _check_address(host: str, port: int) -> None:

@@ -11,7 +11,8 @@ from rag_middle.conventions.messages import template_role
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
-from rag_middle.markers import literal
+from rag_middle.markers import MARKER_KEY_VARIABLE, literal
+from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import ChatMessage
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
@@ -28,14 +29,11 @@ class RequestPrompt:
         prompt: for `RagMiddleModel`; the ids of its documents are their indices in `documents`.
         documents: in the order of the request; None for one that was marked in a text.
         has_unread_markers: whether some text held markers that mark nothing here.
-        marked_elsewhere: whether some text seems to hold documents that were marked with a key
-            other than the server's.
     """
 
     prompt: Prompt
     documents: tuple[CallerDocument | None, ...]
     has_unread_markers: bool
-    marked_elsewhere: bool
 
 
 def chat_prompt(
@@ -57,6 +55,7 @@ def chat_prompt(
         has_tools: the request has tools, so the chat template writes earlier calls and results.
 
     Raises:
+        ApiError: all documents are marked with another key than the server's.
         PromptError: `documents`, and no message of the user.
         MarkerError: marked documents of this turn do not stand together, or trusted markers are
             unbalanced.
@@ -109,12 +108,7 @@ def chat_prompt(
     content, sources = _numbered(conversation.prompt)
     if conversation.at is not None:
         prompt[conversation.at]["content"] = content
-    return RequestPrompt(
-        prompt,
-        sources,
-        any(text.has_strays for text in texts),
-        any(text.marked_elsewhere for text in texts),
-    )
+    return RequestPrompt(prompt, sources, _has_strays(texts, sources))
 
 
 def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool) -> RequestPrompt:
@@ -124,7 +118,20 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
     prompt = marked.prompt()
     sent = [_sent(source) for source in counted(documents)]
     together = prompt.with_documents(gathered([*sent, *prompt.documents]))
-    return RequestPrompt(*_numbered(together), marked.has_strays, marked.marked_elsewhere)
+    numbered, sources = _numbered(together)
+    return RequestPrompt(numbered, sources, _has_strays([marked], sources))
+
+
+def _has_strays(texts: Sequence[MarkedText], documents: Sequence[object]) -> bool:
+    """Whether some text holds markers that mark nothing; raises `ApiError` if no other would do."""
+    if not documents and any(text.marked_elsewhere for text in texts):
+        raise ApiError(
+            400,
+            "The text seems to hold documents marked with another key than this server's. Set the "
+            f"same {MARKER_KEY_VARIABLE} for client and server, or send them as `documents`.",
+            code="unreadable_markers",
+        )
+    return any(text.has_strays for text in texts)
 
 
 def _says(parts: Sequence[Part]) -> bool:

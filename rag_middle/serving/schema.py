@@ -113,10 +113,8 @@ class ChatMessage(BaseModel):
     @property
     def tool_fields(self) -> dict[str, Any]:
         """What a chat template reads beside role and content where there are tools."""
-        if self.role == "assistant":
-            return self.model_dump(include={"tool_calls"}, exclude_none=True)
-        names = {"tool_call_id", "name"} if self.role == "tool" else set()
-        return self.model_dump(include=names, exclude_none=True)
+        names = {"assistant": {"tool_calls"}, "tool": {"tool_call_id", "name"}}
+        return self.model_dump(include=names.get(self.role, set()), exclude_none=True)
 
 
 class ChatRequest(SamplingRequest):

@@ -13,7 +13,8 @@ from starlette.requests import ClientDisconnect
 
 from rag_middle.conventions.documents import top_documents
 from rag_middle.generation import RagMiddleModel
-from rag_middle.markers import MARKER_KEY_VARIABLE, marker_key
+from rag_middle.generation.prompts import fit_to_window
+from rag_middle.markers import marker_key
 from rag_middle.registry import suggest
 from rag_middle.serving.batching import BatchQueue, Job, Piece
 from rag_middle.serving.errors import ApiError, api_error
@@ -124,6 +125,9 @@ class Service:
         is_forced = constraints.get("tool_choice", "auto") != "auto"
         index = 0
         for request in self._prompts(body):
+            if len(request.documents) > self._settings.max_documents:
+                message = f"There are more than {self._settings.max_documents} documents."
+                raise ApiError(400, f"{message} Send fewer.", param="documents")
             # A method that asks another prompt does so before a chat template is put around it.
             asked = method if method.rewrites else "none"
             tokens = self._model.encode(request.prompt, method=asked, **shape)
@@ -150,45 +154,28 @@ class Service:
                 index += 1
 
     def _prompts(self, body: Body) -> Iterator[RequestPrompt]:
-        trusted = self._settings.trust_markers
-        self._check_count(len(body.documents))
-        documents = top_documents(body.documents)
+        trusted, most = self._settings.trust_markers, self._settings.max_documents
+        documents = top_documents(body.documents[: most + 1])  # no more of what is too much
         if isinstance(body, ChatRequest):
             # Also where none may be called: what was called before is in the conversation.
             tools = bool(body.tools)
-            prompts = iter(
-                [chat_prompt(body.messages, documents, trusted=trusted, has_tools=tools)]
-            )
+            yield chat_prompt(body.messages, documents, trusted=trusted, has_tools=tools)
         else:
-            prompts = (text_prompt(text, documents, trusted=trusted) for text in body.texts)
-        for prompt in prompts:
-            self._check_count(len(prompt.documents))
-            if prompt.marked_elsewhere and not prompt.documents:
-                raise ApiError(
-                    400,
-                    "The text seems to hold documents marked with another key than this server's. "
-                    f"Set the same {MARKER_KEY_VARIABLE} for client and server, or send the "
-                    "documents as `documents`.",
-                    code="unreadable_markers",
-                )
-            yield prompt
-
-    def _check_count(self, documents: int) -> None:
-        if documents > self._settings.max_documents:
-            message = f"There are {documents} documents, of at most {self._settings.max_documents}."
-            raise ApiError(400, message, param="documents")
+            for text in body.texts:
+                yield text_prompt(text, documents, trusted=trusted)
 
     def _options(self, body: Body, tokens: TokenizedPrompt) -> dict[str, Any]:
-        """Options of `RagMiddleModel.batch`: the request's, and the server's where it has none."""
+        """Options of `batch`; raises `ContextOverflowError` where the prompt does not fit."""
         defaults, window = self._settings.defaults, self._model.context_window
+        drops = defaults.on_overflow == "drop_documents"
         limit = body.max_tokens or defaults.max_new_tokens
         if body.max_tokens is None and window is not None:
-            room = window - len(tokens)
-            if defaults.on_overflow == "drop_documents":
-                room += sum(tokens.layout.document_lengths)
+            room = window - len(tokens) + drops * sum(tokens.layout.document_lengths)
             # Nobody asked for so many tokens. By halves, so that requests share batches.
             while limit > max(room, 1):
                 limit //= 2
+        # Refused here, and not in a batch with others.
+        fit_to_window(tokens, max_new_tokens=limit, context_window=window, drop_documents=drops)
         sampling = {name: getattr(body, name) for name in _SAMPLING}
         sampling |= {name: getattr(defaults, name) for name in _SAMPLING if sampling[name] is None}
         return {

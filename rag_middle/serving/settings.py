@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.errors import MethodConfigError
 from rag_middle.options import GenerationOptions
-from rag_middle.small_model import NAME
 
 if TYPE_CHECKING:
     from rag_middle.generation import MethodLike, RagMiddleModel
@@ -72,51 +68,10 @@ def named_methods(
 
     Args:
         model: that will run them.
-        methods: by name, or as `public_names` takes them; the first is the default.
+        methods: by name, or those that are called by their own; the first is the default.
 
     Raises:
-        RagMiddleError: as of `public_names` and of `RagMiddleModel.checked_method`.
+        RagMiddleError: as of `RagMiddleModel.checked_method`.
     """
-    named = methods if isinstance(methods, Mapping) else public_names(methods)
+    named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     return {name: model.checked_method(method) for name, method in named.items()}
-
-
-def public_names(methods: Iterable[str]) -> dict[str, str]:
-    """Methods, as `resolve_method` takes them or ``NAME=METHOD``, by the names that clients use.
-
-    A profile is called after its file, without folders: clients need not know where files are.
-
-    Raises:
-        MethodConfigError: a name is taken twice.
-    """
-    by_name: dict[str, str] = {}
-    for entry in methods:
-        name = method = entry.strip()
-        kind, _, path = method.partition(":")
-        if named := re.fullmatch(r"([\w.-]+)=(.+)", method):
-            name, method = named[1], named[2]
-        elif kind.strip() == "profile":
-            name = f"profile:{Path(path).stem}"
-        if name in by_name:
-            raise MethodConfigError(
-                f"Two methods are called {name!r} here: name one of them, NAME=METHOD."
-            )
-        by_name[name] = method
-    return by_name
-
-
-def public_model_name(model: str | None) -> str:
-    """A model's name for clients, who need not know where folders are; None: the default model."""
-    if model is None:
-        return NAME
-    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
-
-
-def api_key_of_environment() -> str | None:
-    """The key, if there is one; raises `UnsupportedGenerationError` if no header can hold it."""
-    key = os.environ.get(API_KEY_VARIABLE)
-    if key is not None and not re.fullmatch("[!-~]+", key):
-        raise UnsupportedGenerationError(
-            f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
-        )
-    return key

@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from rag_middle.cli.serve import public_names
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.serving import ServerSettings, create_app, named_methods
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
-from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
 
 MESSAGES = [{"role": "user", "content": "Which river?"}]
@@ -315,7 +315,7 @@ def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
         "mine": "profile:a=b.json",
         "profile:a=b": "profile:a=b.json",
     }
-    assert list(named_methods(tiny_model, ["mine=pine", "none"])) == ["mine", "none"]
+    assert list(named_methods(tiny_model, ["pine", "none"])) == ["pine", "none"]
     with pytest.raises(MethodConfigError, match="NAME=METHOD"):
         public_names(["profile:a/tuned.json", "profile:b/tuned.json"])
 
