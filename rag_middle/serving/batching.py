@@ -47,7 +47,6 @@ class Job:
         streams: whether text is handed on as it comes, and not all at the end.
         emit: called with each piece, in the thread of the model.
         cancel: when set, the job ends, or does not begin.
-        text_length: of what was sent, in characters.
         tokens: of the answer, where log-probabilities were asked for and it does not stream.
         result: once it has ended.
     """
@@ -63,7 +62,6 @@ class Job:
     streams: bool
     emit: Callable[[Job, Piece], None]
     cancel: threading.Event = field(default_factory=threading.Event)
-    text_length: int = 0
     tokens: list[TokenLogProbability] = field(default_factory=list)
     has_begun: bool = False
     result: Generation | BaseException | None = None

@@ -78,7 +78,7 @@ def _of_body(error: ValidationError) -> ApiError:
     path = ".".join(str(part)[:100] for part in problem["loc"] if not str(part).endswith(tags))
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        message = f"there is no such field here.{suggest(path, ChatRequest.model_fields)}"
+        message = f"not supported here, leave it out.{suggest(path, ChatRequest.model_fields)}"
     return ApiError(400, f"{path}: {message}" if path else message, param=path or None)
 
 

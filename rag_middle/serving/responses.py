@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
@@ -55,7 +54,7 @@ class Reply:
                 said: Json = {"message": message}
             else:
                 said = {"text": text, **fields}
-            logprobs = self._logprobs(job.tokens, 0)
+            logprobs = self._logprobs(job.tokens)
             choices.append({"index": job.index, **said, "logprobs": logprobs, **ending})
         facts = choices[0]["rag_middle"]
         return {**self._head, "choices": choices, "usage": _usage(jobs), "rag_middle": facts}
@@ -73,9 +72,7 @@ class Reply:
             while event:
                 job, piece = event
                 if piece:
-                    text, tokens = piece
-                    logprobs = self._logprobs(tokens, job.text_length)
-                    job.text_length += len(text)
+                    text, logprobs = piece[0], self._logprobs(piece[1])
                     yield self._chunk(job, {"content": text}, logprobs, {"finish_reason": None})
                 else:
                     fields, ending = self._end(job)
@@ -95,7 +92,7 @@ class Reply:
     def _chunk(self, job: Job, fields: Json, logprobs: Json | None, ending: Json) -> str:
         said = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
         choice = {"index": job.index, **said, "logprobs": logprobs, **ending}
-        facts = {name: ending[name] for name in ("rag_middle",) if name in ending}
+        facts = {"rag_middle": ending["rag_middle"]} if "rag_middle" in ending else {}
         return _event({**self._head, "choices": [choice], **facts})
 
     def _end(self, job: Job) -> tuple[Json, Json]:
@@ -133,21 +130,19 @@ class Reply:
             },
         }
 
-    def _logprobs(self, tokens: Sequence[TokenLogProbability], offset: int) -> Json | None:
+    def _logprobs(self, tokens: Sequence[TokenLogProbability]) -> Json | None:
         if self._body.alternatives is None:
             return None
         if self._is_chat:
             return openai_logprobs(tokens, self._token_text)
-        texts = [self._token_text(token.token_id) for token in tokens]
         return {
-            "tokens": texts,
+            "tokens": [self._token_text(token.token_id) for token in tokens],
             "token_logprobs": [token.log_probability for token in tokens],
             "top_logprobs": [
                 # Parts of characters have the same text: the likeliest of them stays.
                 {self._token_text(other): value for other, value in reversed(token.alternatives)}
                 for token in tokens
             ],
-            "text_offset": [*accumulate(map(len, texts), initial=offset)][: len(texts)],
         }
 
 

@@ -18,7 +18,6 @@ from rag_middle.wording import Argument
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Zero = Annotated[float, Field(ge=0, le=0)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 
 #: Nothing that they say changes an answer of this server.
@@ -52,24 +51,21 @@ class SamplingRequest(BaseModel):
     stream: StrictBool = False
     stream_options: dict[str, Any] = {}
     response_format: dict[str, Any] | None = None
-    # Of these, only values that ask for what happens anyway.
     best_of: Literal[1] = 1
-    echo: Literal[False] = False
-    frequency_penalty: Zero = 0
-    function_call: Literal["none", "auto"] = "auto"
-    functions: Annotated[list[Any], Field(max_length=0)] = []
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] = {}
-    min_p: Zero = 0
     modalities: list[Literal["text"]] = ["text"]
-    presence_penalty: Zero = 0
-    suffix: Literal[""] = ""
 
     @model_validator(mode="before")
     @classmethod
     def _without_what_changes_nothing(cls, body: Any) -> Any:
+        """Leave out what is None, what says nothing, and no bias, penalty or suffix at all."""
         if not isinstance(body, dict):
             return body
-        return {k: value for k, value in body.items() if value is not None and k not in _IGNORED}
+        known = {*cls.model_fields, "max_completion_tokens"}
+        return {
+            name: value
+            for name, value in body.items()
+            if value is not None and name not in _IGNORED and (value or name in known)
+        }
 
     def constraints(self) -> dict[str, Any]:
         """What the answer has to look like, as checked options of `RagMiddleModel.batch`.

@@ -115,7 +115,7 @@ def test_values_that_make_no_sense(server: Served, field: str, value: Any) -> No
         ("presence_penalty", True),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy"}),
-        ("guided_json", {}),
+        ("guided_json", {"type": "object"}),
         ("metod", "pine"),
         ("best_of", 2),
     ],
@@ -130,6 +130,11 @@ def test_what_would_change_the_answer_and_is_not_supported(
 def test_a_misspelt_field_has_a_suggestion(server: Served) -> None:
     body = {"model": "tested", "messages": MESSAGES, "metod": "pine"}
     assert "Did you mean 'method'?" in refusal(server.post(body))["message"]
+
+
+def test_the_newer_name_of_a_limit_is_refused_beside_the_older_one(server: Served) -> None:
+    body = {"model": "tested", "messages": MESSAGES, "max_tokens": 3, "max_completion_tokens": 3}
+    assert refusal(server.post(body))["param"] == "max_completion_tokens"
 
 
 def test_what_changes_nothing_is_ignored(server: Served) -> None:
