@@ -37,18 +37,14 @@ class Job:
 
     Attributes:
         index: 0-based, among those of its request.
-        request: its prompt, with what the client knows of the documents.
         prompt: in tokens; as the request has it where the method rewrites it.
-        method: that answers.
         group: jobs of one group may go through the model together.
         options: of `RagMiddleModel.batch`, all but the seed.
-        seed: of sampling.
         alternatives: as of `Follower`.
         streams: whether text is handed on as it comes, and not all at the end.
         emit: called with each piece, in the thread of the model.
         cancel: when set, the job ends, or does not begin.
         tokens: of the answer, where log-probabilities were asked for and it does not stream.
-        result: once it has ended.
     """
 
     index: int

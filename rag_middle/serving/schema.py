@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    model_validator,
+)
 
 from rag_middle.conventions.documents import Block, ListOf, TopDocument
 from rag_middle.errors import UnsupportedGenerationError
@@ -19,6 +27,8 @@ Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+#: Before a list of texts: one is a list of one.
+OneOrMore = BeforeValidator(lambda texts: [texts] if isinstance(texts, str) else texts)
 
 #: Nothing that they say changes an answer of this server.
 _IGNORED = frozenset(
@@ -47,7 +57,7 @@ class SamplingRequest(BaseModel):
     no_repeat_ngram_size: Annotated[Whole, Field(ge=0)] | None = None
     seed: Whole | None = None
     n: Count = 1
-    stop: StopString | Annotated[list[StopString], Field(max_length=16)] = []
+    stop: Annotated[list[StopString], Field(max_length=16), OneOrMore] = []
     stream: StrictBool = False
     stream_options: dict[str, Any] = {}
     response_format: dict[str, Any] | None = None
@@ -150,13 +160,8 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """``POST /v1/completions``: text that the model goes on with, without a chat template."""
 
-    prompt: str | Annotated[ListOf[str], Field(min_length=1)]
+    prompt: Annotated[ListOf[str], Field(min_length=1), OneOrMore]
     logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
-
-    @property
-    def texts(self) -> list[str]:
-        """The prompts."""
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
     @property
     def alternatives(self) -> int | None:

@@ -111,7 +111,7 @@ class Service:
     def _jobs(self, body: Body, name: str, emit: Emit) -> Iterator[Job]:
         """What is to be generated: everything that can be refused without the model is."""
         method, most = self._settings.methods[name], self._settings.max_waiting
-        answers = body.n * (1 if isinstance(body, ChatRequest) else len(body.texts))
+        answers = body.n * (1 if isinstance(body, ChatRequest) else len(body.prompt))
         if answers > most:
             message = f"The request asks for {answers} answers, and no more than {most} can wait."
             raise ApiError(400, f"{message} Send several requests.", param="n")
@@ -161,7 +161,7 @@ class Service:
             tools = bool(body.tools)
             yield chat_prompt(body.messages, documents, trusted=trusted, has_tools=tools)
         else:
-            for text in body.texts:
+            for text in body.prompt:
                 yield text_prompt(text, documents, trusted=trusted)
 
     def _options(self, body: Body, tokens: TokenizedPrompt) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Service:
             **sampling,
             "top_k": max(sampling["top_k"], 0),  # -1: all, for vLLM
             "max_new_tokens": limit,
-            "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop),
+            "stop": tuple(body.stop),
             "eos_token_id": defaults.eos_token_id,
             "on_overflow": defaults.on_overflow,
             "on_missing_documents": "ignore",  # the answer says whether the method was applied

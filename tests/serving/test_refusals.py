@@ -328,7 +328,7 @@ def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "param", "message"),
     [
-        ("stop", "", "stop", "at least 1 character"),
+        ("stop", "", "stop.0", "at least 1 character"),
         ("stop", ["a"] * 17, "stop", "at most 16 items"),
         ("stop", ["a", 1], "stop.1", "valid string"),
         (
