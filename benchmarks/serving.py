@@ -103,13 +103,6 @@ async def load(
         return time.perf_counter() - start, latencies, answers
 
 
-def model_seconds(url: str) -> float:
-    """That the server's model has worked since its start."""
-    metrics = httpx.get(f"{url}/metrics").raise_for_status().text
-    found = re.search(r"^rag_middle_batch_seconds_sum (\S+)$", metrics, re.MULTILINE)
-    return float(found[1]) if found else 0.0
-
-
 def one_by_one(
     model: RagMiddleModel, method: str, asked: Sequence[Any], max_tokens: int
 ) -> tuple[float, list[float], list[str]]:
@@ -148,7 +141,6 @@ def measure(
     ways: list[int | str] = ["generate", "batch", *args.clients]
     seconds: dict[int | str, list[float]] = {way: [] for way in ways}
     latencies: dict[int | str, list[float]] = {way: [] for way in ways}
-    working: dict[int | str, list[float]] = {way: [] for way in ways}
     differing: dict[int | str, int] = {}
     for number in range(args.rounds + 1):
         expected: list[str] = []
@@ -162,13 +154,10 @@ def measure(
                 )
             else:
                 assert isinstance(way, int)
-                before = model_seconds(url)
                 total, each, answers = asyncio.run(load(url, method, way, asked, args.max_tokens))
-            worked = model_seconds(url) - before if isinstance(way, int) else total
             differing[way] = sum(a != b for a, b in zip(answers, expected, strict=True))
             if number:  # the first round warms up
                 seconds[way].append(total)
-                working[way].append(worked)
                 latencies[way] += each
         print(
             f"{method}, {documents} documents: round {number}/{args.rounds}",
@@ -184,7 +173,6 @@ def measure(
             "p50_ms": 1e3 * statistics.median(latencies[way]),
             "p95_ms": 1e3 * sorted(latencies[way])[int(0.95 * (len(latencies[way]) - 1))],
             "gain": _ratios(seconds["generate"], seconds[way]),
-            "model_gain": _ratios(seconds["generate"], working[way]),
             "other_answers": differing[way],
             "seconds": seconds[way],
         }
@@ -200,9 +188,8 @@ def _ratios(numerator: list[float], denominator: list[float]) -> dict[str, float
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown, gains at eight clients in bold where they miss their target."""
     lines = [
-        "| method | documents | way | requests/s | p50 | p95 | gain | target | gain of the model | "
-        "other answers |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| method | documents | way | requests/s | p50 | p95 | gain | target | other answers |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         way = _WAYS.get(row["way"]) or f"server, {row['way']} clients"
@@ -214,8 +201,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         lines.append(
             f"| {row['method']} | {row['documents']} | {way} | {row['requests_per_s']:.2f} | "
             f"{row['p50_ms']:.0f} ms | {row['p95_ms']:.0f} ms | {gain} ({low:.2f} to {high:.2f}) | "
-            f"{'' if target is None else f'at least {target}'} | "
-            f"{row['model_gain']['median']:.2f} | {row['other_answers']} |"
+            f"{'' if target is None else f'at least {target}'} | {row['other_answers']} |"
         )
     return "\n".join(lines)
 
@@ -229,10 +215,8 @@ def page(rows: Sequence[dict[str, Any]], known: Facts) -> str:
         f"{known['rounds']} rounds after one to warm up. A client sends its next request when it "
         "has an answer. `gain` is requests per second to those of `RagMiddleModel.generate` called "
         "for one prompt after the other: the median of the ratios within a round, with the least "
-        "and the most, in bold where it misses its target. The gain of the model leaves out HTTP, "
-        "the queue and the clients, which share the machine's cores with it: seconds of `generate` "
-        "by the seconds that the server's model worked (`rag_middle_batch_seconds`). `batch` knows "
-        "all prompts at the start and puts those of one length together; a server takes them as "
+        "and the most, in bold where it misses its target. `batch` knows all prompts at the start "
+        "and puts those of one length together; a server takes them as "
         "they come, and stays below it. p50 and p95 are of the time to the whole answer. `other "
         "answers` differ from those of "
         f"`generate`.\n\n{table(rows)}\n\n"

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from rag_middle import small_model
+from rag_middle.cli.serve import public_model_name
 from rag_middle.errors import ModelNotFoundError
-from rag_middle.serving.settings import public_model_name
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

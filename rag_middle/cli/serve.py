@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
-import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from inspect import Parameter
-from types import FrameType
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from rag_middle.cli.asking import ModelOption, tell_of_default
 from rag_middle.cli.checks import check_method
@@ -30,24 +30,23 @@ from rag_middle.cli.options import (
     generation_flags,
     parse_method_options,
 )
-from rag_middle.errors import MissingExtraError, ServerAddressError
+from rag_middle.errors import (
+    MethodConfigError,
+    MissingExtraError,
+    ServerAddressError,
+    UnsupportedGenerationError,
+)
 from rag_middle.markers import marker_key
 from rag_middle.options import GenerationOptions
-from rag_middle.serving.settings import (
-    ServerSettings,
-    api_key_of_environment,
-    public_model_name,
-    public_names,
-)
+from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
+from rag_middle.small_model import NAME
 from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from uvicorn import Config
 
 _SERVER_PANEL = Panel("Server")
 _LIMITS_PANEL = Panel("Limits")
-_GRACE_SECONDS = 5  # for answers that say that the server is shutting down
 _HEAD_BYTES = 2**16
 _DEFAULTS = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
@@ -71,11 +70,6 @@ _LIMITS = (
     ),
     _limit("max_body_bytes", "Of a request.", min=1024),
     _limit("max_documents", "Of a prompt.", min=0),
-    _limit(
-        "client_timeout",
-        "Seconds that a client has to send a request, or to take a piece.",
-        min=0.1,
-    ),
 )
 
 
@@ -131,9 +125,9 @@ def serve(
     Clients send the key that is in RAG_MIDDLE_API_KEY, where that is set. Text that they marked
     with the library counts as documents where RAG_MIDDLE_MARKER_KEY is the same as theirs.
     """
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
+    for module in ("fastapi", "uvicorn"):
         if find_spec(module) is None:
-            raise MissingExtraError("serve", package=module.replace("_", "-"), extra="serve")
+            raise MissingExtraError("serve", package=module, extra="serve")
     method_options = parse_method_options(method_option or ())
     names = public_names([method, *(allow_method or ())])
     default, *others = names.items()
@@ -147,7 +141,6 @@ def serve(
     import uvicorn
 
     from rag_middle.serving import create_app, named_methods
-    from rag_middle.serving.batching import run_in_thread
 
     def prepare() -> FastAPI:
         loaded = load(model, method=default[1], method_options=method_options, **loading)
@@ -164,47 +157,68 @@ def serve(
         _announce(settings, host)
         return create_app(loaded, settings)
 
-    app = run_in_thread(prepare)
+    # Not in the main thread, which then only serves sockets: PyTorch keeps OpenMP workers for every
+    # thread that ran it, and with more of them than cores small models answer at half their speed.
+    with ThreadPoolExecutor(1) as pool:
+        app = pool.submit(copy_context().run, prepare).result()
     log = deepcopy(uvicorn.config.LOGGING_CONFIG)
     log["handlers"]["access"]["stream"] = "ext://sys.stderr"
-    _run(
-        uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            http="h11",  # the only one with a limit for the head of a request
-            h11_max_incomplete_event_size=_HEAD_BYTES,
-            limit_concurrency=max_connections,
-            timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
-            server_header=False,
-            # A client would write its own address into the log, in any characters.
-            proxy_headers=False,
-            log_config=log,
-        ),
-        app.state.queue.cancel_all,
-        shutdown_timeout,
+    # Uvicorn raises the signal again at its end, so that it would end the process.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        http="h11",  # the only one with a limit for the head of a request
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        limit_concurrency=max_connections,
+        timeout_graceful_shutdown=shutdown_timeout,
+        server_header=False,
+        # A client would write its own address into the log, in any characters.
+        proxy_headers=False,
+        log_config=log,
     )
 
 
-def _run(config: Config, cancel_all: Callable[[], None], patience: float) -> None:
-    """Serve until SIGTERM or Ctrl-C; running requests have `patience` seconds from then on."""
-    from uvicorn import Server
+def public_names(methods: Iterable[str]) -> dict[str, str]:
+    """Methods, as `resolve_method` takes them or ``NAME=METHOD``, by the names that clients use.
 
-    class Served(Server):
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            # Before uvicorn cuts them off, with an error that says nothing.
-            timer = threading.Timer(patience, cancel_all)
-            timer.daemon = True
-            timer.start()
-            super().handle_exit(sig, frame)
+    A profile is called after its file, without folders: clients need not know where files are.
 
-    # Uvicorn raises the signal again at its end, so that it would end the process.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    server = Served(config)
-    with suppress(KeyboardInterrupt):
-        server.run()
-    if not server.started:
-        raise typer.Exit(3)
+    Raises:
+        MethodConfigError: a name is taken twice.
+    """
+    by_name: dict[str, str] = {}
+    for entry in methods:
+        name = method = entry.strip()
+        kind, _, path = method.partition(":")
+        if named := re.fullmatch(r"([\w.-]+)=(.+)", method):
+            name, method = named[1], named[2]
+        elif kind.strip() == "profile":
+            name = f"profile:{Path(path).stem}"
+        if name in by_name:
+            raise MethodConfigError(
+                f"Two methods are called {name!r} here: name one of them, NAME=METHOD."
+            )
+        by_name[name] = method
+    return by_name
+
+
+def public_model_name(model: str | None) -> str:
+    """A model's name for clients, who need not know where folders are; None: the default model."""
+    if model is None:
+        return NAME
+    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
+
+
+def api_key_of_environment() -> str | None:
+    """The key, if there is one; raises `UnsupportedGenerationError` if no header can hold it."""
+    key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise UnsupportedGenerationError(
+            f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
+        )
+    return key
 
 
 def _check_address(host: str, port: int) -> None:

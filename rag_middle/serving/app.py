@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from rag_middle import __version__
 from rag_middle.generation import RagMiddleModel
-from rag_middle.serving.errors import HANDLERS, ApiError, AsciiJson
-from rag_middle.serving.gate import Gate
+from rag_middle.serving.errors import HANDLERS, ApiError
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.service import Service
-from rag_middle.serving.settings import ServerSettings
+from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
 
-_LAST_BATCH_SECONDS = 30.0
+Key = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
     """An ASGI application that answers with `model`.
 
-    Requests are served between its start-up and its shutdown, which waits for those that run.
+    Requests are served between its start-up and its shutdown, which ends those that run.
     """
     service = Service(model, settings)
 
@@ -32,26 +33,30 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
     async def life(_: FastAPI) -> AsyncIterator[None]:
         service.queue.start()
         yield
-        # Whoever is still waiting by now has had the time that the server gives for it.
-        service.queue.cancel_all()
-        await run_in_threadpool(service.queue.close, _LAST_BATCH_SECONDS)
+        await service.queue.close()
+
+    async def check_key(sent: Key) -> None:
+        key, said = settings.api_key or "", sent.credentials if sent else ""
+        # As bytes: what compares in constant time takes no other characters than ASCII's.
+        if key and not hmac.compare_digest(said.encode(), key.encode()):
+            raise ApiError(
+                401,
+                "The API key is missing or wrong. Send 'Authorization: Bearer KEY' with the key "
+                f"that the server got in {API_KEY_VARIABLE}.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
 
     app = FastAPI(
         title="rag-middle",
         version=__version__,
         lifespan=life,
         exception_handlers=HANDLERS,
-        docs_url=None,  # these pages load scripts from elsewhere
-        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,  # to the host that a client names, without the proxy's TLS
     )
     app.state.queue = service.queue
-    app.add_middleware(
-        Gate,
-        api_key=settings.api_key,
-        max_body_bytes=settings.max_body_bytes,
-        client_timeout=settings.client_timeout,
-    )
+    api = APIRouter(prefix="/v1", dependencies=[Depends(check_key)], redirect_slashes=False)
     described: dict[str, Any] = {
         "id": settings.model_name,
         "object": "model",
@@ -64,40 +69,30 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         },
     }
 
-    @app.get("/v1/models")
+    @api.get("/models")
     async def models() -> Response:
-        return AsciiJson({"object": "list", "data": [described]})
+        return JSONResponse({"object": "list", "data": [described]})
 
-    @app.get("/v1/models/{name:path}")
+    @api.get("/models/{name:path}")
     async def one_model(name: str) -> Response:
         if name != settings.model_name:
             raise ApiError(404, f"There is no model {name!r} here.", code="model_not_found")
-        return AsciiJson(described)
+        return JSONResponse(described)
 
-    @app.post("/v1/chat/completions")
-    async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await service.answer(body, request)
+    @api.post("/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await service.answer(request, ChatRequest)
 
-    @app.post("/v1/completions")
-    async def completions(body: CompletionRequest, request: Request) -> Response:
-        return await service.answer(body, request)
+    @api.post("/completions")
+    async def completions(request: Request) -> Response:
+        return await service.answer(request, CompletionRequest)
 
     @app.get("/health")
     async def health() -> Response:
         """Whether the process can still answer; restart it if not."""
-        return _state(service.queue.is_serving)
+        serving = service.queue.is_serving
+        status = "ok" if serving else "unavailable"
+        return JSONResponse({"status": status}, 200 if serving else 503)
 
-    @app.get("/ready")
-    async def ready() -> Response:
-        """Whether to send requests here now: not while the queue is full, or at the end."""
-        return _state(service.queue.is_serving and service.queue.has_room)
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type=service.metrics.content_type)
-
+    app.include_router(api)
     return app
-
-
-def _state(good: bool) -> Response:
-    return AsciiJson({"status": "ok" if good else "unavailable"}, 200 if good else 503)

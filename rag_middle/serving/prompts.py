@@ -11,11 +11,12 @@ from rag_middle.conventions.messages import template_role
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
-from rag_middle.markers import literal
+from rag_middle.markers import MARKER_KEY_VARIABLE, literal
+from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import ChatMessage
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
-_INDEX = "request_document"
+_SENT = "request_document"
 
 Part = MarkedText | CallerDocument
 
@@ -28,14 +29,11 @@ class RequestPrompt:
         prompt: for `RagMiddleModel`; the ids of its documents are their indices in `documents`.
         documents: in the order of the request; None for one that was marked in a text.
         has_unread_markers: whether some text held markers that mark nothing here.
-        marked_elsewhere: whether some text seems to hold documents that were marked with a key
-            other than the server's.
     """
 
     prompt: Prompt
     documents: tuple[CallerDocument | None, ...]
     has_unread_markers: bool
-    marked_elsewhere: bool
 
 
 def chat_prompt(
@@ -57,52 +55,60 @@ def chat_prompt(
         has_tools: the request has tools, so the chat template writes earlier calls and results.
 
     Raises:
+        ApiError: all documents are marked with another key than the server's.
         PromptError: `documents`, and no message of the user.
         MarkerError: marked documents of this turn do not stand together, or trusted markers are
             unbalanced.
     """
-    turns: list[tuple[str, list[Part]]] = []
-    fields: list[dict[str, Any]] = []
+    turns: list[tuple[dict[str, Any], list[Part]]] = []
     for message in messages:
         role = template_role(message.role, with_tools=has_tools)
-        parts = _parts(message, trusted=trusted and role != "assistant")
-        own = message.tool_fields if has_tools else {}
-        # A message of calls alone is left out.
-        if _says(parts) or own or role != "assistant" or (parts and not message.tool_calls):
-            if role == "assistant" and message.reasoning_content is not None:
-                own = {**own, "reasoning_content": message.reasoning_content}
-            turns.append((role, parts))
-            fields.append(own)
+        parts: list[Part] = [
+            MarkedText(part, trusted=trusted and role != "assistant")
+            if isinstance(part, str)
+            else part
+            for part in block_parts([] if message.content is None else message.content)
+        ]
+        fields = {"role": role, **(message.tool_fields if has_tools else {})}
+        if role == "assistant":
+            # A message of calls alone is left out where there are no tools.
+            if message.tool_calls and not (has_tools or _says(parts)):
+                continue
+            if message.content is None and not message.tool_calls:
+                continue
+            if message.reasoning_content is not None:
+                fields["reasoning_content"] = message.reasoning_content
+        turns.append((fields, parts))
     if documents:
-        of_user = [index for index, (role, _) in enumerate(turns) if role == "user"]
+        of_user = [parts for fields, parts in turns if fields["role"] == "user"]
         if not of_user:
             raise PromptError("documents go with a question: add a message with the role 'user'.")
-        turns[of_user[-1]][1][:0] = documents
-    parts_in_order = iter(counted(part for _, parts in turns for part in parts))
-    turns = [(role, [next(parts_in_order) for _ in parts]) for role, parts in turns]
-    sources: list[CallerDocument] = []
+        of_user[-1][:0] = documents
+    numbered = iter(counted(part for _, parts in turns for part in parts))
+    turns = [(fields, [next(numbered) for _ in parts]) for fields, parts in turns]
     spoken = [
-        (role, not parts or bool(own.get("tool_calls")), _says(parts))
-        for (role, parts), own in zip(turns, fields, strict=True)
+        (fields["role"], not parts or bool(fields.get("tool_calls")), _says(parts))
+        for fields, parts in turns
     ]
     answered = max(indices_of_answers(spoken), default=-1)
     conversation = Conversation.of_messages(
         [
-            {
-                **own,
-                "role": role,
-                "content": _content(role, parts, sources, earlier=at < answered, trusted=trusted),
-            }
-            for at, ((role, parts), own) in enumerate(zip(turns, fields, strict=True))
+            {**fields, "content": _content(fields["role"], parts, at < answered, trusted)}
+            for at, (fields, parts) in enumerate(turns)
         ]
     )
     texts = [
         part
-        for role, parts in turns
+        for fields, parts in turns
         for part in parts
-        if isinstance(part, MarkedText) and role != "assistant"
+        if isinstance(part, MarkedText) and fields["role"] != "assistant"
     ]
-    return _numbered(conversation, sources, texts)
+    # Texts of messages are what they are by now: no second look for markers in them.
+    prompt = [{**m, "content": literal(str(m["content"] or ""))} for m in conversation.messages]
+    content, sources = _numbered(conversation.prompt)
+    if conversation.at is not None:
+        prompt[conversation.at]["content"] = content
+    return RequestPrompt(prompt, sources, _has_strays(texts, sources))
 
 
 def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool) -> RequestPrompt:
@@ -110,76 +116,51 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
     marked = MarkedText(text, trusted=trusted)
     marked.warn_of_strays()
     prompt = marked.prompt()
-    joined = gathered([*(source.document for source in documents), *prompt.documents])
-    numbered = prompt.with_documents(
-        replace(document, id=str(index)) for index, document in enumerate(joined)
-    )
-    if not prompt.documents and documents:  # a separator has to stand between them and the text
-        numbered = ContextPrompt("", numbered.documents, numbered.suffix)
-    sources = (*counted(documents), *(None for _ in prompt.documents))
-    return RequestPrompt(numbered, sources, marked.has_strays, marked.marked_elsewhere)
+    sent = [_sent(source) for source in counted(documents)]
+    together = prompt.with_documents(gathered([*sent, *prompt.documents]))
+    numbered, sources = _numbered(together)
+    return RequestPrompt(numbered, sources, _has_strays([marked], sources))
+
+
+def _has_strays(texts: Sequence[MarkedText], documents: Sequence[object]) -> bool:
+    """Whether some text holds markers that mark nothing; raises `ApiError` if no other would do."""
+    if not documents and any(text.marked_elsewhere for text in texts):
+        raise ApiError(
+            400,
+            "The text seems to hold documents marked with another key than this server's. Set the "
+            f"same {MARKER_KEY_VARIABLE} for client and server, or send them as `documents`.",
+            code="unreadable_markers",
+        )
+    return any(text.has_strays for text in texts)
 
 
 def _says(parts: Sequence[Part]) -> bool:
     return any(not isinstance(part, MarkedText) or part.text.strip() for part in parts)
 
 
-def _parts(message: ChatMessage, *, trusted: bool) -> list[Part]:
-    if message.content is None:
-        return []
-    return [
-        MarkedText(part, trusted=trusted) if isinstance(part, str) else part
-        for part in block_parts(message.content)
-    ]
-
-
 def _content(
-    role: str,
-    parts: Sequence[Part],
-    sources: list[CallerDocument],
-    *,
-    earlier: bool,
-    trusted: bool,
+    role: str, parts: Sequence[Part], earlier: bool, trusted: bool
 ) -> str | MarkedText | ContextPrompt:
-    """A message's content; its documents are numbered as they go into `sources`.
-
-    `earlier`: the model has answered since; `trusted`: as of `chat_prompt`.
-    """
+    """A message's content; `earlier`: the model has answered since."""
     texts = [part for part in parts if isinstance(part, MarkedText)]
     if role == "assistant":  # nobody retrieved what the model itself said
         return "".join(text.text for text in texts)
     if len(parts) == len(texts) and sum(text.has_documents() for text in texts) < 2:
         joined = "\n\n".join(text.text for text in texts)
         return texts[0] if len(texts) == 1 else MarkedText(joined, trusted=trusted)
-    numbered: list[MarkedText | Document] = []
-    for part in parts:
-        if isinstance(part, CallerDocument):
-            metadata = {**part.document.metadata, _INDEX: len(sources)}
-            sources.append(part)
-            numbered.append(replace(part.document, metadata=metadata))
-        else:
-            numbered.append(part)
-    return prompt_of_parts(numbered, "last" if earlier else "single")
+    found = [_sent(part) if isinstance(part, CallerDocument) else part for part in parts]
+    return prompt_of_parts(found, "last" if earlier else "single")
 
 
-def _numbered(
-    conversation: Conversation, sources: Sequence[CallerDocument], texts: Sequence[MarkedText]
-) -> RequestPrompt:
-    """The conversation with documents that are called by their index."""
-    # Texts of messages are what they are by now: no second look for markers in them.
-    messages = [
-        {**message, "content": literal(str(message["content"] or ""))}
-        for message in conversation.messages
-    ]
-    documents = conversation.prompt.documents
-    if conversation.at is not None:
-        messages[conversation.at]["content"] = conversation.prompt.with_documents(
-            replace(document, id=str(index)) for index, document in enumerate(documents)
-        )
-    indices = [document.metadata.get(_INDEX) for document in documents]
-    return RequestPrompt(
-        messages,
-        tuple(None if index is None else sources[index] for index in indices),
-        any(text.has_strays for text in texts),
-        any(text.marked_elsewhere for text in texts),
+def _sent(source: CallerDocument) -> Document:
+    document = source.document
+    return replace(document, metadata={**document.metadata, _SENT: source})
+
+
+def _numbered(prompt: ContextPrompt) -> tuple[ContextPrompt, tuple[CallerDocument | None, ...]]:
+    """A prompt whose documents are called by their index, and what was sent as each."""
+    documents = prompt.documents
+    return (
+        prompt.with_documents(replace(each, id=str(at)) for at, each in enumerate(documents)),
+        tuple(document.metadata.get(_SENT) for document in documents),
     )

@@ -4,290 +4,164 @@ from __future__ import annotations
 
 import json
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from uuid import uuid4
+
+from starlette.requests import ClientDisconnect
 
 from rag_middle.conventions.citations import citation_fields
 from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
-from rag_middle.serving.prompts import RequestPrompt
+from rag_middle.serving.batching import Job, Piece
+from rag_middle.serving.errors import ApiError
+from rag_middle.serving.schema import ChatRequest, CompletionRequest
 
 Json = dict[str, Any]
 
 
-@dataclass(slots=True, kw_only=True)
-class Choice:
-    """One answer on its way.
-
-    Attributes:
-        index: among those of the request.
-        prompt: that it answers.
-        tokens: so far, where log-probabilities were asked for.
-        text_length: of the text so far, in characters.
-        result: once it has ended.
-    """
-
-    index: int
-    prompt: RequestPrompt
-    tokens: list[TokenLogProbability] = field(default_factory=list)
-    text_length: int = 0
-    result: Generation | None = None
-
-
-class Reply(ABC):
+class Reply:
     """Answers to one request, in the shape of its endpoint.
 
     Args:
-        model: as clients call it.
+        body: the request.
         method: as clients call it.
         token_text: what a token adds to a text.
-        with_log_probabilities: whether they were asked for.
-        with_citations: whether the client wants them.
     """
 
-    prefix: str
-    whole_object: str
-    chunk_object: str
-
     def __init__(
-        self,
-        *,
-        model: str,
-        method: str,
-        token_text: Callable[[int], str],
-        with_log_probabilities: bool,
-        with_citations: bool,
+        self, body: ChatRequest | CompletionRequest, method: str, token_text: Callable[[int], str]
     ) -> None:
+        self._body, self._method, self._token_text = body, method, token_text
+        self._is_chat = isinstance(body, ChatRequest)
+        whole = "chat.completion" if self._is_chat else "text_completion"
         self._head = {
-            "id": f"{self.prefix}-{uuid4().hex}",
+            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
+            "object": f"{whole}.chunk" if self._is_chat and body.stream else whole,
             "created": int(time.time()),
-            "model": model,
+            "model": body.model,
         }
-        self._method = method
-        self._token_text = token_text
-        self._with_log_probabilities = with_log_probabilities
-        self._with_citations = with_citations
 
-    def whole(self, choices: Sequence[Choice]) -> Json:
+    def whole(self, jobs: Sequence[Job]) -> Json:
         """All answers at once."""
-        return {
-            **self._head,
-            "object": self.whole_object,
-            "choices": [
-                {
-                    "index": choice.index,
-                    **self._content(choice),
-                    "logprobs": self._logprobs(choice, choice.tokens, 0),
-                    **self._ending(choice),
-                }
-                for choice in choices
-            ],
-            "usage": _usage(choices),
-            "rag_middle": self._facts(choices[0]),
-        }
+        choices = []
+        for job in jobs:
+            fields, ending = self._end(job)
+            text = _result(job).text + fields.pop("content", "")
+            if self._is_chat:
+                content = None if not text and "tool_calls" in fields else text
+                message = {"role": "assistant", "content": content, "refusal": None, **fields}
+                said: Json = {"message": message}
+            else:
+                said = {"text": text, **fields}
+            logprobs = self._logprobs(job.tokens)
+            choices.append({"index": job.index, **said, "logprobs": logprobs, **ending})
+        facts = choices[0]["rag_middle"]
+        return {**self._head, "choices": choices, "usage": _usage(jobs), "rag_middle": facts}
 
-    def opening(self, choice: Choice) -> Json | None:
-        """The first chunk of an answer, if there is one without text."""
-        return None
+    async def streamed(
+        self, jobs: Sequence[Job], first: tuple[Job, Piece], rest: AsyncIterator[tuple[Job, Piece]]
+    ) -> AsyncIterator[str]:
+        """Server-sent events."""
+        event: tuple[Job, Piece] | None = first
+        if self._is_chat:  # who speaks
+            for job in jobs:
+                delta = {"role": "assistant", "content": ""}
+                yield self._chunk(job, delta, None, {"finish_reason": None})
+        try:
+            while event:
+                job, piece = event
+                if piece:
+                    text, logprobs = piece[0], self._logprobs(piece[1])
+                    yield self._chunk(job, {"content": text}, logprobs, {"finish_reason": None})
+                else:
+                    fields, ending = self._end(job)
+                    for at, call in enumerate(fields.get("tool_calls", ())):
+                        call["index"] = at
+                    yield self._chunk(job, fields, None, ending)
+                event = await anext(rest, None)
+        except ClientDisconnect:
+            return
+        except ApiError as error:  # the status was sent long ago
+            yield _event(error.content)
+            return
+        if self._body.stream_options.get("include_usage"):
+            yield _event({**self._head, "choices": [], "usage": _usage(jobs)})
+        yield "data: [DONE]\n\n"
 
-    def chunk(self, choice: Choice, text: str, tokens: Sequence[TokenLogProbability]) -> Json:
-        """New text of an answer."""
-        offset, choice.text_length = choice.text_length, choice.text_length + len(text)
-        return self._chunk(
-            {
-                "index": choice.index,
-                **self._piece(text),
-                "logprobs": self._logprobs(choice, tokens, offset),
-                "finish_reason": None,
-            }
-        )
+    def _chunk(self, job: Job, fields: Json, logprobs: Json | None, ending: Json) -> str:
+        said = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
+        choice = {"index": job.index, **said, "logprobs": logprobs, **ending}
+        facts = {"rag_middle": ending["rag_middle"]} if "rag_middle" in ending else {}
+        return _event({**self._head, "choices": [choice], **facts})
 
-    def closing(self, choice: Choice) -> Json:
-        """The last chunk of an answer: why it ended, and what of it is only known now."""
-        return {
-            **self._chunk(
-                {
-                    "index": choice.index,
-                    **self._last_piece(choice),
-                    "logprobs": None,
-                    **self._ending(choice),
-                }
-            ),
-            "rag_middle": self._facts(choice),
-        }
-
-    def usage_chunk(self, choices: Sequence[Choice]) -> Json:
-        """The chunk with token counts, and no answer."""
-        return {
-            **self._head,
-            "object": self.chunk_object,
-            "choices": [],
-            "usage": _usage(choices),
-        }
-
-    def _chunk(self, choice: Json) -> Json:
-        return {**self._head, "object": self.chunk_object, "choices": [choice]}
-
-    def _ending(self, choice: Choice) -> Json:
-        assert choice.result is not None
-        calls = choice.result.tool_calls and choice.result.finish_reason == "stop"
-        return {
-            "finish_reason": "tool_calls" if calls else choice.result.finish_reason,
-            "stop_reason": choice.result.stop,
-            "rag_middle": self._facts(choice),
-        }
-
-    def _facts(self, choice: Choice) -> Json:
-        result = choice.result
-        assert result is not None
-        return {
-            "method": self._method,
-            "applied": result.applied,
-            "documents": result.documents,
-            "document_order": [int(name or 0) for name in result.document_ids],
-            "dropped_documents": [int(document.id or 0) for document in result.dropped_documents],
-            "unread_markers": choice.prompt.has_unread_markers,
-            "seed": result.seed,
-        }
-
-    def _citations(self, choice: Choice) -> Json:
-        assert choice.result is not None
-        dropped = {document.id for document in choice.result.dropped_documents}
-        dropped -= {*choice.result.document_ids}  # of a document that a method repeats, a copy
+    def _end(self, job: Job) -> tuple[Json, Json]:
+        """What a message has beside its text, and what its choice has."""
+        result = _result(job)
+        dropped = {document.id for document in result.dropped_documents}
+        dropped -= {*result.document_ids}  # of a document that a method repeats, a copy
         read = [
             None if str(index) in dropped else document
-            for index, document in enumerate(choice.prompt.documents)
+            for index, document in enumerate(job.request.documents)
         ]
-        return citation_fields(choice.result.text, read, wanted=self._with_citations)
-
-    @abstractmethod
-    def _content(self, choice: Choice) -> Json: ...
-
-    @abstractmethod
-    def _piece(self, text: str) -> Json: ...
-
-    @abstractmethod
-    def _last_piece(self, choice: Choice) -> Json: ...
-
-    @abstractmethod
-    def _logprobs(
-        self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
-    ) -> Json | None: ...
-
-
-class ChatReply(Reply):
-    """Of ``/v1/chat/completions``."""
-
-    prefix = "chatcmpl"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-
-    def opening(self, choice: Choice) -> Json | None:
-        """Who speaks."""
-        delta = {"role": "assistant", "content": ""}
-        return self._chunk(
-            {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
-        )
-
-    def _content(self, choice: Choice) -> Json:
-        assert choice.result is not None
-        text = choice.result.text + _unread_calls(choice.result)
-        calls = _calls(choice.result)
-        message = {
-            "role": "assistant",
-            "content": text if text or not calls else None,
-            "refusal": None,
-            **({"tool_calls": calls} if calls else {}),
+        mode = str(self._body.citation_options.get("mode"))
+        wanted = mode.upper() not in ("OFF", "DISABLED")
+        fields = citation_fields(result.text, read, wanted=wanted)
+        # What begins like a call of a tool and is none: text, so that nothing is lost.
+        if unread := "".join(call.text for call in result.invalid_tool_calls):
+            fields["content"] = unread
+        for call in result.tool_calls:
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            function = {"name": call.name, "arguments": arguments}
+            entry = {"id": call.id, "type": "function", "function": function}
+            fields.setdefault("tool_calls", []).append(entry)
+        calls = result.tool_calls and result.finish_reason == "stop"
+        return fields, {
+            "finish_reason": "tool_calls" if calls else result.finish_reason,
+            "stop_reason": result.stop,
+            "rag_middle": {
+                "method": self._method,
+                "applied": result.applied,
+                "documents": result.documents,
+                "document_order": [int(name or 0) for name in result.document_ids],
+                "dropped_documents": [int(each.id or 0) for each in result.dropped_documents],
+                "unread_markers": job.request.has_unread_markers,
+                "seed": result.seed,
+            },
         }
-        return {"message": {**message, **self._citations(choice)}}
 
-    def _piece(self, text: str) -> Json:
-        return {"delta": {"content": text}}
-
-    def _last_piece(self, choice: Choice) -> Json:
-        assert choice.result is not None
-        delta = self._citations(choice)
-        if unread := _unread_calls(choice.result):
-            delta["content"] = unread
-        if calls := _calls(choice.result):
-            delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
-        return {"delta": delta}
-
-    def _logprobs(
-        self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
-    ) -> Json | None:
-        return openai_logprobs(tokens, self._token_text) if self._with_log_probabilities else None
-
-
-class TextReply(Reply):
-    """Of ``/v1/completions``."""
-
-    prefix = "cmpl"
-    whole_object = chunk_object = "text_completion"
-
-    def _content(self, choice: Choice) -> Json:
-        assert choice.result is not None
-        return {"text": choice.result.text, **self._citations(choice)}
-
-    def _piece(self, text: str) -> Json:
-        return {"text": text}
-
-    def _last_piece(self, choice: Choice) -> Json:
-        return {"text": "", **self._citations(choice)}
-
-    def _logprobs(
-        self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
-    ) -> Json | None:
-        if not self._with_log_probabilities:
+    def _logprobs(self, tokens: Sequence[TokenLogProbability]) -> Json | None:
+        if self._body.alternatives is None:
             return None
-        texts = [self._token_text(token.token_id) for token in tokens]
-        offsets = list(accumulate(map(len, texts[:-1]), initial=offset)) if texts else []
+        if self._is_chat:
+            return openai_logprobs(tokens, self._token_text)
         return {
-            "tokens": texts,
+            "tokens": [self._token_text(token.token_id) for token in tokens],
             "token_logprobs": [token.log_probability for token in tokens],
             "top_logprobs": [
                 # Parts of characters have the same text: the likeliest of them stays.
-                {
-                    self._token_text(other): log_probability
-                    for other, log_probability in reversed(token.alternatives)
-                }
+                {self._token_text(other): value for other, value in reversed(token.alternatives)}
                 for token in tokens
             ],
-            "text_offset": offsets,
         }
 
 
-def _calls(result: Generation) -> list[Json]:
-    """Calls of tools in OpenAI's form, with their arguments as a string."""
-    return [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": json.dumps(call.arguments, ensure_ascii=False),
-            },
-        }
-        for call in result.tool_calls
-    ]
+def _result(job: Job) -> Generation:
+    assert isinstance(job.result, Generation)
+    return job.result
 
 
-def _unread_calls(result: Generation) -> str:
-    """What begins like a call of a tool and is none: text, so that nothing is lost."""
-    return "".join(call.text for call in result.invalid_tool_calls)
-
-
-def _usage(choices: Sequence[Choice]) -> Mapping[str, int]:
+def _usage(jobs: Sequence[Job]) -> dict[str, int]:
     """Token counts; a prompt with several answers counts once."""
-    results = [(id(choice.prompt), choice.result) for choice in choices if choice.result]
-    prompt_tokens = sum({prompt: result.usage.prompt_tokens for prompt, result in results}.values())
-    new_tokens = sum(result.usage.completion_tokens for _, result in results)
+    counts = {id(job.request): _result(job).usage.prompt_tokens for job in jobs}
+    prompt_tokens = sum(counts.values())
+    new_tokens = sum(_result(job).usage.completion_tokens for job in jobs)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": new_tokens,
         "total_tokens": prompt_tokens + new_tokens,
     }
+
+
+def _event(content: Json) -> str:
+    return f"data: {json.dumps(content)}\n\n"

@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from rag_middle.conventions.documents import top_documents
-from rag_middle.documents import ContextPrompt
-from rag_middle.errors import ContextOverflowError
-from rag_middle.generation import Generation, Prompt, RagMiddleModel
-from rag_middle.generation.effect import lacking_documents
-from rag_middle.generation.prompts import LockedTokenizer, awaits_retrieval, fit_to_window
-from rag_middle.markers import MARKER_KEY_VARIABLE, marker_key
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.prompts import fit_to_window
+from rag_middle.markers import marker_key
 from rag_middle.registry import suggest
-from rag_middle.serving.batching import BatchQueue, Event, Job, Piece
-from rag_middle.serving.errors import ApiError, AsciiJson, api_error, dumped
-from rag_middle.serving.metrics import Metrics
+from rag_middle.serving.batching import BatchQueue, Job, Piece
+from rag_middle.serving.errors import ApiError, api_error
 from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
-from rag_middle.serving.responses import ChatReply, Choice, Reply, TextReply
-from rag_middle.serving.schema import ChatRequest, CompletionRequest, SamplingRequest
+from rag_middle.serving.responses import Reply
+from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import quoted
 
-_log = logging.getLogger(__name__)
-
-_CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
-# A prompt with more characters cannot fit: no text has so many per token, and templates leave out
-# little. Reading a long text takes the tokenizer from all other requests.
-_CHARACTERS_PER_TOKEN, _SPARE_CHARACTERS = 16, 1 << 16
-# Documents that may be dropped are read nonetheless, which takes a second or so.
-_DROPPABLE_CHARACTERS = 1 << 20
+Body = ChatRequest | CompletionRequest
+Emit = Callable[[Job | None, Piece], None]
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "typical_p"),
+    *("repetition_penalty", "no_repeat_ngram_size"),
+)
+_BODY_SECONDS = 60
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -55,49 +47,56 @@ class Service:
         marker_key()  # refused now, and not with the first request that holds markers
         self._model = model
         self._settings = settings
-        self._tokenizer = LockedTokenizer(model.tokenizer)
-        self.metrics = Metrics()
-        self._announced: set[str] = set()  # methods without documents
-        self.queue = BatchQueue(
-            model,
-            max_batch_size=settings.max_batch_size,
-            max_waiting=settings.max_waiting,
-            batch_wait=settings.batch_wait,
-            metrics=self.metrics,
-        )
+        self.queue = BatchQueue(model, settings)
 
-    async def answer(self, body: ChatRequest | CompletionRequest, request: Request) -> Response:
+    async def answer(self, request: Request, kind: type[Body]) -> Response:
         """The response to a request, streamed where it asks for that.
 
         Raises:
-            ApiError: it is refused, or its answer failed.
+            ApiError: it is refused, or its answer failed; pydantic's and the library's errors, too.
+            ClientDisconnect: nobody waits any more.
         """
-        endpoint = "chat" if isinstance(body, ChatRequest) else "text"
-        method, status = "", 500
-        try:
-            method = self._method_name(body)
-            with self.metrics.seconds.time():
-                response = await self._admitted(body, method, request)
-            status = response.status_code
-            return response
-        except Exception as error:
-            refusal = api_error(error)
-            status = refusal.status_code
-            if status == 500:
-                raise
-            raise refusal from error
-        finally:
-            self.metrics.requests.labels(endpoint, method, str(status)).inc()
+        body = kind.model_validate_json(await self._read(request))
+        method = self._method_name(body)
+        events: asyncio.Queue[tuple[Job | None, Piece]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
 
-    def _method_name(self, body: SamplingRequest) -> str:
+        def emit(job: Job | None, piece: Piece) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, (job, piece))
+
+        jobs = await self.queue.submit(lambda: [*self._jobs(body, method, emit)])
+        reply = Reply(body, method, self._model.token_text)
+        pieces = _pieces(jobs, events, request)
+        # What is refused after all has a status of its own, if nothing was sent yet.
+        first = await anext(pieces)
+        if body.stream:
+            chunks, kind_of_text = reply.streamed(jobs, first, pieces), "text/event-stream"
+            return StreamingResponse(chunks, media_type=kind_of_text, headers=_STREAM_HEADERS)
+        async for _ in pieces:
+            pass
+        return JSONResponse(reply.whole(jobs))
+
+    async def _read(self, request: Request) -> bytes:
+        """The body of a request, whole and within limits."""
+        most, closing = self._settings.max_body_bytes, {"Connection": "close"}
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        message = f"The body is longer than {most} bytes. Send fewer documents."
+                        raise ApiError(413, message, headers=closing)
+        except TimeoutError:
+            message = f"The request did not arrive within {_BODY_SECONDS} seconds. Send it again."
+            raise ApiError(408, message, headers=closing) from None
+        return bytes(body)
+
+    def _method_name(self, body: Body) -> str:
         settings = self._settings
         if body.model != settings.model_name:
-            raise ApiError(
-                404,
-                f"There is no model {quoted(body.model)} here, only {settings.model_name!r}.",
-                param="model",
-                code="model_not_found",
-            )
+            message = f"There is no model {quoted(body.model)} here, only {settings.model_name!r}."
+            raise ApiError(404, message, param="model", code="model_not_found")
         name = settings.default_method if body.method is None else body.method
         if name not in settings.methods:
             raise ApiError(
@@ -109,321 +108,116 @@ class Service:
             )
         return name
 
-    async def _admitted(
-        self, body: ChatRequest | CompletionRequest, method: str, request: Request
-    ) -> Response:
-        """Put a request into the queue, and wait for its answer, or for the beginning of it."""
-        self._check_size(body)
-        events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
-        with self.queue.coming():
-            choices, jobs = await run_in_threadpool(self._jobs, body, method, _emitter(events))
-            self.queue.submit(jobs)
-        reply = (ChatReply if isinstance(body, ChatRequest) else TextReply)(
-            model=self._settings.model_name,
-            method=method,
-            token_text=self._tokenizer.token_text,
-            with_log_probabilities=body.alternatives is not None,
-            with_citations=body.citation_options.mode.upper() not in ("OFF", "DISABLED"),
-        )
-        run = self._events(choices, jobs, events, request)
-        try:
-            if not body.stream:
-                async for choice, piece in run:
-                    choice.tokens += piece.tokens if piece else ()
-                return AsciiJson(reply.whole(choices))
-            # What is refused after all has a status of its own, if nothing was sent yet.
-            first = await anext(run)
-        except _ClientLeftError:
-            return Response(status_code=_CLIENT_LEFT)
-        with_usage = body.stream_options.include_usage
-        return StreamingResponse(
-            _streamed(reply, choices, first, run, with_usage=with_usage),
-            media_type="text/event-stream",
-            headers=_STREAM_HEADERS,
-        )
-
-    def _check_size(self, body: ChatRequest | CompletionRequest) -> None:
-        """Refuse what is too much before anything is made of it, a token for instance."""
-        settings = self._settings
-        texts = body.prompt if isinstance(body, CompletionRequest) else ""
-        prompts = 1 if isinstance(texts, str) else len(texts)
-        if prompts * body.n > settings.max_choices:
-            raise ApiError(
-                400,
-                f"The request asks for {prompts * body.n} answers, and {settings.max_choices} are "
-                "the most here. Send several requests.",
-                param="n",
-            )
-        if len(body.documents) > settings.max_documents:
-            raise _too_many_documents(len(body.documents), settings.max_documents)
-
-    def _check_length(self, prompt: RequestPrompt, tools: object) -> None:
-        """Refuse a prompt that cannot fit before it is read: others wait for the tokenizer."""
-        window = self._model.context_window
-        if window is None:
-            return
-        most = window * _CHARACTERS_PER_TOKEN + _SPARE_CHARACTERS
-        length, of_documents = _characters(prompt.prompt)
-        drops = self._settings.defaults.on_overflow == "drop_documents"
-        length += _written(tools) if tools else 0
-        length += max(of_documents - _DROPPABLE_CHARACTERS, 0) if drops else of_documents
-        if length > most:
-            raise ApiError(
-                400,
-                f"A prompt of {length:,} characters cannot fit into the context window of "
-                f"{window:,} tokens. Send less.",
-                code="context_length_exceeded",
-            )
-
-    def _jobs(
-        self,
-        body: ChatRequest | CompletionRequest,
-        method: str,
-        emit: Callable[[int, Event], None],
-    ) -> tuple[list[Choice], list[Job]]:
+    def _jobs(self, body: Body, name: str, emit: Emit) -> Iterator[Job]:
         """What is to be generated: everything that can be refused without the model is."""
-        settings = self._settings
-        choices: list[Choice] = []
-        jobs: list[Job] = []
+        method, most = self._settings.methods[name], self._settings.max_waiting
+        answers = body.n * (1 if isinstance(body, ChatRequest) else len(body.prompt))
+        if answers > most:
+            message = f"The request asks for {answers} answers, and no more than {most} can wait."
+            raise ApiError(400, f"{message} Send several requests.", param="n")
         seed = secrets.randbits(32) if body.seed is None else body.seed
         constraints = body.constraints()
-        for prompt in _prompts(body, trusted=settings.trust_markers):
-            if len(prompt.documents) > settings.max_documents:
-                raise _too_many_documents(len(prompt.documents), settings.max_documents)
-            if prompt.marked_elsewhere and not prompt.documents:
-                raise ApiError(
-                    400,
-                    "The text seems to hold documents, marked with another key than this server's: "
-                    "they would reach the model as one text full of markers. Set the same "
-                    f"{MARKER_KEY_VARIABLE} for client and server, or send the documents as "
-                    "`documents`.",
-                    code="unreadable_markers",
-                )
-            tools = constraints.get("tools")
-            self._check_length(prompt, tools)
-            shape: dict[str, Any] = {"system": settings.defaults.system, "tools": tools}
-            if isinstance(body, CompletionRequest):
-                shape["template"] = "raw"
+        shape: dict[str, Any] = {
+            "system": self._settings.defaults.system,
+            "tools": constraints.get("tools"),
+            "template": "auto" if isinstance(body, ChatRequest) else "raw",
+        }
+        is_forced = constraints.get("tool_choice", "auto") != "auto"
+        index = 0
+        for request in self._prompts(body):
+            if len(request.documents) > self._settings.max_documents:
+                message = f"There are more than {self._settings.max_documents} documents."
+                raise ApiError(400, f"{message} Send fewer.", param="documents")
             # A method that asks another prompt does so before a chat template is put around it.
-            rewrites = settings.methods[method].rewrites
-            asked = settings.methods[method] if rewrites else "none"
-            tokens = self._model.encode(prompt.prompt, method=asked, **shape)
-            if not (shape["tools"] and awaits_retrieval(prompt.prompt)):
-                self._note_missing(method, tokens)
+            asked = method if method.rewrites else "none"
+            tokens = self._model.encode(request.prompt, method=asked, **shape)
             options = {**self._options(body, tokens), **constraints}
-            if rewrites:
-                options |= shape
-            for index in range(body.n):
-                at = len(choices)
-                choices.append(Choice(index=at, prompt=prompt))
-                jobs.append(
-                    Job(
-                        prompt=prompt.prompt if rewrites else tokens,
-                        method=(method, settings.methods[method]),
-                        options=options,
-                        seed=seed + index,
-                        alternatives=body.alternatives,
-                        streams=body.stream,
-                        emit=lambda event, at=at: emit(at, event),  # type: ignore[misc]
-                    )
+            # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.
+            group = f"{name} {options!r}"
+            if body.stream and (is_forced or "response_format" in constraints):
+                # The engine may fail at one text of a form, for all of its batch. Others begin
+                # again then: what was sent already cannot.
+                group += f" {id(request)}"
+            for number in range(body.n):
+                yield Job(
+                    index=index,
+                    request=request,
+                    prompt=request.prompt if method.rewrites else tokens,
+                    method=method,
+                    group=group,
+                    options={**options, **shape} if method.rewrites else options,
+                    seed=seed + number,
+                    alternatives=body.alternatives,
+                    streams=body.stream,
+                    emit=emit,
                 )
-        return choices, jobs
+                index += 1
 
-    def _note_missing(self, method: str, tokens: TokenizedPrompt) -> None:
-        """Count a prompt whose documents are missing; the log says so once per method."""
-        if not lacking_documents(self._settings.methods[method], tokens.layout):
-            return
-        self.metrics.missing_documents.labels(method).inc()
-        if method not in self._announced:
-            self._announced.add(method)
-            _log.warning(
-                "A prompt without documents was sent under %s, which needs some: it is answered as "
-                "by the unmodified model. Clients send them as `documents` of the request, as "
-                "document blocks or as marked text (the same %s on both sides). Further ones are "
-                "counted in rag_middle_missing_documents_total of /metrics.",
-                method,
-                MARKER_KEY_VARIABLE,
-            )
+    def _prompts(self, body: Body) -> Iterator[RequestPrompt]:
+        trusted, most = self._settings.trust_markers, self._settings.max_documents
+        documents = top_documents(body.documents[: most + 1])  # no more of what is too much
+        if isinstance(body, ChatRequest):
+            # Also where none may be called: what was called before is in the conversation.
+            tools = bool(body.tools)
+            yield chat_prompt(body.messages, documents, trusted=trusted, has_tools=tools)
+        else:
+            for text in body.prompt:
+                yield text_prompt(text, documents, trusted=trusted)
 
-    def _options(self, body: SamplingRequest, tokens: TokenizedPrompt) -> dict[str, Any]:
-        """Options of `RagMiddleModel.batch`: the request's, and the server's where it has none.
-
-        Raises:
-            ContextOverflowError: the prompt does not fit.
-        """
+    def _options(self, body: Body, tokens: TokenizedPrompt) -> dict[str, Any]:
+        """Options of `batch`; raises `ContextOverflowError` where the prompt does not fit."""
         defaults, window = self._settings.defaults, self._model.context_window
         drops = defaults.on_overflow == "drop_documents"
-        limit = body.max_new_tokens or defaults.max_new_tokens
-        while True:
-            try:
-                fit_to_window(
-                    tokens, max_new_tokens=limit, context_window=window, drop_documents=drops
-                )
-                break
-            except ContextOverflowError:
-                # Nobody asked for so many tokens. By halves, so that requests share batches.
-                if body.max_new_tokens is not None or limit == 1:
-                    raise
+        limit = body.max_tokens or defaults.max_new_tokens
+        if body.max_tokens is None and window is not None:
+            room = window - len(tokens) + drops * sum(tokens.layout.document_lengths)
+            # Nobody asked for so many tokens. By halves, so that requests share batches.
+            while limit > max(room, 1):
                 limit //= 2
-        asked = {
-            "temperature": body.temperature,
-            "top_p": body.top_p,
-            "top_k": None if body.top_k is None else max(body.top_k, 0),  # -1: all, for vLLM
-            "typical_p": body.typical_p,
-            "repetition_penalty": body.repetition_penalty,
-            "no_repeat_ngram_size": body.no_repeat_ngram_size,
-        }
+        # Refused here, and not in a batch with others.
+        fit_to_window(tokens, max_new_tokens=limit, context_window=window, drop_documents=drops)
+        sampling = {name: getattr(body, name) for name in _SAMPLING}
+        sampling |= {name: getattr(defaults, name) for name in _SAMPLING if sampling[name] is None}
         return {
+            **sampling,
+            "top_k": max(sampling["top_k"], 0),  # -1: all, for vLLM
             "max_new_tokens": limit,
-            "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop),
+            "stop": tuple(body.stop),
             "eos_token_id": defaults.eos_token_id,
             "on_overflow": defaults.on_overflow,
             "on_missing_documents": "ignore",  # the answer says whether the method was applied
-            **{
-                name: getattr(defaults, name) if value is None else value
-                for name, value in asked.items()
-            },
         }
 
-    async def _events(
-        self,
-        choices: Sequence[Choice],
-        jobs: Sequence[Job],
-        events: asyncio.Queue[tuple[int, Event | None]],
-        request: Request,
-    ) -> AsyncIterator[tuple[Choice, Piece | None]]:
-        """Pieces of answers as they come, None where one has ended.
 
-        Leaving it, by an end, an error or the client, ends what still runs.
+async def _pieces(
+    jobs: Sequence[Job], events: asyncio.Queue[tuple[Job | None, Piece]], request: Request
+) -> AsyncIterator[tuple[Job, Piece]]:
+    """Pieces of answers as they come.
 
-        Raises:
-            ApiError: an answer failed.
-            _ClientLeftError: nobody waits any more.
-        """
+    Leaving it, by an end, an error or the client, ends what still runs.
 
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            for job in jobs:
-                job.cancel.set()
-            events.put_nowait((0, None))
+    Raises:
+        ApiError: an answer failed.
+        ClientDisconnect: nobody waits any more.
+    """
 
-        watching = asyncio.create_task(watch())
-        missing = len(jobs)
-        try:
-            while missing:
-                index, event = await events.get()
-                if event is None:
-                    self.metrics.cancelled.inc(missing)
-                    raise _ClientLeftError
-                if isinstance(event, BaseException):
-                    raise api_error(event) from event
-                choice = choices[index]
-                if isinstance(event, Piece):
-                    yield choice, event
-                    continue
-                if event.finish_reason == "cancelled":
-                    raise ApiError(503, "The server is shutting down.", code="shutting_down")
-                missing -= 1
-                choice.result = event
-                self._note(event)
-                yield choice, None
-        finally:
-            watching.cancel()
-            for job in jobs:
-                job.cancel.set()
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        events.put_nowait((None, None))
 
-    def _note(self, result: Generation) -> None:
-        self.metrics.prompt_tokens.inc(result.usage.prompt_tokens)
-        self.metrics.prompt_length.observe(result.usage.prompt_tokens)
-        self.metrics.new_tokens.inc(result.usage.completion_tokens)
-        self.metrics.first_token.observe(result.timings.prefill)
-
-
-def _too_many_documents(count: int, most: int) -> ApiError:
-    return ApiError(
-        400,
-        f"The prompt has {count} documents, and {most} are the most here. Send fewer.",
-        param="documents",
-    )
-
-
-def _characters(prompt: Prompt) -> tuple[int, int]:
-    """Characters of a prompt's own texts, and of its documents."""
-    if isinstance(prompt, ContextPrompt):
-        own = len(prompt.prefix) + len(prompt.suffix)
-        return own, sum(len(document.render()) for document in prompt.documents)
-    if isinstance(prompt, str):
-        return len(prompt), 0
-    assert not isinstance(prompt, TokenizedPrompt)
-    own = sum(_written({**message, "content": ""}) for message in prompt)
-    each = [_characters(message["content"]) for message in prompt]
-    return own + sum(text for text, _ in each), sum(of_documents for _, of_documents in each)
-
-
-def _written(fields: object) -> int:
-    """Characters of plain data as chat templates write it, about."""
-    return len(json.dumps(fields, ensure_ascii=False))
-
-
-def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:
-    documents = top_documents(body.documents)
-    if isinstance(body, ChatRequest):
-        # Also where none may be called: what was called before is in the conversation.
-        has_tools = bool(body.tools)
-        return [chat_prompt(body.messages, documents, trusted=trusted, has_tools=has_tools)]
-    texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    return [text_prompt(text, documents, trusted=trusted) for text in texts]
-
-
-class _ClientLeftError(Exception):
-    """Nobody waits for the answer."""
-
-
-def _emitter(events: asyncio.Queue[tuple[int, Event | None]]) -> Callable[[int, Event], None]:
-    """Puts events of other threads into a queue of this thread's loop."""
-    loop = asyncio.get_running_loop()
-
-    def put(index: int, event: Event) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the server is down
-            loop.call_soon_threadsafe(events.put_nowait, (index, event))
-
-    return put
-
-
-async def _streamed(
-    reply: Reply,
-    choices: Sequence[Choice],
-    first: tuple[Choice, Piece | None],
-    run: AsyncIterator[tuple[Choice, Piece | None]],
-    *,
-    with_usage: bool,
-) -> AsyncIterator[str]:
-    """Server-sent events."""
-
-    async def all_events() -> AsyncIterator[tuple[Choice, Piece | None]]:
-        yield first
-        async for event in run:
-            yield event
-
-    for choice in choices:
-        if opening := reply.opening(choice):
-            yield _event(opening)
+    watching = asyncio.create_task(watch())
+    missing = len(jobs)
     try:
-        async for choice, piece in all_events():
-            if piece is None:
-                yield _event(reply.closing(choice))
-            else:
-                yield _event(reply.chunk(choice, piece.text, piece.tokens))
-    except _ClientLeftError:
-        return
-    except ApiError as error:  # the status was sent long ago
-        yield _event(error.content)
-        return
-    if with_usage:
-        yield _event(reply.usage_chunk(choices))
-    yield "data: [DONE]\n\n"
-
-
-def _event(content: dict[str, Any]) -> str:
-    return f"data: {dumped(content)}\n\n"
+        while missing:
+            job, piece = await events.get()
+            if job is None:
+                raise ClientDisconnect
+            if isinstance(job.result, BaseException):
+                raise api_error(job.result) from job.result
+            missing -= piece is None
+            yield job, piece
+    finally:
+        watching.cancel()
+        for job in jobs:
+            job.cancel.set()

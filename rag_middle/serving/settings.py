@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.errors import MethodConfigError
 from rag_middle.options import GenerationOptions
-from rag_middle.plain_data import check_whole, is_finite_number
-from rag_middle.small_model import NAME
-from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.generation import MethodLike, RagMiddleModel
@@ -21,8 +15,6 @@ if TYPE_CHECKING:
 
 API_KEY_VARIABLE = "RAG_MIDDLE_API_KEY"
 """Environment variable with the key that clients have to send."""
-
-_NAMED = re.compile(r"([\w.-]+)=(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +31,13 @@ class ServerSettings:
             only where all clients mark documents themselves and escape what others wrote.
         max_batch_size: prompts in one forward pass.
         max_waiting: answers that may wait for the model; more are refused with status 429.
-        batch_wait: seconds that a free model waits for more requests to share a batch, once there
-            is one; for no more of them than were there at the same time since the last batch began.
+        batch_wait: seconds that a free model waits for more requests, once there is one; for no
+            more of them than were there at the same time since the last batch began.
         max_body_bytes: of a request.
         max_documents: of a prompt.
-        max_choices: answers to one request, over all of its prompts.
-        client_timeout: seconds that a client may take to send a request, or to take a piece of an
-            answer.
 
     Raises:
         MethodConfigError: there are no methods.
-        UnsupportedGenerationError: a limit that makes no sense.
     """
 
     model_name: str
@@ -60,26 +48,12 @@ class ServerSettings:
     max_batch_size: int = 8
     max_waiting: int = 64
     batch_wait: float = 0.02
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 2 << 20
     max_documents: int = 200
-    max_choices: int = 16
-    client_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         if not self.methods:
             raise MethodConfigError("A server needs at least one method: 'none' is one.")
-        for name in ("max_batch_size", "max_waiting", "max_body_bytes", "max_choices"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("max_documents", self.max_documents, least=0)
-        if not is_finite_number(self.batch_wait) or self.batch_wait < 0:
-            raise UnsupportedGenerationError(
-                Argument("batch_wait"), f" must be seconds, 0 or more, got {self.batch_wait!r}."
-            )
-        if not is_finite_number(self.client_timeout) or self.client_timeout <= 0:
-            raise UnsupportedGenerationError(
-                Argument("client_timeout"),
-                f" must be seconds above 0, got {self.client_timeout!r}.",
-            )
 
     @property
     def default_method(self) -> str:
@@ -94,55 +68,10 @@ def named_methods(
 
     Args:
         model: that will run them.
-        methods: by name, or as `public_names` takes them; the first is the default.
+        methods: by name, or those that are called by their own; the first is the default.
 
     Raises:
-        RagMiddleError: as of `public_names` and of `RagMiddleModel.checked_method`.
+        RagMiddleError: as of `RagMiddleModel.checked_method`.
     """
-    named = methods if isinstance(methods, Mapping) else public_names(methods)
+    named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     return {name: model.checked_method(method) for name, method in named.items()}
-
-
-def public_names(methods: Iterable[str]) -> dict[str, str]:
-    """Methods, as `resolve_method` takes them or ``NAME=METHOD``, by the names that clients use.
-
-    A profile is called after its file, without folders: clients need not know where files are.
-
-    Raises:
-        MethodConfigError: a name is taken twice.
-    """
-    by_name: dict[str, str] = {}
-    for entry in methods:
-        name = method = entry.strip()
-        kind, _, path = entry.partition(":")
-        if named := _NAMED.fullmatch(entry.strip()):
-            name, method = named[1], named[2]
-        elif kind.strip() == "profile":
-            name = f"profile:{Path(path).stem}"
-        if name in by_name:
-            raise MethodConfigError(
-                f"Two methods are called {name!r} here: name one of them, NAME=METHOD."
-            )
-        by_name[name] = method
-    return by_name
-
-
-def public_model_name(model: str | None) -> str:
-    """A model's name for clients, who need not know where folders are; None: the default model."""
-    if model is None:
-        return NAME
-    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
-
-
-def api_key_of_environment() -> str | None:
-    """The value of `API_KEY_VARIABLE`.
-
-    Raises:
-        UnsupportedGenerationError: it is nothing that a header can hold.
-    """
-    key = os.environ.get(API_KEY_VARIABLE)
-    if key is not None and not re.fullmatch("[!-~]+", key):
-        raise UnsupportedGenerationError(
-            f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
-        )
-    return key

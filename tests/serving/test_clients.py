@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "serving.md"
 EXAMPLES = [
     block
     for block in blocks(PAGE, "python", excused=True)
-    if "tests/serving" in (block.excuse or "")
+    if "test_clients" in (block.excuse or "")
 ]
 NAMES = ("openai", "langchain_openai", "llama_index.llms.openai_like", "dspy", "haystack")
 METHODS = ("pine", "none", "lpes:reader")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import time
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,14 +16,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.cli.serve import public_names
+from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import NoMethod
-from rag_middle.options import GenerationOptions
 from rag_middle.serving import ServerSettings, create_app, named_methods
-from rag_middle.serving.gate import Gate
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
-from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
 
 MESSAGES = [{"role": "user", "content": "Which river?"}]
@@ -35,7 +30,6 @@ def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     """The error, which is in OpenAI's shape."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
-    assert response.headers["x-request-id"]
     error: dict[str, Any] = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"]
@@ -88,7 +82,7 @@ def test_malformed_bodies(server: Served, body: bytes, path: str) -> None:
         ("no_repeat_ngram_size", -1),
         ("repetition_penalty", 0),
         ("n", 0),
-        ("n", 17),
+        ("n", 65),
         ("seed", 0.5),
         ("seed", 2**63),
         ("stop", ""),
@@ -121,7 +115,7 @@ def test_values_that_make_no_sense(server: Served, field: str, value: Any) -> No
         ("presence_penalty", True),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy"}),
-        ("guided_json", {}),
+        ("guided_json", {"type": "object"}),
         ("metod", "pine"),
         ("best_of", 2),
     ],
@@ -136,6 +130,11 @@ def test_what_would_change_the_answer_and_is_not_supported(
 def test_a_misspelt_field_has_a_suggestion(server: Served) -> None:
     body = {"model": "tested", "messages": MESSAGES, "metod": "pine"}
     assert "Did you mean 'method'?" in refusal(server.post(body))["message"]
+
+
+def test_the_newer_name_of_a_limit_is_refused_beside_the_older_one(server: Served) -> None:
+    body = {"model": "tested", "messages": MESSAGES, "max_tokens": 3, "max_completion_tokens": 3}
+    assert refusal(server.post(body))["param"] == "max_completion_tokens"
 
 
 def test_what_changes_nothing_is_ignored(server: Served) -> None:
@@ -204,7 +203,6 @@ def test_prompts_that_do_not_fit(server: Served) -> None:
     assert error["code"] == "context_length_exceeded"
     assert "max_tokens" in error["message"]
     assert "max_new_tokens" not in error["message"]
-    assert "--on-overflow drop_documents when the server starts" in error["message"]
     with pytest.raises(openai.BadRequestError):
         server.chat("fox " * 2000)
 
@@ -236,14 +234,6 @@ def test_halves_of_characters_go_in_and_out(server: Served) -> None:
     response.json()
 
 
-def test_a_system_message_beside_the_server_s_own(serve: Serve, server: Served) -> None:
-    """The client cannot know Python's name of it, nor pass it."""
-    own = serve(server.model, defaults=GenerationOptions(system="Be brief."))
-    messages = [{"role": "system", "content": "Be kind."}, *MESSAGES]
-    error = refusal(own.post({"model": "tested", "messages": messages}))
-    assert "--system when the server starts" in error["message"]
-
-
 def test_more_documents_than_allowed(serve: Serve, server: Served) -> None:
     small = serve(server.model, max_documents=2)
     body = {"model": "tested", "messages": MESSAGES, "documents": ["a", "b", "c"]}
@@ -264,53 +254,9 @@ def test_huge_bodies_are_not_read(serve: Serve, server: Served, chunked: bool) -
     assert small.chat("Which river?", max_tokens=1).choices
 
 
-@pytest.mark.parametrize(
-    "begun",
-    [
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n",
-        b"POST /v1/models HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
-    ],
-    ids=["head", "trailer"],
-)
-def test_headers_without_end_are_not_kept(serve: Serve, server: Served, begun: bytes) -> None:
-    address = urlsplit(serve(server.model, api_key="secret").url)
-    sent = 0
-    with (
-        socket.create_connection((address.hostname, address.port), timeout=60) as connection,
-        suppress(OSError),  # the server has closed the connection
-    ):
-        connection.sendall(begun)
-        while sent < 1000:
-            connection.sendall(b"".join(b"x%d: %s\r\n" % (i, b"a" * 990) for i in range(100)))
-            sent += 1
-    assert sent < 1000
-
-
-def test_a_head_of_60_kb_in_pieces_is_read(server: Served) -> None:
-    """As proxies with long tokens, and cookies, send one over a network."""
+def test_a_body_that_does_not_arrive(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_middle.serving.service._BODY_SECONDS", 0.3)
     address = urlsplit(server.url)
-    head = b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 60_000 + b"\r\n\r\n"
-    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
-        for start in range(0, len(head), 5000):
-            connection.sendall(head[start : start + 5000])
-            time.sleep(0.01)
-        assert connection.recv(100).startswith(b"HTTP/1.1 200")
-
-
-def test_a_body_in_some_small_chunks_is_read(server: Served) -> None:
-    body = json.dumps({"model": "tested", "messages": MESSAGES, "max_tokens": 1}).encode()
-    response = httpx.post(
-        f"{server.url}/v1/chat/completions",
-        content=(bytes([byte]) for byte in body),
-        headers={"Content-Type": "application/json"},
-        timeout=60,
-    )
-    assert response.status_code == 200
-
-
-def test_a_body_that_does_not_arrive(serve: Serve, server: Served) -> None:
-    patient = serve(server.model, client_timeout=0.3)
-    address = urlsplit(patient.url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
         connection.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
@@ -345,7 +291,6 @@ def test_keys(serve: Serve, server: Served) -> None:
         assert response.headers["www-authenticate"] == "Bearer"
     assert httpx.get(f"{keyed.url}/v1/models").status_code == 401
     assert httpx.get(f"{keyed.url}/health").status_code == 200
-    assert httpx.get(f"{keyed.url}/metrics").status_code == 200
     good = {"Authorization": "Bearer secret-key"}
     assert keyed.post(body, headers=good).status_code == 200
     assert "secret-key" not in repr(
@@ -365,48 +310,6 @@ def test_the_key_is_asked_for_wherever_the_application_is_mounted(server: Served
         assert client.post("/llm/v1/chat/completions", json={}).status_code == 401
         assert client.get("/llm/v1/models", headers=good).status_code == 200
         assert client.get("/llm/health").status_code in (200, 503)  # it was not started
-    assert TestClient(app).get("/llm/v1/models").status_code == 401  # whatever the path
-
-
-@pytest.mark.parametrize(
-    ("limit", "value", "reason"),
-    [
-        ("max_batch_size", 0, "at least 1"),
-        ("max_documents", -1, "at least 0"),
-        ("max_documents", 2.5, "whole number"),
-        ("batch_wait", -0.1, "0 or more"),
-        ("batch_wait", float("nan"), "0 or more"),
-        ("client_timeout", 0, "above 0"),
-        ("client_timeout", "60", "above 0"),
-    ],
-)
-def test_limits_that_make_no_sense(limit: str, value: Any, reason: str) -> None:
-    with pytest.raises(UnsupportedGenerationError, match=f"{limit}.*{reason}"):
-        ServerSettings(model_name="a", methods={"none": NoMethod()}, **{limit: value})
-
-
-def test_an_answer_that_is_not_taken_is_given_up() -> None:
-    """The kernel's buffers are large, so that the client is one of the test's own."""
-    served: list[int] = []
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for index in range(10):
-            await send({"type": "http.response.body", "body": b"x", "more_body": True})
-            served.append(index)
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        if len(served) == 3:
-            await asyncio.sleep(60)
-
-    gate = Gate(application, api_key=None, max_body_bytes=1024, client_timeout=0.1)
-    scope = {"type": "http", "path": "/v1/models", "headers": []}
-    asyncio.run(gate(scope, receive, send))
-    assert served == [0, 1, 2]
 
 
 def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
@@ -417,7 +320,7 @@ def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
         "mine": "profile:a=b.json",
         "profile:a=b": "profile:a=b.json",
     }
-    assert list(named_methods(tiny_model, ["mine=pine", "none"])) == ["mine", "none"]
+    assert list(named_methods(tiny_model, ["pine", "none"])) == ["pine", "none"]
     with pytest.raises(MethodConfigError, match="NAME=METHOD"):
         public_names(["profile:a/tuned.json", "profile:b/tuned.json"])
 
@@ -425,7 +328,7 @@ def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "param", "message"),
     [
-        ("stop", "", "stop", "at least 1 character"),
+        ("stop", "", "stop.0", "at least 1 character"),
         ("stop", ["a"] * 17, "stop", "at most 16 items"),
         ("stop", ["a", 1], "stop.1", "valid string"),
         (
@@ -444,24 +347,6 @@ def test_of_a_text_or_a_list_the_one_that_was_meant_is_named(
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert message in response.json()["error"]["message"]
-
-
-def test_what_cannot_fit_is_refused_before_it_is_read(server: Served) -> None:
-    started = time.monotonic()
-    many = {"model": "tested", "prompt": ["a"] * 3000, "documents": ["a"] * 3000}
-    assert server.post(many, "completions").json()["error"]["param"] == "n"
-    long = {"model": "tested", "messages": [{"role": "user", "content": "&amp;" * 200_000}]}
-    refused = server.post(long).json()["error"]
-    assert refused["code"] == "context_length_exceeded"
-    title = {"title": "a" * 1_000_000, "text": "a"}
-    for document in ("&amp;" * 200_000, title):
-        long = {"model": "tested", "documents": [document], "messages": MESSAGES}
-        assert refusal(server.post(long))["code"] == "context_length_exceeded"
-    tool = {"name": "look_up", "description": " " * 1_000_000, "parameters": {"type": "object"}}
-    tools = [{"type": "function", "function": tool}]
-    long = {"model": "tested", "messages": MESSAGES, "tools": tools}
-    assert refusal(server.post(long))["code"] == "context_length_exceeded"
-    assert time.monotonic() - started < 5
 
 
 ITEM = {"role": "user", "content": "Which river?"}
@@ -495,13 +380,13 @@ def test_of_a_list_the_first_wrong_item_is_told(
 @pytest.mark.parametrize(
     "body",
     [
-        {"messages": [{"role": "user", "content": ""}] * 200_000},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 200_000}]},
-        {"messages": [{"role": "user", "tool_calls": [{"function": {"name": "a"}}] * 100_000}]},
-        {"messages": MESSAGES, "documents": [[]] * 1_000_000},
-        {"messages": MESSAGES, "metadata": [[]] * 2_000_000},  # which is ignored
-        {"messages": MESSAGES, "method": "pime" * 2_000_000},
-        {"messages": MESSAGES, "pime" * 2_000_000: 1},
+        {"messages": [{"role": "user", "content": ""}] * 50_000},
+        {"messages": [{"role": "user", "content": [{"type": "image"}] * 80_000}]},
+        {"messages": MESSAGES, "documents": [[]] * 500_000},
+        {"messages": MESSAGES, "documents": ["a"] * 300_000},
+        {"messages": MESSAGES, "metadata": [[]] * 400_000, "n": 0},
+        {"messages": MESSAGES, "method": "pime" * 500_000},
+        {"messages": MESSAGES, "pime" * 500_000: 1},
     ],
 )
 def test_a_body_of_tiny_parts_keeps_nobody_waiting(server: Served, body: dict[str, Any]) -> None:
@@ -515,21 +400,6 @@ def test_a_body_of_tiny_parts_keeps_nobody_waiting(server: Served, body: dict[st
     )
     assert time.process_time() - started < 2
     refusal(response)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32-be"])
-def test_brackets_in_texts_are_no_parts_of_a_body(server: Served, encoding: str) -> None:
-    def post(body: dict[str, Any]) -> httpx.Response:
-        content = json.dumps({"model": "tested", **body}, ensure_ascii=False).encode(encoding)
-        headers = {"Content-Type": "application/json"}
-        url = f"{server.url}/v1/chat/completions"
-        return httpx.post(url, content=content, headers=headers, timeout=60)
-
-    for text in ("[" * 30_000, '\\"{\\' * 10_000, "\u2222[" * 30_000):
-        error = refusal(post({"messages": [{"role": "user", "content": text}], "max_tokens": 1}))
-        assert error["code"] == "context_length_exceeded"
-        parts = {"messages": MESSAGES, "user": text[:99], "metadata": [[]] * 30_000}
-        assert "objects and lists" in refusal(post(parts))["message"]
 
 
 def test_names_that_are_not_there_are_not_said_at_length(server: Served) -> None:
@@ -546,25 +416,3 @@ def test_a_form_of_any_length_is_refused_before_it_is_read(server: Served) -> No
     error = refusal(server.post({"model": "tested", "messages": MESSAGES, "response_format": form}))
     assert error["param"] == "response_format"
     assert "500,000 are the most" in error["message"]
-
-
-def test_documents_that_may_be_dropped_are_not_endless(serve: Serve, server: Served) -> None:
-    defaults = GenerationOptions(max_new_tokens=2, on_overflow="drop_documents")
-    dropping = serve(server.model, defaults=defaults)
-    body = {"model": "tested", "messages": MESSAGES, "documents": ["&amp;" * 250_000]}
-    assert refusal(dropping.post(body))["code"] == "context_length_exceeded"
-
-
-def test_what_fits_is_answered_however_many_bytes_it_has(serve: Serve, server: Served) -> None:
-    assert server.model.context_window is not None
-    most = (1 << 16) + 16 * server.model.context_window  # bytes
-    texts = ["Lyon lies on the Rhone. " * 100] * (most // 2400 + 2)
-    body = {"model": "tested", "messages": MESSAGES, "documents": texts, "max_tokens": 2}
-    defaults = GenerationOptions(max_new_tokens=2, on_overflow="drop_documents")
-    dropping = serve(server.model, defaults=defaults, max_documents=len(texts))
-    answer = dropping.post(body)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["rag_middle"]["dropped_documents"]
-    tool = {"name": "look_up", "description": " " * most, "parameters": {"type": "object"}}
-    body = {**body, "documents": [], "tools": [{"type": "function", "function": tool}]}
-    assert server.post({**body, "tool_choice": "none"}).status_code == 200

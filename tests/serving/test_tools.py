@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -14,7 +13,9 @@ from transformers import LlamaConfig
 from rag_middle import mark
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import NoMethod
-from rag_middle.serving.batching import Job
+from rag_middle.serving import ServerSettings
+from rag_middle.serving.schema import ChatRequest
+from rag_middle.serving.service import Service
 from tests.serving.conftest import Served, serving
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -164,7 +165,6 @@ def test_results_of_tools_are_read_with_their_documents(served: Served, write: W
     assert answer["usage"]["prompt_tokens"] == expected.usage.prompt_tokens
     # Before the first call there are none yet, and that is no omission.
     assert served.post({**body, "messages": messages[:1]}).status_code == 200
-    assert "missing_documents_total{" not in httpx.get(f"{served.url}/metrics").text
     # Without tools in the request, the result is told by the user.
     assert (
         served.post({**body, "tools": [], "max_tokens": 30}).json()["rag_middle"]["documents"] == 2
@@ -260,42 +260,19 @@ def test_answers_of_a_form_share_batches_and_parse(served: Served) -> None:
     [({"enum": [1]}, {"enum": [True]}), ({"enum": [0]}, {"enum": [0.0]}), (ORDERED, REVERSED)],
     ids=["truth", "fraction", "order"],
 )
-def test_schemas_that_python_calls_equal_share_no_batch(one: Any, other: Any) -> None:
+def test_schemas_that_python_calls_equal_share_no_batch(
+    local: RagMiddleModel, one: Any, other: Any
+) -> None:
     assert one == other
-    jobs = [
-        Job(
-            prompt="?",
-            method=("none", NoMethod()),
-            options={"response_format": {"json_schema": {"schema": schema}}},
-            seed=0,
-            alternatives=None,
-            streams=False,
-            emit=lambda event: None,
-        )
-        for schema in (one, other, json.loads(json.dumps(one)))
-    ]
-    assert not jobs[0].shares_batch_with(jobs[1])
-    assert jobs[0].shares_batch_with(jobs[2])
-
-
-def test_nesting_does_not_end_the_thread_that_compares() -> None:
-    def job() -> Job:
-        nested: list[Any] = []
-        for _ in range(900):
-            nested = [nested]
-        return Job(
-            prompt="?",
-            method=("none", NoMethod()),
-            options={"response_format": nested},
-            seed=0,
-            alternatives=None,
-            streams=False,
-            emit=lambda event: None,
-        )
-
-    one = job()
-    assert one.shares_batch_with(one)
-    assert not one.shares_batch_with(job())
+    settings = ServerSettings(model_name="m", methods={"none": NoMethod()})
+    service = Service(local, settings)
+    groups = []
+    for schema in (one, other, json.loads(json.dumps(one))):
+        form = {"type": "json_schema", "json_schema": {"schema": schema}}
+        body = {"model": "m", "messages": [QUESTION], "response_format": form}
+        [job] = service._jobs(ChatRequest(**body), "none", print)
+        groups.append(job.group)
+    assert groups[0] == groups[2] != groups[1]
 
 
 @pytest.mark.parametrize(
