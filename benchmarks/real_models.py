@@ -218,6 +218,7 @@ def run(arguments: argparse.Namespace) -> None:
             "threads": arguments.threads, "batch": arguments.batch, "software": model.software(),
             "methods": {label: repr(m) for label, m in methods.items()}}})  # fmt: skip
         size = max(1, arguments.batch)
+        asked_once: dict[tuple[str, str], dict[str, Any]] = {}
         for start in range(0, len(items), size):
             for label, method in [*methods.items()]:
                 for condition in conditions:
@@ -234,6 +235,12 @@ def run(arguments: argparse.Namespace) -> None:
                         for item in due
                         for _, prompt in prompts(task, item, [condition], ranking)
                     ]
+                    again = [item for item in due if (label, item.id) in asked_once]
+                    if method.order_free and condition.startswith("position:") and again == due:
+                        for item in due:
+                            same = {"condition": condition, "repeated": True}
+                            write({**asked_once[label, item.id], **same})
+                        continue
                     began = perf_counter()
                     try:
                         answers = [*ask(model, method, asked, size)]
@@ -248,9 +255,12 @@ def run(arguments: argparse.Namespace) -> None:
                     for item, answer in zip(due, answers, strict=True):
                         said = answer["text"].strip().partition("\n")[0]
                         right = bool(best_subspan_em(said, item.answers))
-                        write({**answer, "method": label, "condition": condition,
-                               "question": item.id, "name": method_name(method),
-                               "seconds": round(seconds, 4), "correct": right})  # fmt: skip
+                        record = {**answer, "method": label, "condition": condition,
+                                  "question": item.id, "name": method_name(method),
+                                  "seconds": round(seconds, 4), "correct": right}  # fmt: skip
+                        if condition.startswith("position:"):
+                            asked_once[label, item.id] = record
+                        write(record)
             print(start + size, end=" ", flush=True)
 
 
