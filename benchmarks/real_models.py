@@ -189,7 +189,10 @@ def run(arguments: argparse.Namespace) -> None:
     path = arguments.results / cell.file
     path.parent.mkdir(parents=True, exist_ok=True)
     model = RagMiddleModel.from_pretrained(
-        arguments.weights, dtype=arguments.dtype, device=arguments.device
+        arguments.weights,
+        tokenizer=arguments.tokenizer,
+        dtype=arguments.dtype,
+        device=arguments.device,
     )
     task, items = questions(cell, arguments.limit)
     done = set()
@@ -278,6 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="name in records: smollm2, qwen05, qwen15")
     parser.add_argument("--weights", required=True, help="folder, or a .gguf file")
+    parser.add_argument("--tokenizer", help="folder, where the weights are a file without one")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=1, help="prompts read at a time")

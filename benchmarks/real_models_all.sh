@@ -3,8 +3,8 @@
 #
 #   WEIGHTS=FOLDER RESULTS=FOLDER benchmarks/real_models_all.sh [smollm2 qwen05 qwen15]
 #
-# WEIGHTS holds NAME.gguf or NAME/ for each model; those that are missing are waited for, WAIT
-# seconds at most. CELLS chooses among the names of `job`. Each job writes into a folder of its own
+# WEIGHTS holds NAME.gguf or NAME/ for each model (transformers before 5.18 needs NAME-tokenizer/
+# beside a .gguf); those that are missing are waited for, WAIT seconds at most. CELLS chooses among the names of `job`. Each job writes into a folder of its own
 # under RESULTS; `collect` as the only argument joins them. Under CUDA's multi-process service, where it runs, small kernels of several
 # processes run side by side.
 set -u
@@ -25,13 +25,13 @@ collect() {
 
 # table DOCUMENTS QUESTIONS [further arguments of real_models.py]
 table() {
-    python3 benchmarks/real_models.py --model "$model" --weights "$weights" --device "$DEVICE" \
+    python3 benchmarks/real_models.py --model "$model" --weights "$weights" "${options[@]}" --device "$DEVICE" \
         --dtype "$DTYPE" --batch "$batch" --results "$out" --threads 1 --documents "$1" \
         --limit $((($2 * SCALE + 99) / 100)) "${@:3}"
 }
 
 fit() {
-    python3 benchmarks/real_models_fit.py --model "$model" --weights "$weights" --device "$DEVICE" \
+    python3 benchmarks/real_models_fit.py --model "$model" --weights "$weights" "${options[@]}" --device "$DEVICE" \
         --dtype "$DTYPE" --batch "$batch" --results "$out" --questions "${QUESTIONS:-30}" --methods "$@"
 }
 
@@ -45,6 +45,8 @@ job() {
     done
     [ -e "$weights" ] || weights=$weights.gguf
     [ -e "$weights" ] || { echo "$weights is missing" && return; }
+    options=()
+    [ -e "$WEIGHTS/$model-tokenizer" ] && options=(--tokenizer "$WEIGHTS/$model-tokenizer")
     mkdir -p "$out"
     case $model in smollm2) many=500 some=200 pairs=20 ;; qwen05) many=300 some=100 pairs=40 ;;
         *) many=200 some=100 pairs=75 ;; esac

@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=[*SEARCHES, "lpes_random"], required=True)
     parser.add_argument("--documents", type=int, default=10)
     parser.add_argument("--questions", type=int, default=30)
+    parser.add_argument("--tokenizer", help="folder, where the weights are a file without one")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=8)
@@ -57,7 +58,10 @@ def main() -> None:
     folder = arguments.results / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     model = RagMiddleModel.from_pretrained(
-        arguments.weights, dtype=arguments.dtype, device=arguments.device
+        arguments.weights,
+        tokenizer=arguments.tokenizer,
+        dtype=arguments.dtype,
+        device=arguments.device,
     )
     task = Questions(
         data=question_file(fit=True), documents=arguments.documents, distractors="hard"

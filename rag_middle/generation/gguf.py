@@ -140,6 +140,14 @@ def dequantised_tokenizer(file: Path) -> Path:
     """As `dequantised_model`, for the tokenizer of a GGUF file, its chat template included."""
 
     def write(folder: Path) -> None:
+        if tuple(map(int, transformers.__version__.split(".")[:2])) < _READS_TOKENIZERS:
+            raise UnsupportedGenerationError(
+                f"transformers {transformers.__version__} misreads tokenizers of GGUF files: "
+                "pip install 'transformers>=5.18', or name the tokenizer of the model that the "
+                "file was made from with ",
+                Argument("tokenizer"),
+                ".",
+            )
         AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
         _check_control_tokens(file, AutoTokenizer.from_pretrained(folder))
 
@@ -207,11 +215,6 @@ def _check_readable(file: Path) -> None:
     for package in ("gguf", "accelerate"):
         what = f"{file.name!r} is a GGUF file (gguf_file): reading it"
         require(package, package=package, what=what, extra="gguf")
-    if tuple(map(int, transformers.__version__.split(".")[:2])) < _READS_TOKENIZERS:
-        raise UnsupportedGenerationError(
-            f"transformers {transformers.__version__} misreads tokenizers of GGUF files: "
-            "pip install 'transformers>=5.18'."
-        )
     with file.open("rb") as content:
         if content.read(4) != b"GGUF":
             problem = "it is no GGUF file, as an interrupted download or a Git LFS pointer is none."

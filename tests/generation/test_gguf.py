@@ -254,3 +254,16 @@ def test_haystack_takes_gguf(folder: Path) -> None:
             model=str(name), model_kwargs=options, generation_kwargs={"max_new_tokens": 2}
         )
         generator.run([ChatMessage.from_user("abc")])
+
+
+def test_where_transformers_misreads_tokenizers_another_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_gguf(tmp_path / NAME)
+    own = tmp_path / "tokenizer"
+    RagMiddleModel.from_pretrained(str(file)).tokenizer.save_pretrained(own)
+    monkeypatch.setattr("rag_middle.generation.gguf._READS_TOKENIZERS", (99, 0))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    with pytest.raises(UnsupportedGenerationError, match="name the tokenizer of the model"):
+        RagMiddleModel.from_pretrained(str(file))
+    assert RagMiddleModel.from_pretrained(str(file), tokenizer=str(own)).count_tokens("he")

@@ -59,7 +59,7 @@ def _model(implementation: str = "sdpa") -> LlamaForCausalLM:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=8192,
+        max_position_embeddings=16384,
         attn_implementation=implementation,
         pad_token_id=0,
         eos_token_id=None,
@@ -128,7 +128,7 @@ def test_flash_attention_2_gives_the_sdpa_logits(name: str) -> None:
 def test_memory_is_linear_in_the_prompt(name: str) -> None:
     model = _model().to("cuda", torch.bfloat16)
     peaks = []
-    for documents in (10, 40):
+    for documents in (40, 160):
         spans = tuple((20 + 95 * i, 115 + 95 * i) for i in range(documents))
         layout = PromptLayout(40 + 95 * documents, spans)
         ids = torch.randint(1, 211, (1, layout.length), device="cuda")
@@ -137,5 +137,5 @@ def test_memory_is_linear_in_the_prompt(name: str) -> None:
         with torch.no_grad(), applied(model, METHODS[name], [laid_out(layout)]):
             model(input_ids=ids, logits_to_keep=1)
         peaks.append(torch.cuda.max_memory_allocated() - before)
-    # Four times the tokens; scores of a bounded block may dominate the short prompt.
+    # Four times the tokens, and both more than what is computed at a time.
     assert peaks[1] < 4.5 * peaks[0] + 2**20
