@@ -13,6 +13,7 @@ import argparse
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -87,16 +88,29 @@ def gpu_costs(kernels: str) -> str:
     return table
 
 
+_OPTIONS = ("| option | meaning | default |", "| --- | --- | --- |")
+_SHARED = 3  # commands with the same option, from which on it is explained once
+
+
 def command_line() -> str:
-    """Every command with its help and its options."""
+    """Every command with its help and its own options, then those that several have."""
     group: Any = get_command(app)
+    commands = group.commands
+    rows = {name: [*map(_option_row, command.params)] for name, command in commands.items()}
+    having = Counter(row for own in rows.values() for row in own)
+    shared = [row for row, count in having.items() if count >= _SHARED]
     parts = []
-    for name, command in group.commands.items():
+    for name, command in commands.items():
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         usage = " ".join(("rag-middle", name, "[OPTIONS]", *map(_argument, arguments)))
-        rows = ["| option | meaning | default |", "| --- | --- | --- |"]
-        rows += [_option_row(each) for each in command.params]
-        parts += [f"## `{usage}`", inspect.cleandoc(command.help), "\n".join(rows)]
+        own = [row for row in rows[name] if row not in shared]
+        also = ", ".join(
+            row.split(" | ")[0].removeprefix("| ") for row in rows[name] if row in shared
+        )
+        parts += [f"## `{usage}`", inspect.cleandoc(command.help)]
+        parts += ["\n".join((*_OPTIONS, *own))] if own else []
+        parts += [f"And of the [options that several have](#options-of-several-commands): {also}."]
+    parts += ["## Options of several commands", "\n".join((*_OPTIONS, *shared))]
     return "\n\n".join(parts)
 
 

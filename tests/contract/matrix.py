@@ -13,7 +13,7 @@ from rag_middle.attention import ModelTraits, model_traits
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.methods import METHODS, Method
 from tests.contract.cases import EXAMPLES, LONG, expected_refusal
-from tests.contract.half import SETTINGS, Setting
+from tests.contract.half import SETTINGS
 from tests.families import FAMILIES
 
 __all__ = ["COLUMNS", "markdown", "refusal"]
@@ -61,29 +61,34 @@ def refusal(method: Method, traits: ModelTraits, family: str) -> str | None:
 
 
 def markdown() -> str:
-    """Two tables: families by methods, families by traits."""
+    """Which families take every method, what the others refuse, and what each family is like."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     found = {name: model_traits(family.build()) for name, family in FAMILIES.items()}
+    takes_all, rows = [], []
     reasons: dict[str, int] = {}
-    rows = []
     for name, traits in found.items():
-        cells = []
-        for method in COLUMNS.values():
-            reason = refusal(method, traits, name)
-            if reason is None:
-                cells.append("✓")
-            else:
-                number = reasons.setdefault(reason, len(reasons) + 1)
-                cells.append(f"– {reason} ({number})")
-        rows.append((f"`{name}`", *cells))
+        refused: dict[str, list[str]] = {}
+        for column, method in COLUMNS.items():
+            if (reason := refusal(method, traits, name)) is not None:
+                refused.setdefault(reason, []).append(column)
+        if not refused:
+            takes_all.append(f"`{name}`")
+        for reason, methods in refused.items():
+            number = reasons.setdefault(reason, len(reasons) + 1)
+            others = [column for column in COLUMNS if column not in methods]
+            shown = "all but " + _names(others) if len(others) < len(methods) else _names(methods)
+            rows.append((f"`{name}`", shown, f"{reason} ({number})"))
     notes = [f"{number}. *{reason}*: {_NOTES[reason]}." for reason, number in reasons.items()]
     return "\n".join(
         (
             f"## {len(FAMILIES)} families, {len(COLUMNS)} methods",
             "",
-            *_table(("family", *(f"`{name}`" for name in COLUMNS)), rows),
+            f"These take every method: {', '.join(takes_all)}.",
             "",
-            "A dash is an `UnsupportedArchitectureError` that says why and what to use instead:",
+            "The others refuse some, with an `UnsupportedArchitectureError` that says why and what "
+            "to use instead:",
+            "",
+            *_table(("family", "refuses", "as"), rows),
             "",
             *notes,
             "",
@@ -103,16 +108,16 @@ def markdown() -> str:
     )
 
 
+def _names(methods: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in methods)
+
+
 def _half_precision() -> Iterator[str]:
     """A table of what `test_half_precision.py` runs: families by number format and width."""
     yield (
-        "In the first column, every method that changes attention and that the family takes; in "
-        "the others, whose hidden states are as wide as those of real models, the ones named, "
-        "chosen so that every method meets every number format. Families without a name run "
-        "unmodified. For each of them, of which `make test` chooses some, the following is tested "
-        "beside a float32 model of the same weights, in a prompt and one token after it, methods "
-        "or families taking turns on `sdpa` "
-        "and `eager`:"
+        "Beside a float32 model of the same weights, in a prompt and one token after it, methods "
+        "or families taking turns on `sdpa` and `eager`, at the number formats and widths below, "
+        "of which `make test` chooses some:"
     )
     yield ""
     yield (
@@ -130,36 +135,22 @@ def _half_precision() -> Iterator[str]:
         "most 8% of them otherwise, or two."
     )
     yield ""
-    rows = []
-    for family in FAMILIES:
-        cells = (_ticks(setting, family) for setting in SETTINGS)
-        rows.append((f"`{family}`", *cells))
-    heads = (f"{setting.dtype}, {setting.width} wide" for setting in SETTINGS)
-    yield from _table(("family", *heads), rows)
+    for setting in SETTINGS:
+        families = ", ".join(f"`{family}`" for family in FAMILIES if family in setting.families)
+        if len(setting.families) > len(FAMILIES) // 2:
+            families = f"{len(setting.families)} families"
+        chosen = (
+            "every method that changes attention"
+            if setting.methods is None
+            else ("methods chosen so that every one meets every number format")
+        )
+        yield f"- {setting.dtype}, {setting.width} wide: {families}; {chosen};"
     yield ""
     yield (
         "Models of 4096 channels have one layer; the families there stand for the norms that "
         "queries and keys may go through. Methods that only arrange documents run the unmodified "
         "model: for them, the attention weights that they go by are compared on one family."
     )
-    yield ""
-    yield (
-        "Errors are compared at the worst token of a prompt. Those of single tokens scatter where "
-        "attention is sharp: at the last two tokens of twelve prompts of a granite model, 512 "
-        "wide and with 2.8 times the usual attention scale, positional hidden states had 0.4 to "
-        "5.7 times the unmodified model's error at the same tokens, 1.2 to 1.4 times on average; "
-        "at the usual scale, 0.8 to 2 times. Projecting the scaled hidden states again instead of "
-        "adding the difference scatters as much (0.3 to 4.2 times)."
-    )
-
-
-def _ticks(setting: Setting, family: str) -> str:
-    if family not in setting.families:
-        return ""
-    names = setting.methods_of(family)
-    if setting.methods is None:
-        return f"✓ all {len(names)}" if names else "✓ unmodified"
-    return "✓ " + (", ".join(f"`{name}`" for name in names) or "unmodified")
 
 
 def _traits_row(traits: ModelTraits) -> Iterator[str]:
