@@ -70,7 +70,7 @@ def methods_table() -> str:
         if not method.__module__.startswith("rag_middle."):
             continue  # another installed package's
         info = method.info
-        cost = "; on an H100: ".join(filter(None, (info.cost, measured.get(name))))
+        cost = "; on an H200: ".join(filter(None, (info.cost, measured.get(name))))
         facts = (info.idea, cost, info.requires, info.can_hurt_when)
         cells = (f"`{name}`", info.title, _linked(info.paper), *facts)
         rows.append(_row(cells))
