@@ -6,7 +6,8 @@
 #
 # Each step writes its own JSON into FOLDER (benchmarks/results/gpu) as it goes; a step that fails or
 # runs out of time stops no other. --dry-run: small shapes on the CPU, to see that all of it runs.
-# WEIGHTS: a folder of NAME.gguf or NAME/, for each NAME of MODELS. Then, on any machine:
+# WEIGHTS: a folder of NAME.gguf or NAME/, for each NAME of MODELS (see real_models_all.sh); parts.py
+# cuts a large file for a machine that takes little at a time. Then, on any machine:
 # python benchmarks/gpu_table.py FOLDER
 set -uo pipefail
 

@@ -38,6 +38,7 @@ from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.key_value import KeyValueRetrieval
 from rag_middle.evaluation.tasks.questions import MultiDocumentQA
+from rag_middle.generation import Generation, Score
 from rag_middle.methods import Method, method_name, resolve_method
 from rag_middle.methods.dysco.detection import retrieval_heads
 
@@ -145,19 +146,13 @@ class Ranking:
         return tuple(sorted(item.documents, key=rank))
 
 
-def prompts(
-    task: Task, item: Item, conditions: Sequence[str], ranking: Ranking | None
-) -> Iterator[tuple[str, ContextPrompt]]:
-    """The prompt of each condition."""
-    for name in conditions:
-        if name in RANKED:
-            assert ranking is not None
-            ranked = ranking(item)
-            template = task.prompt(item, GOLD_ONLY)
-            documents = ranked if name == "best_first" else ranked[::-1]
-            yield name, ContextPrompt(template.prefix, documents, template.suffix)
-        else:
-            yield name, task.prompt(item, _condition(name))
+def prompt_of(task: Task, item: Item, condition: str, ranking: Ranking | None) -> ContextPrompt:
+    if condition not in RANKED:
+        return task.prompt(item, _condition(condition))
+    assert ranking is not None
+    ranked, template = ranking(item), task.prompt(item, GOLD_ONLY)
+    documents = ranked if condition == "best_first" else ranked[::-1]
+    return ContextPrompt(template.prefix, documents, template.suffix)
 
 
 def _condition(name: str) -> Condition:
@@ -166,28 +161,93 @@ def _condition(name: str) -> Condition:
     return {"gold_only": GOLD_ONLY, "closed_book": CLOSED_BOOK}[name]
 
 
-def ask(
-    model: RagMiddleModel, method: Method, asked: Sequence[tuple[ContextPrompt, str]], batch: int
-) -> Iterator[dict[str, Any]]:
-    """An answer to each prompt, and the log-likelihood of the right one."""
-    texts, targets = zip(*asked, strict=True)
-    answers = model.batch(
-        texts, method=method, max_batch_size=batch, max_new_tokens=NEW_TOKENS, stop=["\n"]
-    )
-    scores = model.score_batch(texts, targets, method=method, max_batch_size=batch)
-    for said, score in zip(answers, scores, strict=True):
-        answer = {"text": said.text, "log_likelihood": score.total,
-                  "prompt_tokens": said.usage.prompt_tokens, "kernels": said.kernels}  # fmt: skip
-        if batch == 1:  # else it is the time of all
-            answer["first_token_s"] = said.timings.prefill
-        yield answer
+@dataclass
+class Survey:
+    """Asks a model, and writes what it answers as lines of a file.
+
+    Attributes:
+        path: of the records, to which more are added; those that are there are not asked again.
+        batch: prompts that are read at a time.
+    """
+
+    model: RagMiddleModel
+    task: Task
+    ranking: Ranking | None
+    path: Path
+    batch: int
+
+    def __post_init__(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        known = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        self._records: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for record in map(json.loads, known):
+            if "method" in record:
+                key = record["method"], record["condition"], record["question"]
+                self._records[key] = record
+
+    def write(self, record: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            print(json.dumps(record, ensure_ascii=False), file=file)
+
+    def ask(self, label: str, method: Method, conditions: Sequence[str], items: list[Item]) -> None:
+        """Ask the questions under all conditions; an order-free method under one position."""
+        positions = [name for name in conditions if name.startswith("position:")]
+        for condition in conditions:
+            due = [item for item in items if (label, condition, item.id) not in self._records]
+            first = positions[0] if condition in positions else condition
+            if method.order_free and condition != first:
+                for item in due:
+                    same = self._records[label, first, item.id]
+                    self._keep({**same, "condition": condition, "repeated": True})
+            elif due:
+                began = perf_counter()
+                answers = self._answers(method, condition, due)
+                seconds = round((perf_counter() - began) / len(due), 4)
+                about = {"method": label, "name": method_name(method), "condition": condition,
+                         "seconds": seconds}  # fmt: skip
+                for item, answer in zip(due, answers, strict=True):
+                    said = answer["text"].strip().partition("\n")[0]
+                    right = bool(best_subspan_em(said, item.answers))
+                    self._keep({**answer, **about, "question": item.id, "correct": right})
+
+    def _keep(self, record: dict[str, Any]) -> None:
+        self._records[record["method"], record["condition"], record["question"]] = record
+        self.write(record)
+
+    def _answers(
+        self, method: Method, condition: str, items: list[Item]
+    ) -> Iterator[dict[str, Any]]:
+        """An answer to each question, and the log-likelihood of the right one."""
+        texts = [prompt_of(self.task, item, condition, self.ranking) for item in items]
+        begin = "" if self.model.tokenizer.chat_template else " "
+        targets = [begin + item.answers[0] for item in items]
+        try:
+            said, scores = self._read(method, texts, targets, self.batch)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            said, scores = self._read(method, texts, targets, max(1, self.batch // 8))
+        for each, score in zip(said, scores, strict=True):
+            answer = {
+                "text": each.text,
+                "log_likelihood": score.total,
+                "prompt_tokens": each.usage.prompt_tokens,
+                "kernels": each.kernels,
+            }
+            if self.batch == 1:  # else it is the time of all
+                answer["first_token_s"] = each.timings.prefill
+            yield answer
+
+    def _read(
+        self, method: Method, texts: list[ContextPrompt], targets: list[str], batch: int
+    ) -> tuple[list[Generation], list[Score]]:
+        how: dict[str, Any] = {"method": method, "max_batch_size": batch}
+        said = self.model.batch(texts, max_new_tokens=NEW_TOKENS, stop=["\n"], **how)
+        return said, self.model.score_batch(texts, targets, **how)
 
 
 def run(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     cell = Cell(arguments.model, arguments.task, arguments.documents, arguments.fit)
-    path = arguments.results / cell.file
-    path.parent.mkdir(parents=True, exist_ok=True)
     model = RagMiddleModel.from_pretrained(
         arguments.weights,
         tokenizer=arguments.tokenizer,
@@ -195,76 +255,30 @@ def run(arguments: argparse.Namespace) -> None:
         device=arguments.device,
     )
     task, items = questions(cell, arguments.limit)
-    done = set()
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            if "method" in record:
-                done.add((record["method"], record["condition"], record["question"]))
     last = cell.documents - 1
     conditions = arguments.conditions or [f"position:{p}" for p in (0, last // 2, last)]
     ranking = Ranking(cell.fit) if {*conditions} & {*RANKED} else None
-    chat = "" if model.tokenizer.chat_template else " "
-    with path.open("a", encoding="utf-8") as file:
-
-        def write(record: dict[str, Any]) -> None:
-            print(json.dumps(record, ensure_ascii=False), file=file, flush=True)
-
-        methods = {}
-        for label in arguments.methods:
+    survey = Survey(model, task, ranking, arguments.results / cell.file, arguments.batch)
+    methods = {}
+    for label in arguments.methods:
+        try:
+            methods[label.partition("=")[0]] = method_of(label, model)
+        except RagMiddleError as error:
+            print(f"{label} is left out: {error}", flush=True)
+    survey.write({"provenance": {
+        "weights": _digest(arguments.weights), "dtype": arguments.dtype,
+        "threads": arguments.threads, "batch": arguments.batch, "software": model.software(),
+        "methods": {label: repr(m) for label, m in methods.items()}}})  # fmt: skip
+    of_controls = next(iter(methods), None)
+    for start in range(0, len(items), arguments.batch):
+        for label, method in [*methods.items()]:
+            asked = [c for c in conditions if c not in CONTROLS or label == of_controls]
             try:
-                methods[label.partition("=")[0]] = method_of(label, model)
-            except (RagMiddleError, torch.OutOfMemoryError) as error:
-                print(f"{label} is left out: {error}", flush=True)
-        write({"provenance": {
-            "weights": _digest(arguments.weights), "dtype": arguments.dtype,
-            "threads": arguments.threads, "batch": arguments.batch, "software": model.software(),
-            "methods": {label: repr(m) for label, m in methods.items()}}})  # fmt: skip
-        size = max(1, arguments.batch)
-        asked_once: dict[tuple[str, str], dict[str, Any]] = {}
-        for start in range(0, len(items), size):
-            for label, method in [*methods.items()]:
-                for condition in conditions:
-                    if condition in CONTROLS and method is not next(iter(methods.values())):
-                        continue
-                    due = [
-                        item for item in items[start : start + size]
-                        if (label, condition, item.id) not in done
-                    ]  # fmt: skip
-                    if not due:
-                        continue
-                    asked = [
-                        (prompt, chat + item.answers[0])
-                        for item in due
-                        for _, prompt in prompts(task, item, [condition], ranking)
-                    ]
-                    again = [item for item in due if (label, item.id) in asked_once]
-                    if method.order_free and condition.startswith("position:") and again == due:
-                        for item in due:
-                            same = {"condition": condition, "repeated": True}
-                            write({**asked_once[label, item.id], **same})
-                        continue
-                    began = perf_counter()
-                    try:
-                        answers = [*ask(model, method, asked, size)]
-                    except torch.OutOfMemoryError:
-                        torch.cuda.empty_cache()
-                        answers = [*ask(model, method, asked, max(1, size // 8))]
-                    except (RagMiddleError, RuntimeError) as error:
-                        print(f"{label} ends at {condition}: {error}", flush=True)
-                        methods.pop(label, None)
-                        break
-                    seconds = (perf_counter() - began) / len(due)
-                    for item, answer in zip(due, answers, strict=True):
-                        said = answer["text"].strip().partition("\n")[0]
-                        right = bool(best_subspan_em(said, item.answers))
-                        record = {**answer, "method": label, "condition": condition,
-                                  "question": item.id, "name": method_name(method),
-                                  "seconds": round(seconds, 4), "correct": right}  # fmt: skip
-                        if condition.startswith("position:"):
-                            asked_once[label, item.id] = record
-                        write(record)
-            print(start + size, end=" ", flush=True)
+                survey.ask(label, method, asked, items[start : start + arguments.batch])
+            except (RagMiddleError, RuntimeError) as error:
+                print(f"{label} ends: {error}", flush=True)
+                del methods[label]
+        print(min(start + arguments.batch, len(items)), end=" ", flush=True)
 
 
 def _digest(weights: str) -> str:
