@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rag_middle.demo.demonstration import CHOSEN
 from rag_middle.evaluation.pages import data_url, render
-from rag_middle.evaluation.plots import image, new_figure, style
+from rag_middle.evaluation.plots import draw_lines, image, new_figure
+from rag_middle.evaluation.statistics import Estimate
 from rag_middle.files import write_files
 from rag_middle.methods import METHODS
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HEIGHT = 3.6  # inches, of a panel
-_OFFSET = 0.015  # of the width, between the bars of two methods
 
 
 def write_demonstration(shown: Mapping[str, Any], folder: str | Path) -> dict[str, Path]:
@@ -60,32 +60,18 @@ def picture(*measurements: Mapping[str, Any]) -> Figure:
     """
     figure, panels = new_figure(len(measurements), height=_HEIGHT)
     for axes, measured in zip(panels, measurements, strict=True):
+        lines = {
+            title_of(curve["label"]): [Estimate(**each) for each in curve["accuracy"]]
+            for curve in measured["curves"]
+        }
+        draw_lines(axes, lines, measured["curves"][0]["positions"])
         last = measured["documents"] - 1
-        for index, curve in enumerate(measured["curves"]):
-            ends = [[each[end] for each in curve["accuracy"]] for end in ("low", "value", "high")]
-            low, value, high = ([100 * share for share in end] for end in ends)
-            axes.errorbar(
-                [at + index * _OFFSET * last for at in curve["positions"]],
-                value,
-                yerr=[
-                    [v - end for v, end in zip(value, low, strict=True)],
-                    [end - v for v, end in zip(value, high, strict=True)],
-                ],
-                label=title_of(curve["label"]),
-                markersize=4.5,
-                capsize=2,
-                **style(index),
-            )
-        axes.set_ylim(-2, 102)
-        axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-        axes.set_xticks(measured["curves"][0]["positions"])
         axes.set_xlabel(f"Position of the gold document (0 to {last})")
         axes.set_ylabel("Accuracy, %")
         axes.set_title(
-            f"{measured['model']}, {measured['questions']} questions; bars: 95 % intervals",
+            f"{measured['model']}\n{measured['questions']} questions; bars: 95 % intervals",
             fontsize=9,
         )
-        axes.legend(fontsize=8, frameon=False, loc="best")
     return figure
 
 
