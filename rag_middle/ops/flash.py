@@ -197,55 +197,6 @@ def flash_each(
     return joined(parts)
 
 
-def flash_texts(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Sequence[int],
-    bounds: Tensor | None = None,
-    *,
-    scale: float,
-) -> Attended:
-    """Attention to each of several texts laid end to end, by queries of its own.
-
-    Args:
-        query: `[b, h, D, m, d]`, `m` queries for each text.
-        key: `[b, g, T, d]`.
-        value: `[b, g, T, dv]`.
-        lengths: tokens of each text, `T` together; nothing is read from an empty one.
-        bounds: as for `flash_each`.
-        scale: factor on the scores.
-
-    Returns:
-        Output `[b, h, D, m, dv]` and log-sum-exp `[b, h, D, m]`.
-    """
-    b, h, count, m, _ = query.shape
-    if bounds is not None and b == 1 and has_flash(query, value):
-        starts = torch.arange(0, (count + 1) * m, m, dtype=torch.int32, device=query.device)
-        q = query[0].permute(1, 2, 0, 3).reshape(count * m, h, -1)
-        k, v = (x[0].transpose(0, 1) for x in (key, value))
-        out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            q, k, v, starts, bounds, m, max(lengths), 0.0, False, False, scale=scale
-        )
-        whole = out.transpose(0, 1).unflatten(1, (count, m))[None]
-        lse = lse[None, :, : count * m].unflatten(2, (count, m))
-        if 0 in lengths:  # of which the kernel says +inf
-            lse = lse.masked_fill((bounds[1:] == bounds[:-1])[:, None], -torch.inf)
-        return Attended(whole, lse)
-    outputs, sums, start = [], [], 0
-    for index, length in enumerate(lengths):
-        if length:
-            span = slice(start, start + length)
-            out, lse = flash(query[:, :, index], key[:, :, span], value[:, :, span], scale=scale)
-        else:
-            out = value.new_zeros(b, h, m, value.shape[-1])
-            lse = torch.full((b, h, m), -torch.inf, device=query.device, dtype=torch.float32)
-        outputs.append(out)
-        sums.append(lse)
-        start += length
-    return Attended(torch.stack(outputs, dim=2), torch.stack(sums, dim=2))
-
-
 def joined(parts: Sequence[Attended]) -> Attended:
     """Rows one after the other."""
     if len(parts) == 1:

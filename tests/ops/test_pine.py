@@ -11,10 +11,9 @@ from torch import Tensor
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.pine.kernels import attend, fused, heads
+from rag_middle.methods.pine.kernels import attend, heads
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
 from rag_middle.methods.pine.kernels.importance import (
-    Ranking,
     document_importance,
     document_shifts,
 )
@@ -122,12 +121,9 @@ def run(case: Case, q: Tensor, k: Tensor, v: Tensor, steps: int = 1) -> tuple[Te
     return torch.cat(outs, dim=2), torch.cat([x for x in lses if x is not None], dim=2)
 
 
-@pytest.mark.parametrize("fuses", [False, True])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.one_in(3)
-def test_pine_matches_naive_loops(case: Case, fuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fuses:
-        _fuse(monkeypatch)
+def test_pine_matches_naive_loops(case: Case) -> None:
     q, k, v = case.qkv()
     cos, sin = case.table()
     place = None if cos is None or sin is None else rotary_place(cos, sin, case.pairing)
@@ -143,53 +139,6 @@ def test_pine_matches_naive_loops(case: Case, fuses: bool, monkeypatch: pytest.M
     )
     for got, want in zip(run(case, q, k, v), expected, strict=True):
         torch.testing.assert_close(got[0], want, atol=1e-5, rtol=1e-5)
-
-
-def _fuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU in half precision, document by document."""
-
-    def fuses(q: Tensor, v: Tensor, rule: ScoreRule) -> bool:
-        return rule.softcap is None and rule.window is None
-
-    monkeypatch.setattr(attend, "_fuses", fuses)
-
-
-def test_fused_chunks_rows_and_steps_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case((4, 3, 0, 6, 2))
-    rows = tuple(torch.cat(pair) for pair in zip(case.qkv(0), case.qkv(1), strict=True))
-    expected = run(case, *rows)
-    _fuse(monkeypatch)
-    for size in (1, 3000, 2**28):
-        monkeypatch.setattr(fused, "_ROTATED_BYTES", size)
-        for steps in (1, 2):
-            torch.testing.assert_close(run(case, *rows, steps), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_attention_ranks_in_half_precision_as_in_float32(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case((40, 30, 60, 50), heads=8, groups=4, d=16, pairs=8, prefix=10)
-    _fuse(monkeypatch)
-    made: list[Tensor] = []
-
-    def recorded(importance: Tensor, lengths: Tensor, ranking: Ranking) -> Tensor:
-        shifts = document_shifts(importance, lengths, ranking)
-        made.append(shifts)
-        return shifts
-
-    monkeypatch.setattr(fused, "document_shifts", recorded)
-    half = [x[..., :16].to(dtype) for x in case.qkv()]
-    out, _ = run(case, *half)
-    in_half, made[:] = [*made], []
-    expected, _ = run(case, *(x.float() for x in half))
-    flips = sum(int((a != b).any(-1).sum()) for a, b in zip(in_half, made, strict=True))
-    orders = sum(a[..., 0].numel() for a in made)
-    assert orders > 64
-    assert flips <= 0.02 * orders  # measured: none; near-ties may differ
-    assert out.dtype == dtype
-    # Rounded twice: in a query's rotation, and in what it reads from each document.
-    assert (out.float() - expected).abs().max() < 12 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("name", ["unequal documents", "narrow window", "empty documents"])

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor
 
 from rag_middle.errors import PromptError
-from rag_middle.methods.pine.kernels.fused import decode_fused, prefill_fused, wide_base_rotate
 from rag_middle.methods.pine.kernels.heads import HeadBlock
 from rag_middle.methods.pine.kernels.tables import PineTables, base_rotate
-from rag_middle.ops.flash import has_flash
 from rag_middle.ops.scores import ScoreRule, Scratch, scores_at_once
 
 
@@ -81,13 +79,9 @@ def prefill(
             f"{layout.length}. Turn chunked prefill off."
         )
     first, last = layout.prefix_tokens, layout.suffix_start
-    fuses = _fuses(q, v, rule)
-    rotated_keys = wide_base_rotate(k, tables) if fuses else base_rotate(k, tables)
+    rotated_keys = base_rotate(k, tables)
     document_keys = k[:, :, first:last].clone(memory_format=torch.contiguous_format)
     state = PineState(tables, document_keys)
-    if fuses:
-        read = prefill_fused(q, k, rotated_keys, v, tables, rule.scale)
-        return Prefilled(read.out, read.lse, rotated_keys, state)
     call = _Call(q, rotated_keys, v.contiguous(), state, rule, need_lse)
     longest = max(layout.document_lengths, default=1)
     # A document moves all keys for itself, `d` numbers each. Where documents are shorter than that,
@@ -125,17 +119,10 @@ def decode(
         `[r, h, m, dv]` in the queries' dtype, and `[r, h, m]` float32 log-sum-exp of the scores, or
         None where not asked for.
     """
-    if _fuses(q, values, rule):
-        return decode_fused(q, keys, values, state.document_keys, state.tables, rule.scale)
     call = _Call(q, keys, values, state, rule, need_lse)
     for heads in call.head_blocks(0, q.shape[2], at_once=q.shape[2]):
         heads.later_tokens()
     return call.result()
-
-
-def _fuses(q: Tensor, v: Tensor, rule: ScoreRule) -> bool:
-    """Whether fused attention takes such tensors; no kernel of it knows moved windows or caps."""
-    return has_flash(q, v) and rule.softcap is None and rule.window is None
 
 
 class _Call:

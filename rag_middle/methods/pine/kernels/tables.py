@@ -10,14 +10,13 @@ what a cache should hold, and a shift is one more rotation by an angle shared by
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rag_middle.methods.pine.kernels.importance import Ranking, document_means
-from rag_middle.ops.rope import RotaryStyle, WideTables, rotate, wide_tables
+from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.ops.scores import spans_of
 
 if TYPE_CHECKING:
@@ -40,10 +39,8 @@ class PineTables:
     Attributes:
         spans: of the documents, counted from the first document token.
         lengths: `[D]` tokens of each document.
-        bounds: `[D + 1]` int32 where each document begins and the last one ends, likewise counted.
         means: `[T, D]`, see `document_means`.
         document_of: `[T]` index of the document a token belongs to.
-        own: `[T, D]`, whether it is that document.
         base_positions: `[l]` of the prompt's tokens.
         rotates: False for a layer without rotary embedding; it has no tables then.
         base_cos, base_sin: `[N, R]` for the token at an index, at its base position.
@@ -69,8 +66,6 @@ class PineTables:
         self.lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu").to(
             device
         )
-        starts = torch.tensor([0, *layout.document_lengths], dtype=torch.int32, device="cpu")
-        self.bounds = starts.cumsum(0, dtype=torch.int32).to(device)
         self.means = document_means(layout.document_lengths, device)
         self.document_of = torch.cat(
             [
@@ -79,7 +74,6 @@ class PineTables:
             ]
             or [torch.empty(0, dtype=torch.long, device="cpu")]
         ).to(device)
-        self.own = self.means > 0
         base_positions = torch.arange(layout.length, device="cpu")
         for start, end in layout.documents:
             base_positions[start:end] += layout.suffix_start - end
@@ -96,22 +90,6 @@ class PineTables:
             self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
             self.base_turn = torch.stack((self.base_cos, self.base_sin), dim=-1).flatten(-2)
             self.shift_back = torch.stack((self.shift_cos, -self.shift_sin), dim=-1).flatten(-2)
-        self._cast: dict[Hashable, Any] = {}
-
-    def wide_base(self, dtype: torch.dtype) -> WideTables:
-        """Cosine and sine of the base positions for `rotate_wide`, `[N, 2R]`, made once."""
-        if ("base", dtype) not in self._cast:
-            tables = wide_tables(self.base_cos, self.base_sin, self.style)
-            self._cast["base", dtype] = WideTables(*(table.to(dtype) for table in tables))
-        wide: WideTables = self._cast["base", dtype]
-        return wide
-
-    def shift_pairs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """`shift_cos` and `shift_sin` in another number format, made once."""
-        if dtype not in self._cast:
-            self._cast[dtype] = self.shift_cos.to(dtype), self.shift_sin.to(dtype)
-        pairs: tuple[Tensor, Tensor] = self._cast[dtype]
-        return pairs
 
     def positions(self, tokens: int) -> Tensor:
         """Base positions of the first `tokens` of prompt and generated text."""
