@@ -4,10 +4,10 @@
     python benchmarks/gpu_kernels.py --device cpu --tiny    # the operators, on any machine
 
 Random bfloat16 queries, keys and values of one layer; 20 documents of unequal lengths between 40
-and 40 tokens. The reference is what PyTorch's operators compute in float32 from the same numbers,
-PINE's readable ones; in bfloat16 these are put together from fused attention. A row of the
-output is far from the reference where the difference is more than a tenth of its length. Times are
-medians by CUDA events, as eager PyTorch launches; ratios are to the unmodified model's call.
+and 40 tokens. The reference is what PyTorch's operators compute in float32 from the same numbers;
+PINE's compute in float32 whatever they are given. A row of the output is far from the reference
+where the difference is more than a tenth of its length. Times are medians by CUDA events, as eager
+PyTorch launches; ratios are to the unmodified model's call.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 PREDICTED = {"auto": "gpu_8_groups_predicted", "torch": "gpu_8_groups_torch"}
-GPU = "h100"
+GPU = "h200"
 Row = dict[str, Any]
 
 
@@ -25,9 +25,14 @@ def read(file: Path) -> list[Row]:
 
 
 def by_method(rows: list[Row]) -> dict[tuple[str, int, str], Row]:
-    """Rows by method, tokens and kernels: times and launches of one method in one."""
+    """Rows by method, tokens and kernels: times and launches of one method in one.
+
+    A note says that what was measured is no longer there.
+    """
     merged: dict[tuple[str, int, str], Row] = {}
     for row in rows:
+        if "note" in row:
+            continue
         merged.setdefault((row["method"], row["tokens"], row["kernels"]), {}).update(row)
     return merged
 
@@ -102,7 +107,8 @@ def kernel_table(rows: list[Row]) -> str:
     lines = ["| operator | shape | tokens | way | ms | ratio | error | far rows |"]
     lines += ["| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |"]
     for row in rows:
-        head = " | ".join(str(row[name]) for name in ("operator", "shape", "tokens", "way"))
+        way = row.get("note", row["way"])
+        head = " | ".join(map(str, (row["operator"], row["shape"], row["tokens"], way)))
         numbers = row.get("error") or " | ".join(
             f"{row[name]:.3g}" if name in row else ""
             for name in ("ms", "ratio", "relative_error", "far_rows")

@@ -5,8 +5,8 @@ size runs in seconds on any machine. The counter sees each operation as the disp
 is one kernel launch on a GPU for nearly all of them.
 
 Time is a roofline over data sheets: an operation takes as long as its arithmetic or its memory
-traffic, a phase as long as its operations or as launching them, whichever is longer. Nothing here
-was measured.
+traffic, a phase as long as its operations or as launching them, whichever is longer. What part of
+the peak attention reaches on an H200, and what a launch costs the host, is as measured there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -54,10 +54,12 @@ class Operation(NamedTuple):
 
     Attributes:
         name: of the ATen operation.
-        kind: ``"half"``, ``"single"``, ``"attention"`` or ``"memory"``.
+        kind: ``"half"``, ``"single"``, ``"attention"`` (the model's own), ``"flash"``,
+            ``"triton"`` or ``"memory"``.
         flops: multiplications and additions of matrix products, 0 elsewhere.
         bytes: read and written.
         launches: kernels.
+        triton: of these, Triton kernels.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Operation(NamedTuple):
     flops: int
     bytes: int
     launches: int
+    triton: int = 0
 
 
 @dataclass(slots=True)
@@ -197,7 +200,7 @@ def _operation(
 ) -> Operation:
     if work := KERNEL_WORK.get(name):
         flops, moved, launches = work(outputs, *args)
-        return Operation(name, "attention" if flops else "memory", flops, moved, launches)
+        return Operation(name, "triton" if flops else "memory", flops, moved, launches, launches)
     moved = sum(map(_touched, outputs))
     if name in _PICKS:
         moved += moved + sum(map(_touched, inputs[1:]))
@@ -227,7 +230,7 @@ def _operation(
         window = kwargs.get("window_size_left")
         pairs = texts * _pairs(rows, columns, causal=causal, window=window)
         flops = 2 * batch * heads * pairs * (query.shape[-1] + value.shape[-1])
-        kind = "attention" if query.dtype in _HALF else "single"
+        kind = "flash" if query.dtype in _HALF else "single"
         return Operation(name, kind, flops, sum(map(_touched, [*inputs, outputs[0]])), launches)
     return Operation(name, "memory", 0, moved, launches)
 
@@ -442,8 +445,16 @@ def _traits(config: Any) -> ModelTraits:
 
 #: Parts of the peak that good kernels reach: matrix products, attention kernels, memory traffic.
 _PRODUCT_PART, _ATTENTION_PART, _MEMORY_PART = 0.7, 0.5, 0.8
-#: Seconds from one launch to the next in eager PyTorch, Python and dispatcher included.
-_LAUNCH = 6e-6
+#: The same of attention as measured on an H200, from 4k to 34k tokens (`results/gpu/kernels.json`):
+#: what PyTorch takes for the model (0.50 to 0.62), its FlashAttention, which returns a log-sum-exp
+#: (0.31, RoToR's at 34k), and this package's Triton kernels (PINE's, 0.23 to 0.29).
+_MEASURED_PARTS = {"attention": 0.6, "flash": 0.3, "triton": 0.25}
+#: Seconds from one launch to the next in eager PyTorch, Python and dispatcher included: a token of
+#: a 7B model took 22 ms for 1,495 of them on that machine (`results/gpu/methods.json`).
+_LAUNCH = 15e-6
+#: The same of a Triton kernel: generated tokens of PINE took 66 us for each of five, of APE 63 for
+#: each of two (`results/gpu/kernels.json`).
+_TRITON_LAUNCH = 65e-6
 #: Seconds that a copy from the host keeps it waiting.
 _UPLOAD = 20e-6
 
@@ -458,6 +469,7 @@ class Gpu:
         half_tflops: dense matrix products of 16-bit numbers on tensor cores, summed in float32.
         single_tflops: float32, beside the tensor cores.
         gigabytes_per_s: memory bandwidth.
+        parts: of the tensor cores' peak, reached by attention of each kind.
     """
 
     name: str
@@ -465,13 +477,16 @@ class Gpu:
     half_tflops: float
     single_tflops: float
     gigabytes_per_s: float
+    parts: Mapping[Kind, float] = field(
+        default_factory=lambda: dict.fromkeys(_MEASURED_PARTS, _ATTENTION_PART)
+    )
 
     def computing(self, work: Work) -> float:
         """Seconds that the operations take, one after the other."""
         half, single = self.half_tflops * 1e12, self.single_tflops * 1e12
         rate = {
             "half": half * _PRODUCT_PART,
-            "attention": half * _ATTENTION_PART,
+            **{kind: half * part for kind, part in self.parts.items()},
             "single": single * _PRODUCT_PART,
             "memory": 1.0,
         }
@@ -483,7 +498,9 @@ class Gpu:
 
     def launching(self, work: Work) -> float:
         """Seconds that the host takes to launch them."""
-        return work.launches * _LAUNCH + work.uploads * _UPLOAD
+        triton = sum(op.triton * times for op, times in work.operations.items())
+        eager = work.launches - triton
+        return eager * _LAUNCH + triton * _TRITON_LAUNCH + work.uploads * _UPLOAD
 
 
 #: GPUs by short name.
@@ -495,12 +512,13 @@ GPUS: dict[str, Gpu] = {
         single_tflops=19.5,
         gigabytes_per_s=2039,
     ),
-    "h100": Gpu(
-        name="NVIDIA H100 80 GB SXM",
-        gigabytes=80,
+    "h200": Gpu(
+        name="NVIDIA H200 141 GB SXM",
+        gigabytes=141,
         half_tflops=989,
         single_tflops=67,
-        gigabytes_per_s=3350,
+        gigabytes_per_s=4800,
+        parts=_MEASURED_PARTS,
     ),
     "rtx4090": Gpu(
         name="NVIDIA GeForce RTX 4090",

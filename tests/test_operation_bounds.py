@@ -129,7 +129,7 @@ def test_half_precision_stays_half_and_nothing_waits(
         assert ours.widened_bytes - theirs.widened_bytes < 0.1 * 2 * TOKENS * 4096
         assert ours.squares == 0
         kinds = {op.kind for op in ours.operations if op.flops > 1e8}
-        assert kinds <= {"half", "attention"}, "products beside the tensor cores"
+        assert kinds <= {"half", "attention", "flash", "triton"}, "products beside the tensor cores"
     assert work.decode.uploads == 0
     assert work.prefill.uploads < 2 * LAYERS, "copies from the host, in every layer"
 

@@ -97,11 +97,11 @@ def test_square_masks_are_seen() -> None:
 
 
 def test_a_roofline_takes_the_slower_of_arithmetic_and_memory() -> None:
-    gpu = GPUS["h100"]
+    gpu = GPUS["h200"]
     arithmetic = Work()
     arithmetic.operations[Operation("mm", "half", 10**15, 1, 1)] = 2
     assert gpu.computing(arithmetic) == pytest.approx(2 * 1e15 / (989e12 * 0.7))
     memory = Work(uploads=1)
     memory.operations[Operation("add", "memory", 0, 10**12, 1)] = 1
-    assert gpu.computing(memory) == pytest.approx(1e12 / (3350e9 * 0.8))
+    assert gpu.computing(memory) == pytest.approx(1e12 / (4800e9 * 0.8))
     assert gpu.launching(memory) > gpu.launching(arithmetic) / 2 > 0
