@@ -29,8 +29,12 @@ README = (FOLDER / "README.md").read_text(encoding="utf-8")
 CONFIGS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/[!_]*.yaml"))
 #: What files share.
 BASES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/_*.yaml"))
-#: Commands of the README's table; paths are relative to its folder.
-COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]+)`", README)
+#: Commands of the README's table, where a file stands for the command that runs it.
+COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]*(?:--model|\.yaml)[^`]*)`", README)
+COMMANDS += [
+    ("rag_middle_reproduce", f"{path} --data DATA")
+    for path in re.findall(r"\| `(\w+/\w+\.yaml)` \|", README)
+]
 #: The rows that take least time.
 QUICK = (
     *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/table_4"),
@@ -92,7 +96,7 @@ def test_a_file_named_by_a_number_stands_in_the_row_of_that_number() -> None:
     for path in CONFIGS:
         number = re.search(r"/(table|figure)s?_(\d+)", path)
         if number is not None:
-            [row] = [row for row in rows if f" {path} " in row]
+            [row] = [row for row in rows if re.search(rf"[ `]{path}[ `]", row)]
             assert re.search(rf"\b{number[1]}s? {number[2]}\b", row), path
 
 
