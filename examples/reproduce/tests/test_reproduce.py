@@ -30,7 +30,9 @@ CONFIGS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/
 #: What files share.
 BASES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/_*.yaml"))
 #: Commands of the README's table, where a file stands for the command that runs it.
-COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]*(?:--model|\.yaml)[^`]*)`", README)
+COMMANDS = re.findall(
+    r"`python -m (rag_middle_reproduce[\w.]*) ([^`]*(?:--model|\.yaml)[^`]*)`", README
+)
 COMMANDS += [
     ("rag_middle_reproduce", f"{path} --data DATA")
     for path in re.findall(r"\| `(\w+/\w+\.yaml)` \|", README)
