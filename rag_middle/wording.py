@@ -1,23 +1,38 @@
-"""Messages that know which of their words name arguments.
+"""Messages that name arguments, and words for numbers.
 
-A message is made of parts: text, and an `Argument` wherever one is named. Python callers read
-``num_beams=1``; the command line puts its own flag there, ``--beams 1``. It stands at the bottom of
-the package because errors and warnings are such messages.
+A message is made of parts: text, and an `Argument` wherever one is named, so that an error knows
+which parameter it is about. It stands at the bottom of the package because errors and warnings are
+such messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 _NO_VALUE: Final = object
 _MOST_QUOTED = 100  # characters of a value
+#: Flags of the command line that are not called as the parameter is.
+RENAMED_FLAGS: Final = {
+    "changes": "--change",
+    "num_beams": "--beams",
+    "quantization_config": "--quantize",
+    "scoring": "--score-by",
+}
+#: Those that are, where messages say which value to pass.
+FLAGS: Final = frozenset(
+    "attn_implementation device device_map documents embedder gguf_file hops max_new_tokens method "
+    "no_repeat_ngram_size on_missing_documents on_overflow rebuild send_documents temperature "
+    "template workers".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument as a message names it.
+    """An argument as a message names it: as Python code does, and after it the flag.
+
+    ``num_beams=1 (--beams 1)``. A name alone that is the flag's too, but for dashes, stands alone.
 
     Attributes:
         name: of the parameter.
@@ -29,15 +44,15 @@ class Argument:
     value: Any = _NO_VALUE
     python: str | None = None
 
-    @property
-    def has_value(self) -> bool:
-        """Whether the message names a value too."""
-        return self.value is not _NO_VALUE
-
     def __str__(self) -> str:
-        if self.python is not None:
-            return self.python
-        return f"{self.name}={quoted(self.value)}" if self.has_value else self.name
+        has_value = self.value is not _NO_VALUE
+        written = f"{self.name}={quoted(self.value)}" if has_value else self.name
+        flag = RENAMED_FLAGS.get(self.name)
+        if flag is None and has_value and self.name in FLAGS:
+            flag = f"--{self.name.replace('_', '-')}"
+        if flag is not None and has_value and self.value is not True:
+            flag = f"{flag} {self.value}"
+        return (self.python or written) + (f" ({flag})" if flag else "")
 
 
 class WordedException(Exception):  # noqa: N818 - of warnings too
@@ -56,10 +71,6 @@ class WordedException(Exception):  # noqa: N818 - of warnings too
         """The parameter that the message is about: the one it begins with."""
         first = self.parts[0] if self.parts else None
         return first.name if isinstance(first, Argument) else None
-
-    def worded(self, spell: Callable[[Argument], str]) -> str:
-        """The message with every argument as `spell` writes it."""
-        return "".join(spell(part) if isinstance(part, Argument) else part for part in self.parts)
 
 
 def counted(number: int, noun: str) -> str:

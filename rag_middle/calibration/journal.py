@@ -18,10 +18,9 @@ from rag_middle.errors import CalibrationStateError
 from rag_middle.files import append, check_appendable, lock_file, reason
 from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
-from rag_middle.wording import Argument
 
 _FORMAT = 2  # of lines and of what their verdicts are about; raised when either changes
-_ANOTHER_FOLDER = ("choose another ", Argument("folder"))
+_ANOTHER_FOLDER = ("choose another folder (--out)",)
 
 
 class Journal:

@@ -9,25 +9,22 @@ import typer
 
 from rag_middle.cli.asking import (
     ANSWERING,
-    OTHER_NAMES,
     QUESTION,
     open_answerer,
     show_facts,
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import JsonOption, console, print_json, print_text, printable
-from rag_middle.cli.endpoint import ENDPOINT
-from rag_middle.cli.options import LOADING, OUTPUT_PANEL, command, shape_of
+from rag_middle.cli.console import JsonOption, print_json, print_text
+from rag_middle.cli.options import ENDPOINT, LOADING, OUTPUT_PANEL, command
+from rag_middle.options import GenerationOptions
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answerer
     from rag_middle.documents import ContextPrompt
 
-_DOCUMENT_COLOURS = ("green", "cyan", "magenta", "blue")
 
-
-@command(OTHER_NAMES, answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
+@command(answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
 def ask(
     question: Annotated[str, typer.Argument(help="What to answer.")],
     answering: dict[str, Any],
@@ -51,20 +48,21 @@ def ask(
     from rag_middle.retrieval.retriever import check_question
 
     check_question(question)
-    answerer, built = open_answerer(options, loading, quiet=as_json, remote=remote, **answering)
+    GenerationOptions(**options)  # refused before anything is indexed
+    answerer, built = open_answerer(loading, quiet=as_json, remote=remote, **answering)
     if as_json:
         answer = answerer.ask(question, **options)
-        described = {
-            **answer.to_dict(),
-            "skipped": [asdict(skipped) for skipped in built.skipped] if built else [],
-        }
+        skipped = built.skipped if built else ()
+        described = {**answer.to_dict(), "skipped": [asdict(each) for each in skipped]}
         if show_prompt:
             described["prompt"] = _parts(answerer, answer.prompt, options)
         print_json(described)
         return
     with answerer.stream(question, **options) as pieces:
         if show_prompt:
-            _show_parts(_parts(answerer, pieces.prompt, options))
+            parts = _parts(answerer, pieces.prompt, options).values()
+            whole = ("".join(part) for part in parts)  # of the documents, one after the other
+            print_text("".join(whole) + "\n", stderr=True)
         answer = stream_text(pieces)
     print_text("\nSources, best first:\n" if answer.sources else "\nNo sources.\n")
     show_sources(answer.sources)
@@ -78,31 +76,15 @@ def _parts(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -
     model = answerer.model
     if not isinstance(model, RagMiddleModel):
         return {"text": prompt.text}  # its tokenizer is on the server
+    shape = {name: options[name] for name in ("template", "system") if name in options}
     # The documents are in the method's order already.
-    tokens = model.encode(prompt, method="none", **shape_of(options))
+    tokens = model.encode(prompt, method="none", **shape)
 
     def text(ids: tuple[int, ...]) -> str:
-        return "".join(
-            model.tokenizer.decode(
-                list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )
+        return str(model.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     return {
         "prefix": text(tokens.prefix_ids),
         "documents": [text(ids) for ids in tokens.documents_ids],
         "suffix": text(tokens.suffix_ids),
     }
-
-
-def _show_parts(parts: dict[str, Any]) -> None:
-    """Print a prompt; neighbouring documents differ in colour."""
-    from rich.text import Text
-
-    shown = Text(printable(parts["text"]) if "text" in parts else "")
-    if "text" not in parts:
-        shown.append(printable(parts["prefix"]), "yellow")
-        for index, document in enumerate(parts["documents"]):
-            shown.append(printable(document), _DOCUMENT_COLOURS[index % len(_DOCUMENT_COLOURS)])
-        shown.append(printable(parts["suffix"]), "yellow")
-    console(stderr=True).print(shown, soft_wrap=True)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from rag_middle.cli.checks import check_generation, check_method, check_readable
-from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
-from rag_middle.cli.endpoint import open_endpoint
+from rag_middle.cli.console import console, print_text, quiet_progress_bars, tell, warn
 from rag_middle.cli.index import report_skipped, summary
-from rag_middle.cli.measuring import embedding_bar
+from rag_middle.cli.measuring import open_endpoint, progress_bar
 from rag_middle.cli.options import (
     GENERATION,
     METHOD_HELP,
     METHOD_PANEL,
-    MODEL_PANEL,
     PROMPT_PANEL,
+    EmbedderOption,
     MethodOptionsOption,
+    ModelOption,
     Panel,
+    RebuildOption,
     flag,
     generation_flags,
     parse_method_options,
     placed,
 )
-from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigError
+from rag_middle.errors import RetrievalConfigError
 from rag_middle.small_model import NAME
 from rag_middle.wording import counted
 
@@ -35,24 +35,6 @@ if TYPE_CHECKING:
     from rag_middle.retrieval import Built
 
 RETRIEVAL_PANEL = Panel("Retrieval")
-OTHER_NAMES = {"folder": "--index"}
-"""What the library calls otherwise."""
-
-EmbedderOption = Annotated[
-    str | None,
-    RETRIEVAL_PANEL.option(
-        help="Folder or hub name of a sentence-transformers model, which is fetched if it is not "
-        "here. Default: all-MiniLM-L6-v2, without a network.",
-    ),
-]
-ModelOption = Annotated[
-    str | None,
-    MODEL_PANEL.option(
-        "--model",
-        "-m",
-        help="Directory, GGUF file or hub name. Default: SmolLM2-135M-Instruct.",
-    ),
-]
 
 ANSWERING = (
     RETRIEVAL_PANEL.flag(
@@ -74,12 +56,7 @@ ANSWERING = (
         "top_k", int, 10, min=1, help="Documents of a prompt; fewer where there are fewer."
     ),
     flag("embedder", EmbedderOption),
-    RETRIEVAL_PANEL.flag(
-        "rebuild",
-        bool,
-        False,
-        help="Replace the saved index, also if it is damaged or of another embedder.",
-    ),
+    flag("rebuild", RebuildOption, False),
     RETRIEVAL_PANEL.flag(
         "max_file_mib",
         int | None,
@@ -110,7 +87,6 @@ QUESTION = generation_flags(
 
 
 def open_answerer(
-    generation: dict[str, Any],
     loading: dict[str, Any],
     *,
     quiet: bool,
@@ -121,71 +97,86 @@ def open_answerer(
     method_option: Iterable[str] = (),
     prompt_template: Path | None = None,
     max_file_mib: int | None = None,
-    remote: Mapping[str, Any] | None = None,
+    remote: Mapping[str, Any],
     **how: Any,
 ) -> tuple[Answerer, Built | None]:
     """Everything loaded; and what indexing did, where documents were indexed.
 
-    What can be refused without loading anything is refused first.
-
     Args:
-        generation: fields of `GenerationOptions`, only to be checked.
-        loading: values of `LOADING`; device as on the command line.
+        loading: values of `LOADING`.
         quiet: say nothing about the index.
-        method: its name; None for the unmodified model, or what a server uses.
-        docs: documents, or None for an index as it is.
-        index: folder of the index, or None for the default one.
-        model: directory, GGUF file or hub name; None for the default model.
-        method_option: its parameters, as on the command line.
-        prompt_template: file, or None for the model's own.
-        max_file_mib: larger files are skipped.
         remote: where the model is, if it is not to be loaded: values of `ENDPOINT`.
-        how: more arguments of ``Answerer.over``.
+        how: more arguments of ``Answerer.over``; the others are values of `ANSWERING`.
     """
+    from rag_middle.methods import resolve_method
     from rag_middle.retrieval import check_exists
 
     method_options = parse_method_options(method_option)
     documents = _documents(docs, index)
     check_exists(documents)
-    if prompt_template is not None:
-        check_readable(prompt_template, "prompt template", "a JSON file", PromptError)
-    check_method(method or "none", method_options)
-    check_generation(generation)
+    resolve_method(method or "none", method_options)  # refused before PyTorch is imported
 
     from rag_middle.answering import Answerer, PromptTemplate
 
-    endpoint = open_endpoint(
-        remote or {}, model, loading, method=method, method_options=method_options
-    )
+    template = None if prompt_template is None else PromptTemplate.load(prompt_template)
+    endpoint = open_endpoint(remote, model, loading, method=method, method_options=method_options)
     if endpoint is None:
         how |= placed(loading)
-    template = None if prompt_template is None else PromptTemplate.load(prompt_template)
+    if max_file_mib is not None:
+        how["max_file_bytes"] = max_file_mib * 2**20
     done: list[Built] = []
-
-    def on_index(built: Built) -> None:
-        done.append(built)
-        if not quiet:
-            _tell_index(built, documents)
-
     quiet_progress_bars()
     if not quiet:
         tell("Documents", "dim", f"{documents}: indexing what is new, and loading the model.")
-    with embedding_bar(hidden=quiet) as progress:
+    with progress_bar("embedding", hidden=quiet) as progress:
         answerer = Answerer.over(
             documents,
-            model=model if endpoint is None else endpoint,
+            model=endpoint or model,
             method=method,
             method_options=method_options,
             index_folder=None if docs is None else index,
-            max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
             prompt_template=template,
-            on_index=on_index,
+            on_index=done.append,
             progress=progress,
             **how,
         )
-    if model is None and endpoint is None and not quiet:
-        tell_of_default()
+    if not quiet:
+        for built in done:
+            _tell_index(built, documents)
+        if model is None and endpoint is None:
+            tell_of_default()
     return answerer, done[0] if done else None
+
+
+def _documents(docs: Path | None, index: Path | None) -> Path:
+    from rag_middle.retrieval.readers import is_index_folder
+
+    if docs is not None:
+        if is_index_folder(docs):  # documents may be anybody's; an index is trusted as a model is
+            raise RetrievalConfigError(
+                f"{str(docs)!r} is a saved index: name it with --index if you trust it."
+            )
+        return docs
+    if index is None:
+        raise RetrievalConfigError(
+            "There is nothing to read: name documents with --docs PATH, or an index that "
+            "`rag-middle index` has made with --index FOLDER."
+        )
+    if not is_index_folder(index):
+        raise RetrievalConfigError(
+            f"There is no index in {str(index)!r}, or its manifest is damaged. Name the documents "
+            "too, and the index is made there: --docs PATH (with --rebuild where one is damaged)."
+        )
+    return index
+
+
+def _tell_index(built: Built, documents: Path) -> None:
+    if built.changes is not None:
+        report_skipped(built.skipped)
+        if sys.stderr.isatty():
+            tell("Index", "dim", summary(built))
+    elif built.skipped:
+        warn(f"{len(built.skipped)} skipped: `rag-middle index {documents}` says what and why.")
 
 
 def tell_of_default() -> None:
@@ -203,7 +194,7 @@ def stream_text(pieces: AnswerStream) -> Answer:
         print_text(text)
     print_text("\n")
     if pieces.result.finish_reason == "content_filter":
-        tell("Warning", "yellow", "the server's content filter withheld this answer, or its end.")
+        warn("the server's content filter withheld this answer, or its end.")
     return pieces.result
 
 
@@ -251,46 +242,3 @@ def show_sources(sources: Iterable[Source]) -> None:
         notes += ["cited"] * source.cited
         print_text(line + "".join(f"  [{note}]" for note in notes) + "\n")
         print_text(f"{'':>18}{source.snippet}\n")
-
-
-def _documents(docs: Path | None, index: Path | None) -> Path:
-    from rag_middle.retrieval.readers import is_index_folder
-
-    if docs is not None:
-        # Documents may be anybody's; an index is trusted as a model is.
-        if is_index_folder(docs):
-            raise RetrievalConfigError(
-                f"{str(docs)!r} is a saved index: name it with --index if you trust it. If it "
-                "holds documents, somebody has put a manifest.json beside them: remove that."
-            )
-        return docs
-    if index is None:
-        raise RetrievalConfigError(
-            "There is nothing to read: name documents with --docs PATH, or an index that "
-            "`rag-middle index` has made with --index FOLDER."
-        )
-    if not is_index_folder(index):
-        raise IndexFormatError(
-            f"There is no index in {str(index)!r}, or its manifest is damaged. Name the documents "
-            "too, and the index is made there: --docs PATH (with --rebuild where one is damaged)."
-        )
-    return index
-
-
-def _tell_index(built: Built, documents: Path) -> None:
-    from rich.text import Text
-
-    stderr = console(stderr=True)
-    if built.changes is not None:
-        report_skipped(built.skipped)
-        if sys.stderr.isatty():
-            stderr.print(Text(summary(built), "dim"))
-    elif built.skipped:
-        stderr.print(
-            Text(
-                f"{len(built.skipped)} skipped: `rag-middle index {printable(str(documents))}` "
-                "says what and why.",
-                "yellow",
-            ),
-            soft_wrap=True,
-        )

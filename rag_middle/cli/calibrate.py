@@ -10,23 +10,25 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rag_middle.cli.checks import check_data, check_output_folder
-from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell
+from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell, warn
 from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
     DATA,
     QUESTIONS_PANEL,
+    Backend,
     BatchSizeOption,
-    ModelOption,
     chosen_task,
     command_line,
+    devices_of,
     load,
     progress_bar,
+    start_workers,
 )
 from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
     OUTPUT_PANEL,
+    ModelOption,
     Panel,
     choice_type,
     command,
@@ -35,9 +37,8 @@ from rag_middle.cli.options import (
     parse_method_options,
     placed,
 )
-from rag_middle.cli.spreading import Backend, check_backend, devices_of, start_workers
-from rag_middle.errors import MissingExtraError
-from rag_middle.wording import Argument, counted, percent, points
+from rag_middle.errors import CalibrationConfigError, MissingExtraError
+from rag_middle.wording import counted, percent, points
 
 if TYPE_CHECKING:
     from rag_middle.calibration import Calibration, Estimate, Example, Team
@@ -131,7 +132,6 @@ _BATCHES = (flag("max_batch_size", BatchSizeOption, 8), *generation_flags(["temp
 
 
 @command(
-    {"folder": "--out", "keys": "--documents"},
     asked=DATA,
     drawn=_DRAWN,
     searched=_SEARCHED,
@@ -168,36 +168,33 @@ def calibrate(
     nothing is recommended.
     """
     started = perf_counter()
-    check_output_folder(out)
-    check_data(asked)
     if "weights" in drawn:
-        drawn["weights"] = _weights(drawn["weights"])
+        try:
+            drawn["weights"] = [float(weight) for weight in drawn["weights"].split(",")]
+        except ValueError:
+            raise CalibrationConfigError(
+                "--weights must be numbers joined by commas, such as 0.2,0.3,0.5; got "
+                f"{drawn['weights']!r}."
+            ) from None
     backend, workers = searched.pop("backend"), searched.pop("workers", None)
-    check_backend(backend)
     from rag_middle.calibration import (
         FromDisk,
-        LayerSearch,
         Scoring,
         draw_examples,
         make_search,
     )
     from rag_middle.calibration import calibrate as run_calibration
     from rag_middle.generation.copies import origin
-    from rag_middle.generation.loading import check_loading, loading_errors
     from rag_middle.methods.resolve import as_option
     from rag_middle.tokens import uses_chat_template
 
-    settings = parse_method_options(
-        searched.pop("search_option", ()), flag="--search-option", example="generations=10"
-    )
+    settings = parse_method_options(searched.pop("search_option", ()), "--search-option")
     search = make_search(method.value, as_option(settings))
     weights = drawn.setdefault("weights", list(search.weights))
     task = chosen_task(**asked)
     draw = partial(draw_examples, task, search, **drawn, seed=searched["seed"])
     draw()  # refuses what there is too little of before the model is loaded
     placement = placed(loading)
-    with loading_errors(model or "the default model"):
-        check_loading(**placement)
     devices = devices_of(placement, workers or 1, backend)
     tell("Data", "dim", f"{task.description}.")
     loaded = load(model, **loading)
@@ -225,30 +222,24 @@ def calibrate(
             )
 
         team = make_team
-    races = isinstance(search, LayerSearch) and search.racing and not search.as_in_paper
     profile = out / f"{search.method}.json"
     state = out / f"{search.method}.state"
-    try:
-        with progress_bar("scoring", hidden=as_json) as progress:
-            calibrated = run_calibration(
-                loaded,
-                search,
-                examples,
-                held_out,
-                workers=team,
-                **searched,
-                **batches,
-                state=state,
-                out=profile,
-                data={"task": task.to_dict(), "weights": weights},
-                progress=progress,
-                estimated=lambda cost: _tell_cost(cost, count, start=start, races=races),
-            )
-    except KeyboardInterrupt:
-        tell("Stopped", "yellow", f"the same command continues from {state}.")
-        raise
-    chart = _chart(calibrated, out)
-    report = _report(calibrated, profile.with_suffix(".html"))
+    with progress_bar("scoring", hidden=as_json) as progress:
+        calibrated = run_calibration(
+            loaded,
+            search,
+            examples,
+            held_out,
+            workers=team,
+            **searched,
+            **batches,
+            state=state,
+            out=profile,
+            data={"task": task.to_dict(), "weights": weights},
+            progress=progress,
+            estimated=lambda cost: _tell_cost(cost, count, start=start),
+        )
+    files = _charts(calibrated, out, profile.with_suffix(".html"))
     if as_json:
         print_json(
             {
@@ -258,85 +249,63 @@ def calibrate(
                 "method": calibrated.profile.method,
                 "options": calibrated.profile.options,
                 "scores": calibrated.profile.scores,
-                "chart": chart and str(chart),
-                "report": report and str(report),
+                "chart": None,
+                "report": None,
+                **{name: str(path) for name, path in files.items()},
             }
         )
         return
-    _show(calibrated, profile, [path for path in (chart, report) if path])
-
-
-def _weights(text: str) -> list[float]:
-    from rag_middle.errors import CalibrationConfigError
-
-    try:
-        return [float(weight) for weight in text.split(",")]
-    except ValueError:
-        raise CalibrationConfigError(
-            Argument("weights"),
-            f" must be numbers joined by commas, such as 0.2,0.3,0.5; got {text!r}.",
-        ) from None
+    _show(calibrated, [*files.values(), profile])
 
 
 def _fitting_workers(model: Any) -> int:
     """One per core on a CPU, as far as half of the memory that is free holds their models."""
-    if model.device.type != "cpu":
+    if model.device.type != "cpu" or "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", ()):
         return 1
+    from joblib import cpu_count
+
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system says
-        return 1
-    overhead = 500_000_000  # bytes that Python and PyTorch take in each process
-    return max(1, min(os.cpu_count() or 1, int(free / 2 // (size + overhead))))
+    size += 500_000_000  # bytes that Python and PyTorch take in each process
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(max(1, min(cpu_count(), free // 2 // size)))
 
 
-def _tell_cost(cost: Estimate, workers: int, *, start: float, races: bool) -> None:
-    took = ""
-    less = ", less as clear losers are dropped early" if races else ""
+def _tell_cost(cost: Estimate, workers: int, *, start: float) -> None:
+    took = f"; the scores of {counted(cost.known, 'candidate')} are known from before the stop"
     if cost.seconds is not None:
-        minutes = (start + cost.seconds) / 60
-        took = f": about {minutes:.0f} minutes" if minutes >= 1.5 else ": a minute or less"
-        took += f" with {counted(workers, 'worker')}, if the machine stays as busy as it is"
-    else:
-        took = f"; the scores of {counted(cost.known, 'candidate')} are known from before the stop"
+        minutes = max(1, round((start + cost.seconds) / 60))
+        took = f": about {counted(minutes, 'minute')} with {counted(workers, 'worker')}"
     tell(
         "Cost",
         "dim",
         f"at most {cost.candidates:,} candidates on {cost.prompts:,} prompts ({cost.questions} "
-        f"questions at several positions, compared by {cost.criterion}){took}{less}.",
+        f"questions at several positions, compared by {cost.criterion}){took}.",
     )
     if cost.note:
         tell("Note", "yellow", cost.note)
 
 
-def _chart(calibrated: Calibration, folder: Path) -> Path | None:
-    channels = calibrated.profile.search.get("channels")
-    if not channels or calibrated.hidden is None:
-        return None
+def _charts(calibrated: Calibration, folder: Path, page: Path) -> dict[str, Path]:
+    """A chart, where there is something to draw, and a report: none without matplotlib."""
     from rag_middle.calibration.plots import plot_channels
-    from rag_middle.errors import MissingExtraError
-
-    path = folder / "channels.png"
-    try:
-        plot_channels(calibrated.hidden, channels, path)
-    except MissingExtraError as error:
-        tell("Warning", "yellow", f"{error} There is no chart.")
-        return None
-    return path
-
-
-def _report(calibrated: Calibration, path: Path) -> Path | None:
     from rag_middle.calibration.report import write_calibration
 
+    files: dict[str, Path] = {}
+    channels = calibrated.profile.search.get("channels")
     try:
-        return write_calibration(calibrated.profile, calibrated.wrong, path, command=command_line())
+        if channels and calibrated.hidden is not None:
+            plot_channels(calibrated.hidden, channels, folder / "channels.png")
+            files["chart"] = folder / "channels.png"
+        written = write_calibration(
+            calibrated.profile, calibrated.wrong, page, command=command_line()
+        )
+        files["report"] = written
     except MissingExtraError as error:
-        tell("Warning", "yellow", f"{error} There is no report.")
-        return None
+        warn(f"{error} There is no report.")
+    return files
 
 
-def _show(calibrated: Calibration, profile: Path, files: Sequence[Path]) -> None:
+def _show(calibrated: Calibration, files: Sequence[Path]) -> None:
     from rich.table import Table
 
     out = console()
@@ -356,4 +325,3 @@ def _show(calibrated: Calibration, profile: Path, files: Sequence[Path]) -> None
     out.print(calibrated.verdict)
     for path in files:
         print_text(f"{path}\n")
-    print_text(f"{profile}\n")

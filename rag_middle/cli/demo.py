@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 
-from rag_middle.cli.asking import RETRIEVAL_PANEL, ModelOption
-from rag_middle.cli.checks import check_method, check_output_folder
+from rag_middle.cli.asking import RETRIEVAL_PANEL
 from rag_middle.cli.console import (
     JsonOption,
     console,
     print_json,
     print_text,
-    printable,
     quiet_progress_bars,
 )
 from rag_middle.cli.index import summary
-from rag_middle.cli.measuring import command_line, embedding_bar, progress_bar
+from rag_middle.cli.measuring import command_line, progress_bar
 from rag_middle.cli.options import (
     LOADING,
     OUTPUT_PANEL,
     MethodOption,
     MethodOptionsOption,
+    ModelOption,
     command,
     parse_method_options,
     placed,
 )
-
-_STEPS = 4
-#: A measured question takes so many times an answered one of as many documents: it is asked at
-#: three positions instead of two, and the right answer is scored.
-_LONGER = 2.5
 
 
 @command(loading=LOADING)
@@ -73,47 +65,41 @@ def demo(
     the full measurement that comes with the package.
     """
     options = parse_method_options(method_option or ())
-    # What can be refused is refused before minutes are spent.
-    check_output_folder(out)
-    check_method(method, options)
     from rag_middle.demo import Demo, full_measurement, write_demonstration
     from rag_middle.demo.demonstration import CHOSEN, compared_method
     from rag_middle.evaluation.plots import new_figure
 
+    # What can be refused is refused before minutes are spent.
     compared_method(method, options)
     new_figure()  # without matplotlib there is no picture
     quiet_progress_bars()
 
-    def step(number: int, what: str) -> None:
+    def say(text: str, *, stderr: bool = False) -> None:
         if not as_json:
-            print_text(f"\nStep {number} of {_STEPS}: {what}\n", stderr=True)
+            print_text(f"{text}\n", stderr=stderr)
 
-    step(1, "index 600 passages of Wikipedia, load the model")
-    with embedding_bar(hidden=as_json) as embedded:
+    say("\nStep 1 of 4: index 600 passages of Wikipedia, load the model", stderr=True)
+    with progress_bar("embedding", hidden=as_json) as embedded:
         started = Demo(
             model,
             method=method,
             method_options=options,
             top_k=top_k,
-            on_index=None if as_json else lambda built: print_text(f"Index: {summary(built)}.\n"),
+            on_index=lambda built: say(f"Index: {summary(built)}."),
             progress=embedded,
             **placed(loading),
         )
-    step(2, f"three questions answered from {top_k} documents")
-    began, examples = perf_counter(), []
+    say(f"\nStep 2 of 4: three questions answered from {top_k} documents", stderr=True)
+    examples = []
     for example in started.examples():
         examples.append(example)
         if not as_json:
             _show_example(example)
-    per_question = (perf_counter() - began) / len(examples)
-    if not as_json:
-        print_text(f"\n{CHOSEN}\n")
-    seconds = _LONGER * per_question * questions * documents / top_k
-    step(3, f"{questions} more questions by position, about {max(1, round(seconds))} seconds")
+    say(f"\n{CHOSEN}")
+    say(f"\nStep 3 of 4: {questions} more questions by position", stderr=True)
     with progress_bar("measuring", hidden=as_json) as bar:
-        progress = bar if as_json or sys.stderr.isatty() else _tell_progress
-        measured = started.measure(questions, documents, progress=progress, command=command_line())
-    step(4, "page and picture")
+        measured = started.measure(questions, documents, progress=bar, command=command_line())
+    say("\nStep 4 of 4: page and picture", stderr=True)
     full = full_measurement()
     shown = {"examples": examples, "measured": measured, "full": full}
     files = write_demonstration(shown, out)
@@ -123,16 +109,9 @@ def demo(
         _show("Measured here, a small sample", measured)
         if full:
             _show("The full measurement, which comes with the package", full)
-        else:
-            print_text("\nThe full measurement does not come with this installation.\n")
-        print_text(f"\n{files['png']}\n{files['html']}\n")
+        say(f"\n{files['png']}\n{files['html']}")
     if open_page:
         webbrowser.open(files["html"].resolve().as_uri())
-
-
-def _tell_progress(done: int, total: int) -> None:
-    """A line for each question, where no terminal shows a bar."""
-    print_text(f"  {done} of {total} questions\n", stderr=True)
 
 
 def _show_example(example: Mapping[str, Any]) -> None:
@@ -146,7 +125,7 @@ def _show_example(example: Mapping[str, Any]) -> None:
         table.add_row(
             title_of(reply["method"]),
             reply["best"],
-            " ".join(printable(reply["text"]).split()),
+            " ".join(reply["text"].split()),
             "yes" if reply["right"] else "no",
         )
     console().print(table)

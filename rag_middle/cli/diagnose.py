@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -10,48 +10,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.checks import check_data, check_method, check_output_folder
-from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell
-from rag_middle.cli.endpoint import (
-    ENDPOINT,
-    open_endpoint,
-    tell_work,
-)
+from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell, warn
 from rag_middle.cli.measuring import (
     ASKED,
     CALIBRATION_FOLDER,
     QUESTIONS_PANEL,
+    Backend,
     BatchSizeOption,
-    ModelOption,
     chosen_task,
     command_line,
-    cpu_threads,
+    devices_of,
     load,
+    open_endpoint,
     progress_bar,
+    start_workers,
     tell_time,
 )
 from rag_middle.cli.options import (
+    ENDPOINT,
     LOADING,
     MODEL_PANEL,
     OUTPUT_PANEL,
+    ModelOption,
     choice_type,
     command,
     flag,
     generation_flags,
     placed,
 )
-from rag_middle.cli.spreading import Backend, check_backend, devices_of, start_workers
-from rag_middle.errors import ProfileFormatError
+from rag_middle.errors import EvaluationConfigError, ProfileFormatError
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
+    from rag_middle.documents import ContextPrompt
+    from rag_middle.endpoint import EndpointModel
     from rag_middle.evaluation import AnsweringWorkers, Diagnosis
+    from rag_middle.methods import Method
     from rag_middle.profiles import Profile
-
-
-def _several_or_none(orders: int) -> int:
-    if orders == 1:
-        raise typer.BadParameter("1 leaves nothing to compare: use 0, or 2 and more.")
-    return orders
 
 
 _SCORE_BY = choice_type("ScoreBy", ("generation", "likelihood"))
@@ -77,7 +72,6 @@ _MEASUREMENT = (
         int,
         0,
         min=0,
-        callback=_several_or_none,
         help="Shuffled orders, for the rate at which answers flip; 0: none.",
     ),
     QUESTIONS_PANEL.flag(
@@ -121,7 +115,7 @@ _RUNNING = (
         int | None,
         min=1,
         help="CPU threads, of all workers together. Default: OMP_NUM_THREADS, or as many "
-        "as there are processors that are not busy.",
+        "as there are processors.",
     ),
     MODEL_PANEL.flag(
         "workers",
@@ -140,7 +134,6 @@ _RUNNING = (
 
 
 @command(
-    {"keys": "--documents"},
     asked=ASKED,
     measured=_MEASUREMENT,
     running=_RUNNING,
@@ -189,26 +182,24 @@ def diagnose(
     a method raises the worst of them significantly. With --hops, --task key_value_chains or
     --distractors none_relevant something else is varied, and all methods are compared on it.
     """
-    check_output_folder(out)
     backend, spreads = running["backend"], running["workers"] > 1 or running["backend"] == "ray"
-    check_backend(backend)
-    if measured["scoring"] == "likelihood" and measured.get("max_new_tokens") is not None:
-        raise typer.BadParameter(
-            "by likelihood nothing is generated: leave it out.", param_hint="--max-new-tokens"
+    if measured["scoring"] == "likelihood" and "max_new_tokens" in measured:
+        raise EvaluationConfigError(
+            "By likelihood nothing is generated: leave --max-new-tokens out."
         )
     fewer, most = _grid(measured.pop("grid", None), asked.get("documents"))
     asked |= {} if most is None else {"documents": most}
     names = None if methods is None else _split(methods)
+    from rag_middle.methods import resolve_method
+
     for name in names or ():
-        check_method(name)
-    check_data(asked)
+        resolve_method(name)
     endpoint = open_endpoint(remote, model, loading)
     if endpoint is not None:
         if spreads:
-            raise typer.BadParameter(
-                "the model behind --endpoint answers several requests at a time: see "
-                "--batch-size. Leave out --workers and --backend.",
-                param_hint="--workers",
+            raise EvaluationConfigError(
+                "The model behind --endpoint answers several requests at a time (--batch-size). "
+                "Leave out --workers and --backend."
             )
         for name in ("none", *(names or ())):
             endpoint.checked_method(name)
@@ -222,6 +213,9 @@ def diagnose(
         require_gold_documents(task)
     # Refuses what there is too little of.
     items, repeated = task.distinct_items(measured["limit"], measured["seed"])
+    import torch
+    from joblib import cpu_count
+
     from rag_middle.evaluation import (
         Factors,
         Measurement,
@@ -239,19 +233,19 @@ def diagnose(
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
     from rag_middle.evaluation.wrong_answers import repeated_note
     from rag_middle.small_model import NAME
+    from rag_middle.workers import torch_threads
 
     new_figure()  # without matplotlib there is no report: say so before an hour is spent
     changes: Any = tuple(_split(measured.pop("changes", ())))
     measurement = Measurement(**measured, grid=fewer, changes=changes, controls=True)
     check_measurement(task, names or (), measurement)
     tell("Data", "dim", f"{task.description}.")
-    if repeated:
-        tell("Warning", "yellow", repeated_note(repeated))
-    for note in notes_on_gold(items):
-        tell("Warning", "yellow", note)
+    for note in ([repeated_note(repeated)] if repeated else []) + list(notes_on_gold(items)):
+        warn(note)
     shown = {"command": command_line()}
     with (
-        cpu_threads(running.get("threads")),
+        # As many as PyTorch takes, within the quota of a container.
+        torch_threads(running.get("threads") or min(torch.get_num_threads(), cpu_count())),
         progress_bar("asking", hidden=as_json) as progress,
         ExitStack() as stack,
     ):
@@ -270,7 +264,7 @@ def diagnose(
                 shorter="a lower --limit, --documents or --positions, fewer --methods, or "
                 "--score-by likelihood",
             ),
-            "planned": None if endpoint is None else tell_work(endpoint),
+            "planned": None if endpoint is None else partial(_tell_work, endpoint),
             "workers": team,
         }
         if layout is None:
@@ -325,6 +319,18 @@ def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> Answ
     )
 
 
+def _tell_work(
+    model: EndpointModel, asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int
+) -> None:
+    work = model.workload(asking, new_tokens)
+    tell(
+        "Cost",
+        "dim",
+        f"{counted(work.requests, 'request')}, about {work.prompt_tokens:,} prompt tokens (a "
+        f"token for four characters), at most {work.new_tokens:,} new tokens.",
+    )
+
+
 def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int | None]:
     """The fewer numbers of documents of `--grid`, and the most."""
     if grid is None:
@@ -333,16 +339,10 @@ def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int
         *fewer, most = sorted({int(number) for number in grid.split(",")})
     except ValueError:
         fewer, most = [], 0
-    if not fewer or fewer[0] < 2:
-        raise typer.BadParameter(
-            f"{grid!r} should be two or more different numbers of documents, all at least 2, with "
-            "commas between them: 5,10,20.",
-            param_hint="--grid",
-        )
-    if documents not in (None, most):
-        raise typer.BadParameter(
-            f"--documents {documents} is not the largest number of --grid {grid}: leave it out.",
-            param_hint="--grid",
+    if not fewer or documents not in (None, most):
+        raise EvaluationConfigError(
+            f"--grid {grid}: give two or more different numbers of documents with commas between "
+            "them, as in 5,10,20, and leave --documents out, which is the largest of them."
         )
     return tuple(fewer), most
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from rag_middle.cli.asking import ModelOption, show_facts, tell_of_default
-from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.asking import show_facts, tell_of_default
 from rag_middle.cli.console import JsonOption, print_json, print_text
 from rag_middle.cli.measuring import load
 from rag_middle.cli.options import (
@@ -15,12 +14,14 @@ from rag_middle.cli.options import (
     PROMPT_PANEL,
     MethodOption,
     MethodOptionsOption,
+    ModelOption,
     command,
     generation_flags,
     parse_method_options,
 )
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.options import GenerationOptions
 
 _MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the prompt as JSON."
 
@@ -64,13 +65,19 @@ def generate(
     The text goes to standard output, everything else to standard error.
     """
     beams = options["num_beams"]
-    _check_output(prompt, stream=bool(stream), as_json=as_json, beams=beams)
+    if stream and (as_json or beams > 1 or len(prompt) > 1):
+        raise UnsupportedGenerationError(
+            "--stream shows one text as it comes: leave it out, or leave out --json, pass one "
+            "prompt and --beams 1."
+        )
+    from rag_middle.methods import resolve_method
+
     # What can be refused without the model is refused before it is loaded.
     contexts = [read_prompt(source, prompt_format) for source in prompt]
     method_options = parse_method_options(method_option or ())
-    check_method(method, method_options)
+    resolve_method(method, method_options)
     options["missing_documents_hint"] = _MARKING
-    check_generation(options)
+    GenerationOptions(**options)
     loaded = load(model, method=method, method_options=method_options, **loading)
     if model is None and not as_json:
         tell_of_default()
@@ -95,22 +102,3 @@ def generate(
         # Dropped documents and a drawn seed are said to logs and scripts too.
         if sys.stderr.isatty() or generation.dropped_documents or generation.seed is not None:
             show_facts(generation)
-
-
-def _check_output(sources: list[str], *, stream: bool, as_json: bool, beams: int) -> None:
-    if stream and as_json:
-        raise UnsupportedGenerationError(
-            "--json writes one document at the end: leave out --stream."
-        )
-    if stream and beams > 1:
-        raise UnsupportedGenerationError(
-            f"A search with {beams} beams knows its text only at the end: leave out --stream, or "
-            "pass --beams 1."
-        )
-    if stream and len(sources) > 1:
-        raise UnsupportedGenerationError(
-            f"--stream shows one text as it comes and there are {len(sources)} prompts: leave it "
-            "out, or pass one prompt."
-        )
-    if sources.count("-") > 1:
-        raise UnsupportedGenerationError("Standard input holds one prompt: pass - once.")

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.checks import check_output_folder
-from rag_middle.cli.console import (
-    JsonOption,
-    console,
-    print_json,
-    print_text,
-    printable,
-    tell,
+from rag_middle.cli.console import JsonOption, print_json, print_text, warn
+from rag_middle.cli.measuring import progress_bar
+from rag_middle.cli.options import (
+    LOADING,
+    EmbedderOption,
+    RebuildOption,
+    command,
+    placed,
+    refuse_set,
 )
-from rag_middle.cli.measuring import embedding_bar
-from rag_middle.cli.options import LOADING, command, placed
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
-    from rag_middle.retrieval import Built, Skipped, Splitter
+    from rag_middle.retrieval import Built, Skipped
 
 _SHOWN = 10  # reports of skipped files on a terminal
 
 
-@command({"folder": "--out"}, loading=[flag for flag in LOADING if flag.name != "context_window"])
+@command(loading=[flag for flag in LOADING if flag.name != "context_window"])
 def index(
     path: Annotated[
         Path, typer.Argument(help="File or folder: text, Markdown, PDF, HTML, Word, sheets, JSON.")
@@ -38,13 +36,7 @@ def index(
         Path | None,
         typer.Option(help="Folder for the index. Default: one in the user's cache."),
     ] = None,
-    embedder: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder or hub name of a sentence-transformers model, which is fetched if it is "
-            "not here. Default: all-MiniLM-L6-v2, without a network.",
-        ),
-    ] = None,
+    embedder: EmbedderOption = None,
     chunk_size: Annotated[
         int | None,
         typer.Option(
@@ -54,13 +46,7 @@ def index(
         ),
     ] = None,
     max_file_mib: Annotated[int, typer.Option(min=1, help="Larger files are skipped.")] = 32,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="Replace the saved index, also if it is damaged or of another embedder.",
-        ),
-    ] = False,
+    rebuild: RebuildOption = False,
     precompute: Annotated[
         str | None,
         typer.Option(
@@ -84,36 +70,41 @@ def index(
     from rag_middle.retrieval import (
         DEFAULT_EMBEDDER,
         SentenceTransformerEmbedder,
+        Splitter,
         build_index,
         default_index_folder,
     )
 
-    if out is not None:
-        check_output_folder(out)
-    name = embedder or DEFAULT_EMBEDDER
-    folder = default_index_folder(path, embedder=name) if out is None else out
     if precompute is None:
-        _check_unused(loading)
-    else:
-        _check_model(precompute, loading)
+        refuse_set(loading, "is about the model of --precompute: name that too.", but="device")
+    folder = out or default_index_folder(path, embedder=embedder or DEFAULT_EMBEDDER)
     device = placed(loading).get("device")  # an embedder is not spread
-    try:
-        with embedding_bar(hidden=as_json) as progress:
-            model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
-            built = build_index(
-                path,
-                folder,
-                embedder=model,
-                splitter=None if chunk_size is None else _splitter(model.count_tokens, chunk_size),
-                rebuild=rebuild,
-                max_file_bytes=max_file_mib * 2**20,
-            )
-    except KeyboardInterrupt:
-        _tell_stopped(folder)
-        raise
+    with progress_bar("embedding", hidden=as_json) as progress:
+        model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
+        splitter = chunk_size and Splitter(
+            chunk_size=chunk_size,
+            overlap=chunk_size // 10,
+            length=model.count_tokens,
+            unit="tokens",
+        )
+        built = build_index(
+            path,
+            folder,
+            embedder=model,
+            splitter=splitter or None,
+            rebuild=rebuild,
+            max_file_bytes=max_file_mib * 2**20,
+        )
     read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
     if as_json:
-        described = _described(built, folder)
+        described: dict[str, Any] = {
+            "folder": str(folder),
+            "embedder": built.index.embedder.name,
+            "sources": len({chunk.source for chunk in built.index.chunks}),
+            "chunks": len(built.index),
+            "changes": None if built.changes is None else asdict(built.changes),
+            "skipped": [asdict(skipped) for skipped in built.skipped],
+        }
         print_json(described if read is None else {**described, "precomputed": read})
         return
     report_skipped(built.skipped)
@@ -121,17 +112,6 @@ def index(
     if read is not None:
         print_text(f"{read} documents and texts before them read\n")
     print_text(f"{folder}\n")
-
-
-def _tell_stopped(folder: Path) -> None:
-    from rag_middle.retrieval.readers import is_index_folder
-
-    kept = (
-        f"the index in {folder} is as it was before"
-        if is_index_folder(folder)
-        else "nothing was saved, because an index is saved when it is complete"
-    )
-    tell("Stopped", "yellow", f"{kept}. The same command starts again.")
 
 
 def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, Any]) -> int:
@@ -142,50 +122,6 @@ def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, A
     cache = DocumentCache(max_bytes=0, directory=states_folder(folder))
     model = RagMiddleModel.from_pretrained(name, document_cache=cache, **placed(loading))
     return precompute(built.index, model, PromptTemplate.of_model(name))
-
-
-def _check_unused(loading: dict[str, Any]) -> None:
-    """Refuse what says how to load a model where there is none; an embedder has a device too."""
-    for parameter in LOADING:
-        value = loading.get(parameter.name)
-        if parameter.name != "device" and value not in (None, parameter.default):
-            raise typer.BadParameter(
-                "it is about the model of --precompute, and says nothing to the embedder: name "
-                "that model, or leave this out.",
-                param_hint=f"--{parameter.name.replace('_', '-')}",
-            )
-
-
-def _check_model(name: str, loading: dict[str, Any]) -> None:
-    """Refuse a model that is not to be had before all documents are embedded."""
-    from rag_middle.generation.loading import check_loading, load_tokenizer, loading_errors
-
-    with loading_errors(name):
-        check_loading(**placed(loading))
-        load_tokenizer(
-            name,
-            revision=loading.get("revision"),
-            trust_remote_code=loading["trust_remote_code"],
-            options={},
-            gguf_file=loading.get("gguf_file"),
-        )
-
-
-def _splitter(length: Callable[[str], int], chunk_size: int) -> Splitter:
-    from rag_middle.retrieval import Splitter
-
-    return Splitter(chunk_size=chunk_size, overlap=chunk_size // 10, length=length, unit="tokens")
-
-
-def _described(built: Built, folder: Path) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "embedder": built.index.embedder.name,
-        "sources": len({chunk.source for chunk in built.index.chunks}),
-        "chunks": len(built.index),
-        "changes": None if built.changes is None else asdict(built.changes),
-        "skipped": [asdict(skipped) for skipped in built.skipped],
-    }
 
 
 def summary(built: Built) -> str:
@@ -200,13 +136,7 @@ def summary(built: Built) -> str:
 
 def report_skipped(skipped: tuple[Skipped, ...]) -> None:
     """Say on standard error what was not indexed, and why."""
-    from rich.text import Text
-
-    stderr = console(stderr=True)
     for source in skipped[:_SHOWN]:
-        # File names may hold anything: with a line end, a line that looks like another message.
-        shown = printable(str(source)).replace("\n", "\N{REPLACEMENT CHARACTER}")
-        stderr.print(Text.assemble(("Skipped ", "yellow"), shown), soft_wrap=True)
+        warn(f"skipped {source}")
     if len(skipped) > _SHOWN:
-        more = f"... and {len(skipped) - _SHOWN} more; --json lists them all."
-        stderr.print(Text(more, "yellow"))
+        warn(f"{len(skipped) - _SHOWN} more were skipped; --json lists them all.")

@@ -1,36 +1,27 @@
-"""What commands that measure a model share: its questions, loading it, a bar."""
+"""What commands that measure a model share: its questions, loading it, workers, a bar."""
 
 from __future__ import annotations
 
-import math
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rag_middle.cli.console import console, quiet_progress_bars, tell
-from rag_middle.cli.options import MODEL_PANEL, Panel, placed
+from rag_middle.cli.options import MODEL_PANEL, Panel, placed, refuse_set
 
 if TYPE_CHECKING:
+    from rag_middle.endpoint import EndpointModel
     from rag_middle.evaluation import Task
     from rag_middle.generation import RagMiddleModel
+    from rag_middle.workers import MakeWork, Workers
 
 QUESTIONS_PANEL = Panel("Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
-_NONE_RELEVANT = "none_relevant"
 _LONG = 60  # seconds, from which on a run's options are named
-
-ModelOption = Annotated[
-    str | None,
-    MODEL_PANEL.option(
-        "--model",
-        "-m",
-        help="Directory, GGUF file or hub name. Default: SmolLM2-135M-Instruct.",
-    ),
-]
 
 DATA = (
     QUESTIONS_PANEL.flag(
@@ -124,7 +115,7 @@ def chosen_task(
         quiet_progress_bars()  # of the embedder
     if documents is not None:
         options["documents"] = documents
-    if options.get("distractors") == _NONE_RELEVANT and task is None:
+    if options.get("distractors") == "none_relevant" and task is None:
         task = "abstention"
         del options["distractors"]
     if "hops" in options:
@@ -142,69 +133,61 @@ def chosen_task(
     return make_task(task, options)
 
 
-def tell_time(seconds: float, answers: int, *, shorter: str = "") -> None:
-    """Say how long a run will take, from the pace of its first answers.
+def tell_time(seconds: float, answers: int, *, shorter: str) -> None:
+    """Say how long a run will take at most, and what makes it less, by its first answers."""
+    took = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} s"
+    advice = f" To shorten it: {shorter}." if seconds >= _LONG else ""
+    message = f"at most about {took} for {answers:,} more answers, by the pace of the first ones."
+    tell("Cost", "dim", message + advice)
+
+
+def open_endpoint(
+    options: Mapping[str, Any], model: str | None, loading: Mapping[str, Any], **more: Any
+) -> EndpointModel | None:
+    """The model behind an address; None where no address is named.
 
     Args:
-        seconds: at most.
-        answers: still to come.
-        shorter: what makes it less.
+        options: values of `ENDPOINT`.
+        loading: values of `LOADING`, none of which means anything there.
+        more: arguments of `EndpointModel`.
+
+    Raises:
+        RagMiddleError: it cannot be asked, it was said how to load it, or options of an endpoint
+            were given without one.
     """
-    if seconds < 90:
-        took = f"{max(1, round(seconds)):,} second{'' if round(seconds) <= 1 else 's'}"
-    elif seconds < 5400:
-        took = f"{seconds / 60:.0f} minutes"
-    else:
-        took = f"{seconds / 3600:.1f} hours"
-    message = f"at most about {took} for {answers:,} more answers, by the pace of the first ones."
-    if shorter and seconds >= _LONG:
-        message += f" To shorten it: {shorter}."
-    tell("Cost", "dim", message)
+    if "endpoint" not in options:
+        refuse_set(options, "is about a model behind an HTTP address: name it with --endpoint too.")
+        return None
+    refuse_set(loading, "says how to load a model, and that of --endpoint runs elsewhere.")
+    from rag_middle.endpoint import EndpointModel
+
+    return EndpointModel(model=model, **options, **more)
 
 
-@contextmanager
-def cpu_threads(threads: int | None) -> Iterator[None]:
-    """PyTorch with so many CPU threads while the block runs.
+class Backend(StrEnum):
+    """processes: of this machine; ray: a Ray cluster."""
 
-    By default as many as PyTorch takes, but no more than the processors that this process may use
-    and that are not busy: threads wait for the slowest of them at every operation, and one that
-    shares its processor slows all. Where OMP_NUM_THREADS or MKL_NUM_THREADS says a number, PyTorch
-    keeps to it.
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    if threads is None:
-        threads = before
-        if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
-            threads = max(1, min(before, _processors() - _busy_processors()))
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    processes = "processes"
+    ray = "ray"
 
 
-def _processors() -> int:
-    """Those that this process may use: by its affinity, and by the quota of its control group."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system has it
-        count = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        count = min(count, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no control group, or no quota in it ("max")
-        pass
-    return max(1, count)
+def devices_of(placement: Mapping[str, Any], count: int, backend: str) -> tuple[str, ...]:
+    """The devices of workers, by the arguments that their model is loaded with."""
+    from rag_middle.workers import worker_devices
+
+    where = {name: placement.get(name) for name in ("device", "device_map")}
+    return worker_devices(count, **where, cluster=backend == Backend.ray)
 
 
-def _busy_processors() -> int:
-    """How many the last minute's load took."""
-    try:
-        return round(os.getloadavg()[0])
-    except (AttributeError, OSError):  # not every system says
-        return 0
+def start_workers(
+    make_work: MakeWork, *, backend: str, count: int, threads: int, devices: Sequence[str]
+) -> Workers[Any, Any]:
+    """Workers of this machine, or of the Ray cluster."""
+    from rag_middle.workers import Processes, RayWorkers
+
+    if backend == Backend.ray:
+        return RayWorkers(make_work, count, threads, gpus_each=1 if devices else 0)
+    return Processes(make_work, count, threads, devices)
 
 
 @contextmanager
@@ -214,56 +197,23 @@ def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
     Yields:
         A function of the number done, the number of all, and perhaps what is done now.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.markup import escape
+    from rich.progress import MofNCompleteColumn, Progress
 
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
+    with Progress(
+        *Progress.get_default_columns(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
         disable=hidden or not sys.stderr.isatty(),
-    )
-    with bar:
+    ) as bar:
         task = bar.add_task(what, total=None)
 
         def update(done: int, total: int, now: str = "") -> None:
-            # What earlier runs have asked took no time of this one; another total is another run.
-            if bar.tasks[task].total != total:
-                bar.reset(task, total=total, completed=done)
-            bar.update(task, completed=done, description=f"{what} {now}".rstrip())
+            shown = escape(f"{what} {now}".rstrip())
+            bar.update(task, total=total, completed=done, description=shown)
 
         yield update
-
-
-@contextmanager
-def embedding_bar(*, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for an embedder: it comes with the first texts, and goes with the last of them."""
-    with ExitStack() as stack:
-        update: Callable[..., None] | None = None
-
-        def embedded(done: int, total: int) -> None:
-            nonlocal update
-            if total == 1:  # a question
-                return
-            if update is None:
-                update = stack.enter_context(progress_bar("embedding", hidden=hidden))
-            update(done, total)
-            if done == total:
-                stack.close()
-                update = None
-
-        yield embedded
 
 
 def command_line() -> str:

@@ -12,8 +12,6 @@ from rag_middle.cli.console import JsonOption, console, print_json
 from rag_middle.cli.options import command
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from rag_middle.methods import Method
 
 #: Labels of facts, and their keys in JSON.
@@ -86,11 +84,10 @@ def _show_all(rows: list[dict[str, Any]]) -> None:
     table = Table("method", "", show_lines=True)
     table.columns[0].no_wrap = True
     for row in rows:
-        name = Text.assemble((row["name"], "bold"), "\n", (row["paper"], "dim"))
         facts = Text(row["idea"])
         for label, key in _FACTS.items():
             facts.append(f"\n{label}: ", "dim").append(row[key])
-        table.add_row(name, facts)
+        table.add_row(f"{row['name']}\n{row['paper']}", facts)
     out = console()
     out.print(table)
     out.print("One in full: rag-middle methods NAME. Several at once: --method ms_poe+siw.")
@@ -98,49 +95,37 @@ def _show_all(rows: list[dict[str, Any]]) -> None:
 
 def _show_one(described: dict[str, Any], description: str) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     out = console()
-    out.print(Text.assemble((described["title"], "bold"), f" ({described['name']})"))
+    out.print(f"{described['title']} ({described['name']})", style="bold")
     for label, key in {"paper": "paper", "idea": "idea", **_FACTS}.items():
         if described[key]:
-            out.print(Text.assemble((f"{label}: ", "dim"), described[key]), soft_wrap=True)
-    out.print(Text(f"\n{description}"), soft_wrap=True)
+            out.print(f"{label}: {described[key]}", soft_wrap=True)
+    out.print(f"\n{description}", soft_wrap=True)
     if described["options"]:
-        out.print(Text("\nOptions, for --method-option NAME=VALUE", "bold"))
-        options = Table("name", "type", "default")
+        options = Table("name", "type", "default", title="Options, for --method-option NAME=VALUE")
         for option in described["options"]:
             default = "has to be set" if option["required"] else str(option["default"])
-            options.add_row(*map(Text, (option["name"], option["type"], default)))
+            options.add_row(option["name"], option["type"], default)
         out.print(options)
-    if described["presets"]:
-        example = f"--method {described['name']}:{next(iter(described['presets']))}"
-        out.print(Text(f"\nPresets, as in {example}", "bold"))
-        out.print(_presets_table(described))
-
-
-def _presets_table(described: dict[str, Any]) -> Table:
-    """One column per option that any preset sets."""
-    from rich.table import Table
-    from rich.text import Text
-
     presets: dict[str, dict[str, Any]] = described["presets"]
-    set_by_some = [
-        option["name"]
-        for option in described["options"]
-        if any(settings[option["name"]] != option["default"] for settings in presets.values())
-    ]
-    table = Table("preset", *set_by_some)
-    for preset, settings in presets.items():
-        table.add_row(Text(preset), *(Text(_short(settings[option])) for option in set_by_some))
-    return table
+    if presets:
+        shown = [
+            option["name"]
+            for option in described["options"]
+            if any(settings[option["name"]] != option["default"] for settings in presets.values())
+        ]
+        example = f"--method {described['name']}:{next(iter(presets))}"
+        table = Table("preset", *shown, title=f"Presets, as in {example}")
+        for preset, settings in presets.items():
+            table.add_row(preset, *(_short(settings[option]) for option in shown))
+        out.print(table)
 
 
 def _short(value: Any) -> str:
     """Consecutive whole numbers as ``10–25``."""
     if not isinstance(value, tuple):
         return str(value)
-    whole = all(isinstance(item, int) for item in value)
-    if whole and len(value) > 2 and value == tuple(range(value[0], value[-1] + 1)):
+    if len(value) > 2 and value == tuple(range(int(value[0]), int(value[0]) + len(value))):
         return f"{value[0]}–{value[-1]}"
     return ", ".join(map(str, value))

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from rag_middle.cli.console import flags_of, reporting
-from rag_middle.errors import MethodConfigError
-from rag_middle.options import KERNELS, OPTIONS, Declaration
+from rag_middle.cli.console import reporting
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.options import ENDPOINT_SECONDS, KERNELS, OPTIONS, Declaration, SendDocuments
 from rag_middle.plain_data import parse_json
+from rag_middle.wording import RENAMED_FLAGS
 
 
 class Panel(str):
@@ -54,22 +55,19 @@ METHOD_PANEL = Panel("Method")
 PROMPT_PANEL = Panel("Prompt")
 TEXT_PANEL = Panel("Generation")
 OUTPUT_PANEL = Panel("Output")
+ENDPOINT_PANEL = Panel("Model behind an HTTP address")
 
 Group = Sequence[Parameter]
 
 
-def command(
-    names: Mapping[str, str] | None = None, /, **groups: Group
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function: it reports errors, and takes groups of flags.
+def command(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function: it reports errors, takes groups of flags, and ``--debug``.
 
-    Errors and warnings of the library are told as `reporting` tells them; ``--debug`` is added.
     Each group of flags stands where a parameter of the group's name does, and comes as one
     dictionary by parameter: what was given, and defaults other than None. Choices are names there,
     and what can be repeated is a tuple.
 
     Args:
-        names: what the library calls something, and the flag for it, where the names differ.
         groups: flags by the name of the function's parameter.
     """
 
@@ -81,8 +79,7 @@ def command(
         flags.append(_DEBUG)
 
         def run(**values: Any) -> None:
-            debug, as_json = values.pop("debug"), values.get("as_json", False)
-            with reporting(as_json=as_json, debug=debug, flags=flags_of(run, **(names or {}))):
+            with reporting(as_json=values.get("as_json", False), debug=values.pop("debug")):
                 for name, group in groups.items():
                     chosen = {parameter.name: values.pop(parameter.name) for parameter in group}
                     values[name] = {
@@ -114,14 +111,32 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+ModelOption = Annotated[
+    str | None,
+    MODEL_PANEL.option(
+        "--model",
+        "-m",
+        help="Directory, GGUF file or hub name. Default: SmolLM2-135M-Instruct.",
+    ),
+]
+EmbedderOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder or hub name of a sentence-transformers model, which is fetched if it is not "
+        "here. Default: all-MiniLM-L6-v2, without a network.",
+    ),
+]
+RebuildOption = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild", help="Replace the saved index, also if it is damaged or of another embedder."
+    ),
+]
 METHOD_HELP = (
     "A name (see rag-middle methods), NAME:PRESET, profile:PATH (see rag-middle calibrate), or "
     "several joined by +."
 )
-MethodOption = Annotated[
-    str,
-    METHOD_PANEL.option(help=METHOD_HELP),
-]
+MethodOption = Annotated[str, METHOD_PANEL.option(help=METHOD_HELP)]
 MethodOptionsOption = Annotated[
     list[str] | None,
     METHOD_PANEL.option(
@@ -150,7 +165,6 @@ GENERATION = (
 
 #: Where the command line takes less than Python does.
 _FLAG_TYPES = {"seed": int | None, "stop": list[str] | None}
-_FLAG_NAMES = {"num_beams": ("--beams",)}
 
 
 def choice_type(name: str, choices: Iterable[str]) -> Any:
@@ -185,7 +199,7 @@ def _declared_flag(declaration: Declaration, default: Any, panel: Panel) -> Para
     help_text, *_ = option.help.partition(" In Python")
     repeatable = default == ()
     described = panel.option(
-        *_FLAG_NAMES.get(name, ()),
+        *filter(None, [RENAMED_FLAGS.get(name)]),
         min=option.above if option.minimum is None else option.minimum,
         max=option.maximum,
         help=f"{help_text} Repeatable." if repeatable else help_text,
@@ -219,7 +233,7 @@ LOADING: Group = (
     MODEL_PANEL.flag(
         "quantization_config",
         _BITS | None,
-        names=("--quantize",),
+        names=(RENAMED_FLAGS["quantization_config"],),
         help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
     ),
     MODEL_PANEL.flag("attn_implementation", str | None, help="sdpa, eager, flash_attention_2 ..."),
@@ -238,24 +252,63 @@ LOADING: Group = (
 """How a model is loaded."""
 
 
-def shape_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that say how text becomes tokens."""
-    return {name: options[name] for name in ("template", "system") if name in options}
+_SEND_DOCUMENTS = choice_type("SendDocuments", get_args(SendDocuments))
+
+ENDPOINT: Group = (
+    ENDPOINT_PANEL.flag(
+        "endpoint",
+        str | None,
+        metavar="URL",
+        help="Ask a model at this OpenAI-compatible address (vLLM, Ollama, hosted), such as "
+        "http://localhost:8000/v1; --model is then its name there.",
+    ),
+    ENDPOINT_PANEL.flag(
+        "api_key_env",
+        str | None,
+        metavar="NAME",
+        help="Environment variable with the key for it. Default: OPENAI_API_KEY, if it is set and "
+        "the address is local or https; an empty name: no key.",
+    ),
+    ENDPOINT_PANEL.flag(
+        "send_documents",
+        _SEND_DOCUMENTS,
+        _SEND_DOCUMENTS("auto"),
+        help="How documents travel. text: within the message; for rag-middle serve also "
+        "marked (the same with markers) and field (beside the messages), and the server "
+        "applies methods. auto: field there, text elsewhere.",
+    ),
+    ENDPOINT_PANEL.flag(
+        "timeout", float, ENDPOINT_SECONDS, min=0.001, help="Seconds that a request may take."
+    ),
+)
+"""Where a model is that is not loaded here; arguments of `EndpointModel`."""
+_DEFAULTS = {parameter.name: parameter.default for parameter in (*ENDPOINT, *LOADING)}
 
 
-def parse_method_options(
-    given: Iterable[str],
-    *,
-    flag: str = "--method-option",
-    example: str = "min_ratio=1.2 or layers=[10,11,12]",
-) -> dict[str, Any]:
+def refuse_set(options: Mapping[str, Any], why: str, *, but: str = "") -> None:
+    """Refuse flags of `ENDPOINT` or `LOADING` that say nothing here.
+
+    Args:
+        options: by name, as a command gets them.
+        why: they do not, and what to do.
+        but: a name that does.
+
+    Raises:
+        UnsupportedGenerationError: one of them is not as it is by default.
+    """
+    for name, value in options.items():
+        if name != but and value != _DEFAULTS[name]:
+            spelt = RENAMED_FLAGS.get(name, f"--{name.replace('_', '-')}")
+            raise UnsupportedGenerationError(f"{spelt} {why}")
+
+
+def parse_method_options(given: Iterable[str], flag: str = "--method-option") -> dict[str, Any]:
     """Values are JSON where they can be read as JSON, and strings otherwise.
 
     Keys of objects that are whole numbers become such: layers are numbers.
 
     Args:
         flag: that they were given with, for messages.
-        example: of entries, for messages.
 
     Raises:
         MethodConfigError: an entry without ``=``, or a name given twice.
@@ -265,22 +318,15 @@ def parse_method_options(
         name, separator, value = entry.partition("=")
         name = name.strip().replace("-", "_")
         if not separator or not name:
-            raise MethodConfigError(f"{flag} {entry!r}: write NAME=VALUE, e.g. {example}.")
+            raise MethodConfigError(f"{flag} {entry!r}: write NAME=VALUE, e.g. min_ratio=1.2.")
         if name in options:
             raise MethodConfigError(f"{flag} {name} was given twice.")
-        options[name] = _value(value)
+        try:
+            options[name] = parse_json(value, object_pairs_hook=_numbered)
+        except ValueError:
+            options[name] = value
     return options
 
 
-def _value(text: str) -> Any:
-    try:
-        return parse_json(text, object_pairs_hook=_numbered)
-    except ValueError:
-        return text
-
-
 def _numbered(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    numbered: dict[Any, Any] = {int(key) if key.isdecimal() else key: value for key, value in pairs}
-    if len(numbered) < len(pairs):
-        raise ValueError("a key stands there more than once")  # read as text, which is refused
-    return numbered
+    return {int(key) if key.isdecimal() else key: value for key, value in pairs}

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,8 @@ from rag_middle.files import reason
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
-_MAX_BYTES = 2**28
-_PROMPT_FIELDS: Mapping[str, type] = {
-    "prefix": str,
-    "documents": list,
-    "suffix": str,
-    "separator": str,
-}
-_DOCUMENT_FIELDS: Mapping[str, type] = {"text": str, "title": str, "id": str, "metadata": dict}
-_IN_WORDS: Mapping[type, str] = {str: "a string", list: "a list", dict: "an object"}
+_PROMPT_FIELDS = ("prefix", "documents", "suffix", "separator")
+_DOCUMENT_FIELDS = ("text", "title", "id", "metadata")
 
 
 class PromptFormat(StrEnum):
@@ -53,7 +45,14 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
         PromptError: there is no such file, it is no UTF-8 text, or no JSON of the expected shape.
         MarkerError: markers are unbalanced, nested or stray.
     """
-    text = _read(source)
+    try:
+        read = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        text = read.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise PromptError(
+            f"The prompt file {source!r} cannot be read ({reason(error)}). Pass the path of a "
+            "file in UTF-8, or - to read standard input."
+        ) from error
     if kind is PromptFormat.auto:
         looks_like_json = source.endswith(".json") or text.lstrip().startswith("{")
         kind = PromptFormat.json if looks_like_json else PromptFormat.text
@@ -63,75 +62,36 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
         content = parse_json(text)
     except ValueError as error:
         raise PromptError(
-            f"The prompt in {_named(source)} is not valid JSON: {error}. Correct it, or pass "
+            f"The prompt in {source!r} is not valid JSON: {error}. Correct it, or pass "
             "--prompt-format text if it is a text."
         ) from error
-    return _prompt(content)
-
-
-def _read(source: str) -> str:
-    try:
-        if source == "-":
-            content = sys.stdin.buffer.read(_MAX_BYTES + 1)
-        else:
-            with Path(source).open("rb") as file:  # may be a pipe, as <(command) is
-                content = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: no file can have that name
-        raise PromptError(
-            f"The prompt file {source!r} cannot be read ({reason(error)}). Pass the path of a "
-            "file, or - to read standard input."
-        ) from error
-    if len(content) > _MAX_BYTES:
-        raise PromptError(
-            f"The prompt in {_named(source)} has more than {_MAX_BYTES // 2**20} MiB, which no "
-            "model reads. Pass a shorter one."
-        )
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"The prompt in {_named(source)} is not UTF-8 text ({error.reason} at byte "
-            f"{error.start}). Save it as UTF-8."
-        ) from error
-
-
-def _prompt(content: object) -> ContextPrompt:
-    fields = _checked(content, _PROMPT_FIELDS, "the prompt")
+    fields = _fields(content, _PROMPT_FIELDS, "the prompt")
+    listed = fields.pop("documents", [])
+    if not isinstance(listed, list):
+        raise PromptError(f"In JSON, 'documents' should be a list; got {type(listed).__name__}.")
     documents = [
         Document(each)
         if isinstance(each, str)
-        else Document(**_checked(each, _DOCUMENT_FIELDS, f"document {index}", required={"text"}))
-        for index, each in enumerate(fields.pop("documents", []))
+        else Document(**_fields(each, _DOCUMENT_FIELDS, f"document {index}"))
+        for index, each in enumerate(listed)
     ]
     return ContextPrompt(documents=documents, **fields)
 
 
-def _checked(
-    content: object, expected: Mapping[str, type], owner: str, required: Collection[str] = ()
-) -> dict[str, Any]:
+def _fields(content: object, expected: tuple[str, ...], owner: str) -> dict[str, Any]:
     """The fields of a JSON object that are not null, if it has only those it may have."""
     if not isinstance(content, dict):
         raise PromptError(
             f"In JSON, {owner} should be an object with {', '.join(expected)}; got "
             f"{type(content).__name__}."
         )
-    for name, value in content.items():
+    given = {name: value for name, value in content.items() if value is not None}
+    for name in given:
         if name not in expected:
             raise PromptError(
                 f"In JSON, {owner} has no field {name!r}.{suggest(name, expected)} Fields: "
                 f"{', '.join(expected)}."
             )
-        if value is not None and not isinstance(value, expected[name]):
-            raise PromptError(
-                f"In JSON, {name!r} of {owner} should be {_IN_WORDS[expected[name]]}; got "
-                f"{type(value).__name__}."
-            )
-    given = {name: value for name, value in content.items() if value is not None}
-    for name in required:
-        if name not in given:
-            raise PromptError(f"In JSON, {owner} needs a field {name!r}.")
+    if "text" in expected and "text" not in given:
+        raise PromptError(f"In JSON, {owner} needs a field 'text'.")
     return given
-
-
-def _named(source: str) -> str:
-    return "standard input" if source == "-" else repr(source)

@@ -16,31 +16,25 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rag_middle.cli.asking import ModelOption, tell_of_default
-from rag_middle.cli.checks import check_method
-from rag_middle.cli.console import tell
+from rag_middle.cli.asking import tell_of_default
+from rag_middle.cli.console import tell, warn
 from rag_middle.cli.measuring import load
 from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
     MethodOption,
     MethodOptionsOption,
+    ModelOption,
     Panel,
     command,
     generation_flags,
     parse_method_options,
 )
-from rag_middle.errors import (
-    MethodConfigError,
-    MissingExtraError,
-    ServerAddressError,
-    UnsupportedGenerationError,
-)
+from rag_middle.errors import MethodConfigError, MissingExtraError, ServerAddressError
 from rag_middle.markers import marker_key
 from rag_middle.options import GenerationOptions
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
 from rag_middle.small_model import NAME
-from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -131,13 +125,22 @@ def serve(
     method_options = parse_method_options(method_option or ())
     names = public_names([method, *(allow_method or ())])
     default, *others = names.items()
-    check_method(default[1], method_options)
+    from rag_middle.methods import resolve_method
+
+    resolve_method(default[1], method_options)
     for _, other in others:
-        check_method(other)
+        resolve_method(other)
     defaults = GenerationOptions(**options)
-    api_key = api_key_of_environment()
     marker_key()
-    _check_address(host, port)
+    try:  # before a model is loaded for nothing
+        socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        ).close()
+    except OSError as error:
+        raise ServerAddressError(
+            f"Cannot listen on {host}:{port} ({error.strerror or error}). Choose another --port, "
+            "0 for any that is free, or another --host."
+        ) from None
     import uvicorn
 
     from rag_middle.serving import create_app, named_methods
@@ -150,7 +153,7 @@ def serve(
             model_name=served_model_name or public_model_name(model),
             methods=named_methods(loaded, {**names, default[0]: loaded.method}),
             defaults=defaults,
-            api_key=api_key,
+            api_key=os.environ.get(API_KEY_VARIABLE) or None,
             trust_markers=trust_markers,
             **limits,
         )
@@ -211,31 +214,6 @@ def public_model_name(model: str | None) -> str:
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
 
 
-def api_key_of_environment() -> str | None:
-    """The key, if there is one; raises `UnsupportedGenerationError` if no header can hold it."""
-    key = os.environ.get(API_KEY_VARIABLE)
-    if key is not None and not re.fullmatch("[!-~]+", key):
-        raise UnsupportedGenerationError(
-            f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
-        )
-    return key
-
-
-def _check_address(host: str, port: int) -> None:
-    """Before a model is loaded for nothing; the server's own message has no way out."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        raise ServerAddressError(
-            f"Cannot listen on {host}:{port} ({error.strerror or error}). Choose another ",
-            Argument("port"),
-            ", 0 for any that is free, or another ",
-            Argument("host"),
-            ".",
-        ) from None
-
-
 def _announce(settings: ServerSettings, host: str) -> None:
     tell(
         "Serving",
@@ -246,9 +224,4 @@ def _announce(settings: ServerSettings, host: str) -> None:
     from rag_middle.endpoint.server import is_local
 
     if settings.api_key is None and not is_local(host):
-        tell(
-            "Warning",
-            "yellow",
-            f"everybody who reaches {host or 'this machine'} can use this server: set "
-            "RAG_MIDDLE_API_KEY.",
-        )
+        warn("everybody who reaches this address can use this server: set RAG_MIDDLE_API_KEY.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +51,6 @@ def verify(
     Exit status 1 where a logit differs by more than 0.001, and where a case belongs to a method
     that does not exist here.
     """
-    _check_names(method or (), directory)
     from rag_middle.verify import verify as run_cases
 
     with progress_bar("verifying", hidden=as_json) as progress:
@@ -68,47 +67,24 @@ def verify(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _check_names(names: Collection[str], directory: Path | None) -> None:
-    """Raise UnknownNameError for what no shipped case can be of, before PyTorch is loaded."""
-    from rag_middle.methods import METHODS
-    from rag_middle.verify import load_cases, shipped_directory
-
-    if not names or directory is not None:
-        return
-    as_recorded = {case.method for case in load_cases(shipped_directory())}
-    for name in names:
-        if name not in as_recorded:
-            METHODS.get(name)
-
-
 def _show(report: VerificationReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
     out = console()
-    table = Table("method")
-    for heading in ("cases", "skipped", "largest difference"):
-        table.add_column(heading, justify="right")
-    table.add_column("result")
+    table = Table("method", "cases", "skipped", "largest difference", "result")
     for method in report.methods:
         difference = "–" if method.difference is None else f"{method.difference:.1e}"
         counts = (str(len(method.results)), str(method.count("skipped")))
         result = Text(method.status, _STYLES[method.status])
-        # A name of the directory's may look like rich's markup.
-        table.add_row(Text(method.method), *counts, difference, result)
+        table.add_row(method.method, *counts, difference, result)
     out.print(table)
     for failure in report.failures[:_SHOWN_FAILURES]:
-        out.print(
-            Text.assemble((failure.status, _STYLES[failure.status]), f" {failure.id}: "),
-            Text(failure.reason),
-            sep="",
-            soft_wrap=True,
-        )
+        out.print(f"{failure.status} {failure.id}: {failure.reason}", soft_wrap=True)
     if len(report.failures) > _SHOWN_FAILURES:
         out.print(f"… and {len(report.failures) - _SHOWN_FAILURES} more; --json lists all.")
-    for reason in dict.fromkeys(result.reason for result in report.skipped):
-        count = sum(result.reason == reason for result in report.skipped)
-        out.print(Text(f"skipped {count}: {reason}"), soft_wrap=True)
+    for reason, count in Counter(result.reason for result in report.skipped).items():
+        out.print(f"skipped {count}: {reason}", soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     out.print(
         f"Tolerance {report.tolerance:g}, {report.attn_implementation} attention; {versions}.",

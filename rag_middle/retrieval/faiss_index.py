@@ -246,9 +246,8 @@ class FaissIndex:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise IndexWriteError(
                 f"The index cannot be saved in {str(folder)!r} ({reason(cause)}). Free space, "
-                "correct the permissions, or choose another ",
-                Argument("folder"),
-                " (XDG_CACHE_HOME moves the default one).",
+                "correct the permissions, or choose another folder "
+                "(--index; of rag-middle index --out). XDG_CACHE_HOME moves the default one."
             ) from error
 
     @classmethod
@@ -322,9 +321,7 @@ def check_index_folder(folder: Path) -> None:
     if others:
         raise IndexWriteError(
             f"The folder {str(folder)!r} holds something else ({others[0]!r}): choose an empty or "
-            "a new folder for the index (",
-            Argument("folder"),
-            ").",
+            "a new folder for the index (--index; of rag-middle index --out)."
         )
 
 
@@ -347,9 +344,9 @@ def _read_manifest(folder: Path, embedder: Embedder) -> dict[str, Any]:
     if name != embedder.name:
         raise IndexMismatchError(
             f"The index {str(folder)!r} was made with the embedder {name}, not with "
-            f"{embedder.name}. Pass that embedder (",
+            f"{embedder.name}. Pass that embedder, ",
             Argument("embedder", name),
-            "), or build the index anew: ",
+            ", or build the index anew: ",
             Argument("rebuild", True),
             ".",
         )

@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read(
     (docs / name).write_bytes(content)
     shown = ask()
     assert shown.status == 0  # the others are read
-    assert f"Skipped {name}" in shown.err
+    assert f"skipped {name}" in shown.err
     assert reason in shown.err
     assert _indexed(index) == TOWNS
     assert "1 skipped: `rag-middle index" in ask().err  # later in one line
@@ -143,7 +143,9 @@ def test_duplicate_files(ask: Run, docs: Path) -> None:
 
 def test_a_question_longer_than_the_context(ask: Run, index: Path) -> None:
     shown = ask(question="Which river? " * 400)
-    _refused(shown, "does not fit even without its documents", "Shorten the question", "--max-new")
+    _refused(
+        shown, "does not fit even without its documents", "Shorten the question", "max_new_tokens"
+    )
     assert _indexed(index) == TOWNS
 
 
@@ -167,8 +169,7 @@ def test_more_documents_asked_for_than_there_are(ask: Run) -> None:
 def test_an_index_made_with_another_embedder(ask: Run, index: Path) -> None:
     ask()
     refused = ask("--embedder", "other")
-    _refused(refused, "was made with the embedder default", "(--embedder default)", "--rebuild.")
-    assert "rebuild=True" not in refused.err
+    _refused(refused, "was made with the embedder default", "(--embedder default)", "(--rebuild).")
     assert _indexed(index) == TOWNS
     assert ask("--embedder", "other", "--rebuild").status == 0
     assert _indexed(index, "other") == TOWNS
@@ -198,7 +199,6 @@ def test_no_write_permission(
         in_cache = run("ask", QUESTION, "--docs", docs, "--model", chat_model)
     for shown in (refused, in_cache):
         _refused(shown, "(Permission denied)", "--index", "XDG_CACHE_HOME")
-        assert "--out" not in shown.err
     assert _indexed(index) == TOWNS
     assert ask().status == 0
     assert _indexed(index) == {*TOWNS, "bordeaux.md"}
@@ -219,7 +219,7 @@ def test_a_readable_index_that_is_up_to_date_needs_no_permission(
 def test_a_folder_with_something_else_is_no_place_for_an_index(ask: Run, index: Path) -> None:
     index.mkdir()
     (index / "mine.txt").write_text("keep me")
-    _refused(ask(), "holds something else ('mine.txt')", "(--index)")
+    _refused(ask(), "holds something else ('mine.txt')", "(--index")
     assert (index / "mine.txt").read_text() == "keep me"
 
 
@@ -241,7 +241,7 @@ def test_a_folder_that_holds_no_model(ask: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--device", "abacus"), "There is no device 'abacus'"),
-        (("--attn-implementation", "nonsense"), "There is no --attn-implementation 'nonsense'"),
+        (("--attn-implementation", "nonsense"), "There is no attn_implementation 'nonsense'"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_as_asked_for(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rag_middle.answering import AnswerStream
 from rag_middle.cli import chat as chat_module
 from tests.cli.answering import QUESTION, use_named_embedder, write_documents
 from tests.cli.conftest import Finished, Run
@@ -93,31 +92,10 @@ def test_nothing_loaded_is_needed_to_refuse_options(run: Run) -> None:
     assert "Invalid value for '--top-p'" in shown.err
 
 
-def test_an_interrupt_cancels_the_answer_and_not_the_program(
-    chat: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streams: list[AnswerStream] = []
-    following = AnswerStream.__next__
-
-    def interrupted(stream: AnswerStream) -> str:
-        streams.append(stream)
-        if len(streams) == 2:
-            raise KeyboardInterrupt
-        return following(stream)
-
-    monkeypatch.setattr(AnswerStream, "__next__", interrupted)
-    shown = chat(QUESTION, OTHER)
-    assert shown.status == 0
-    assert "Cancelled: ask something else, or /quit." in shown.err
-    assert streams[0].result.finish_reason == "cancelled"
-    assert f"==> {OTHER} <==\n" in shown.out
-    assert shown.err.count("none · ") == 1
-
-
 def test_at_a_terminal_lines_are_typed_until_the_end_of_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    events: Iterator[object] = iter([" first ", "", KeyboardInterrupt(), "second", EOFError()])
+    events: Iterator[object] = iter([" first ", "", "second", EOFError()])
 
     def typed(prompt: str) -> str:
         assert prompt == "> "
@@ -128,4 +106,3 @@ def test_at_a_terminal_lines_are_typed_until_the_end_of_input(
 
     monkeypatch.setattr(builtins, "input", typed)
     assert list(chat_module._typed()) == ["first", "second"]
-    assert "/quit or Ctrl-D ends." in capsys.readouterr().out

@@ -48,17 +48,15 @@ def test_answers_sources_both_measurements_and_paths_are_shown(demo: Run, tmp_pa
     assert (png, html) == (str(tmp_path / "out" / "demo.png"), str(tmp_path / "out" / "demo.html"))
     steps = [line for line in shown.err.splitlines() if line.startswith("Step ")]
     assert [step.partition(":")[0] for step in steps] == [f"Step {n} of 4" for n in (1, 2, 3, 4)]
-    assert "4 more questions by position, about 1 seconds" in steps[2]
-    assert "4 of 4 questions" in shown.err
+    assert "4 more questions by position" in steps[2]
 
 
-def test_a_full_measurement_that_is_not_there_is_said_to_be_missing(
+def test_without_a_full_measurement_the_small_one_is_shown(
     demo: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag_middle.demo.full_measurement", lambda: None)
     shown = demo()
     assert shown.out.count("50 [40, 60]") == 1
-    assert "The full measurement does not come with this installation." in shown.out
 
 
 def test_json_holds_everything_and_nothing_else_is_written(demo: Run) -> None:
@@ -82,8 +80,6 @@ def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: An
     [
         (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
         (("--method", "none"), "EvaluationConfigError", "--method pine"),
-        (("--questions", "1"), "UsageError", "Invalid value for '--questions'"),
-        (("--top-k", "1"), "UsageError", "Invalid value for '--top-k'"),
         (("-o", "no_such=1"), "MethodConfigError", "no_such"),
     ],
 )
@@ -98,14 +94,3 @@ def test_values_are_checked_before_anything_is_loaded(
     error = demo(*arguments, "--json").json["error"]
     assert error["type"] == kind
     assert message in error["message"]
-
-
-def test_a_folder_that_cannot_be_written_is_refused_at_once(
-    demo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Demo, "__init__", pytest.fail)
-    taken = tmp_path / "taken"
-    taken.write_text("")
-    shown = demo("--out", taken)
-    assert (shown.status, shown.out) == (2, "")
-    assert f"--out {taken}" in shown.err

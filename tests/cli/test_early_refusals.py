@@ -1,11 +1,7 @@
-"""What cannot be done is refused before a model, an embedder or PyTorch costs time."""
+"""What cannot be done is refused before a model or an embedder costs time."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +28,27 @@ def files(tmp_path: Path) -> dict[str, str]:
         path = tmp_path / f"{name}.{'txt' if name == 'prompt' else 'json'}"
         path.write_text(content)
         named[name] = str(path)
-    named["below_file"] = str(Path(named["prompt"]) / "out")
     return named
 
 
-#: Arguments, and words of the refusal; all of them without PyTorch.
-WITHOUT_TORCH = [
-    ("diagnose --orders 1", "Invalid value for '--orders': 1 leaves nothing to compare"),
+#: Arguments, and words of the refusal.
+REFUSED = [
+    ("diagnose --orders 1", "orders=1 leaves nothing to compare"),
     ("diagnose --positions 1", "--positions"),
     ("diagnose --limit 0", "--limit"),
     ("diagnose --seed -1", "--seed"),
-    ("diagnose --data {gone}", "cannot be read (there is none)"),
-    (f"diagnose --data {os.devnull}", "cannot be read (it is no regular file)"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),
-    ("diagnose --out {below_file}", "Nothing can be written"),
     ("diagnose --score-by likelihood --max-new-tokens 5", "nothing is generated"),
-    ("index {docs} --dtype float16", "--dtype: it is about the model of --precompute"),
-    ("index {docs} --revision abc", "value for --revision"),
+    ("index {docs} --dtype float16", "--dtype is about the model of --precompute"),
+    ("index {docs} --revision abc", "--revision is about the model of --precompute"),
     ("diagnose --context-window 0", "--context-window"),
-    ("calibrate --method lpes --weights 1,x,2", "weights must be"),
+    ("calibrate --method lpes --weights 1,x,2", "--weights must be"),
     ("calibrate --method lpes --seed -1", "--seed"),
     ("calibrate --method lpes --questions 0", "--questions"),
     ("calibrate --method lpes --data {gone}", "cannot be read"),
-    ("calibrate --method lpes --out {below_file}", "Nothing can be written"),
     ("calibrate --method pine", "--method"),
     ("demo --questions 0", "--questions"),
     ("demo --top-k 1", "--top-k"),
-    ("demo --out {below_file}", "Nothing can be written"),
     ("demo --method profile:{nested}", "nested too deeply"),
     ("generate -m m -p {gone}", "cannot be read"),
     ("serve -m m --method pinee", "Did you mean 'pine'?"),
@@ -73,8 +63,8 @@ WITHOUT_TORCH = [
     ("generate -m m -p {prompt} --beams 0", "--beams"),
     ("generate -m m -p {prompt} --repetition-penalty 0", "--repetition-penalty"),
     ("generate -m m -p {prompt} --max-new-tokens 0", "--max-new-tokens"),
-    ("generate -m m -p {prompt} --stream --beams 2", "only at the end"),
-    ("generate -m m -p {prompt} --stream --json", "leave out --stream"),
+    ("generate -m m -p {prompt} --stream --beams 2", "leave it out"),
+    ("generate -m m -p {prompt} --stream --json", "leave out --json"),
     ("generate -m m -p {prompt} -o min_ratio", "write NAME=VALUE"),
     ("generate -m m -p {prompt} --method profile:{gone}", "cannot be read"),
     ("ask Why? --docs {gone}", "There is no file or folder"),
@@ -84,26 +74,18 @@ WITHOUT_TORCH = [
     ("ask Why? --docs {docs} --method profile:{damaged}", "cannot be read"),
     ("chat --docs {docs} --temperature -1", "--temperature"),
     ("index {gone}", "There is no file or folder"),
-    ("index {docs} --out {below_file}", "Nothing can be written"),
     ("index {docs} --chunk-size 0", "--chunk-size"),
-]
-
-#: These ask a method, a task or PyTorch itself; no model is loaded and nothing embedded.
-WITHOUT_A_MODEL = [
     ("diagnose --methods pyne", "Did you mean 'pine'?"),
     ("diagnose --metric charm", "has no metric 'charm'"),
     ("diagnose --task key_value_retrieval --documents 3 --positions 3 --metric x", "no metric"),
     ("diagnose --data {questions} --task key_value_chains", "has no option 'data'"),
     ("calibrate --method lpes -s speed=3", "has no option 'speed'"),
     ("calibrate --method lpes --data {questions}", "too few"),
-    ("calibrate --method lpes --device nowhere", "There is no device 'nowhere'"),
-    ("calibrate --method siw --workers 2 --device auto", "--workers 2 load the model once each"),
+    ("calibrate --method siw --workers 2 --device auto", "load the model once each"),
     ("demo --method none", "compares the unmodified model"),
     ("demo --method pine -o speed=3", "has no option 'speed'"),
     ("generate -m m -p {prompt} --method ms_poe -o min_ratio=0", "min_ratio"),
-    ("generate -m m -p {prompt} --top-p 0", "--top-p must be"),
-    ("generate -m m -p {prompt} --top-k 5", "--top-k says what to sample from"),
-    ("ask Why? --docs {docs} --top-p 0.5", "add it, such as --temperature 0.7"),
+    ("generate -m m -p {prompt} --top-p 0", "top_p must be"),
     ("generate -m m -p {prompt} --beams 2 --temperature 1", "use one of them"),
     ("generate -m m -p {prompt} --device nowhere", "There is no device 'nowhere'"),
     ("generate -m m -p {prompt} --attn-implementation sdpq", "Did you mean 'sdpa'?"),
@@ -117,39 +99,6 @@ WITHOUT_A_MODEL = [
 ]
 
 
-@pytest.mark.slow
-def test_without_pytorch(files: dict[str, str]) -> None:
-    commands = [(line.split(), words) for line, words in WITHOUT_TORCH]
-    commands = [
-        ([part.format(**files) for part in line], words)
-        for line, words in (*commands, (["ask", " ", "--docs", "{docs}"], "The question is empty"))
-    ]
-    program = (
-        "import json, sys\n"
-        "from typer.testing import CliRunner\n"
-        "from rag_middle.cli.app import app\n"
-        "shown = []\n"
-        "for arguments in json.load(sys.stdin):\n"
-        "    result = CliRunner().invoke(app, arguments, env={'COLUMNS': '200'})\n"
-        "    loaded = [name for name in ('torch', 'transformers') if name in sys.modules]\n"
-        "    shown.append([result.exit_code, result.output, loaded])\n"
-        "print(json.dumps(shown))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program],
-        input=json.dumps([arguments for arguments, _ in commands]),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for (arguments, words), (status, told, loaded) in zip(
-        commands, json.loads(finished.stdout), strict=True
-    ):
-        assert (status, loaded) == (2, []), (arguments, told)
-        assert words in told, arguments
-        assert told.count("\n") == 1 or "--json" in arguments, told
-
-
 @pytest.fixture
 def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object, **__: object) -> None:
@@ -161,7 +110,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_loads")
-@pytest.mark.parametrize(("line", "words"), WITHOUT_A_MODEL)
+@pytest.mark.parametrize(("line", "words"), REFUSED)
 @pytest.mark.one_in(3)
 def test_without_a_model(
     line: str, words: str, run: Run, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -171,8 +120,7 @@ def test_without_a_model(
     monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: "m")
     shown = run(*(part.format(**files) for part in line.split()))
     assert (shown.status, shown.out) == (2, "")
-    assert words in shown.err
-    assert shown.err.splitlines()[-1].startswith("Error: ")  # one line
+    assert words in " ".join(shown.err.replace("│", " ").split())
 
 
 def test_no_folder_is_made_for_what_is_refused(run: Run, tmp_path: Path) -> None:

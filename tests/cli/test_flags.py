@@ -1,59 +1,42 @@
-"""Messages of the library in the words of the command line."""
+"""Messages name what Python calls an argument and what the command line does."""
 
 from __future__ import annotations
 
 import pickle
 
 import pytest
+import typer
 
-from rag_middle.cli.console import flags_of, in_flags
-from rag_middle.cli.generate import generate
-from rag_middle.cli.index import index
-from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
-from rag_middle.generation import GenerationOptions, MissingDocumentsWarning
-from rag_middle.methods import resolve_method
-from rag_middle.wording import Argument
-
-FLAGS = flags_of(generate, rebuild="--rebuild")
-
-
-def test_flags_are_those_of_the_command() -> None:
-    assert FLAGS["max_new_tokens"] == "--max-new-tokens"
-    assert FLAGS["model"] == "--model"  # rather than -m
-    assert FLAGS["as_json"] == "--json"
-    assert FLAGS["num_beams"] == "--beams"
-    assert FLAGS["stream"] == "--stream"  # rather than --stream/--no-stream
-    assert "path" not in flags_of(index)  # an argument
+from rag_middle.cli.app import app
+from rag_middle.errors import PromptError, UnsupportedGenerationError
+from rag_middle.generation import GenerationOptions
+from rag_middle.wording import FLAGS, RENAMED_FLAGS, Argument
 
 
 @pytest.mark.parametrize(
-    ("argument", "python", "flag"),
+    ("argument", "written"),
     [
-        (Argument("top_p"), "top_p", "--top-p"),
-        (Argument("on_overflow", "error"), "on_overflow='error'", "--on-overflow error"),
-        (Argument("num_beams", 2), "num_beams=2", "--beams 2"),
-        (Argument("rebuild", True), "rebuild=True", "--rebuild"),
-        (Argument("model", "a/b", python="Model('a/b')"), "Model('a/b')", "--model a/b"),
-        (Argument("chunk_size", 3), "chunk_size=3", "chunk_size=3"),  # no flag of this command
+        (Argument("top_p"), "top_p"),
+        (Argument("num_beams"), "num_beams (--beams)"),
+        (Argument("on_overflow", "error"), "on_overflow='error' (--on-overflow error)"),
+        (Argument("num_beams", 2), "num_beams=2 (--beams 2)"),
+        (Argument("rebuild", True), "rebuild=True (--rebuild)"),
+        (Argument("embedder", "a/b", python="Model('a/b')"), "Model('a/b') (--embedder a/b)"),
+        (Argument("tool_choice", "auto"), "tool_choice='auto'"),  # no flag
     ],
     ids=str,
 )
-def test_arguments_become_flags(argument: Argument, python: str, flag: str) -> None:
-    for message in (PromptError("Use ", argument, "."), MissingDocumentsWarning(argument)):
-        assert python in str(message)
-        assert in_flags(message, FLAGS) == str(message).replace(python, flag)
+def test_an_argument_is_followed_by_its_flag(argument: Argument, written: str) -> None:
+    assert str(PromptError("Use ", argument, ".")) == f"Use {written}."
 
 
-def test_the_rest_of_a_message_stays() -> None:
-    message = "top_p must be 'seed=3'; --top-p stays, and so does num_beams=1."
-    assert in_flags(message, FLAGS) == in_flags(PromptError(message), FLAGS) == message
-
-
-def test_options_of_a_method_are_no_flags() -> None:
-    with pytest.raises(MethodConfigError) as raised:
-        resolve_method("moice", {"routers": "uniform", "top_k": 99})
-    assert "top_k" in in_flags(raised.value, FLAGS)
-    assert "--top-k" not in in_flags(raised.value, FLAGS)
+def test_flags_that_messages_name_are_there() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name for command in commands.values() for option in command.params for name in option.opts
+    }
+    named = {f"--{name.replace('_', '-')}" for name in FLAGS} | {*RENAMED_FLAGS.values()}
+    assert named <= options
 
 
 def test_an_error_names_its_parameter() -> None:

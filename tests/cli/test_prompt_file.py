@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rag_middle.cli import prompt_file
 from rag_middle.cli.options import parse_method_options
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.documents import ContextPrompt, Document
@@ -77,10 +76,10 @@ def test_a_text_may_begin_like_json(path: Path) -> None:
         ('{"prefix": ', "is not valid JSON.*--prompt-format text"),
         ('{"docs": []}', r"no field 'docs'\..*Fields: prefix, documents"),
         ('{"document": []}', "Did you mean 'documents'"),
-        ('{"documents": "One."}', "'documents' of the prompt should be a list; got str"),
+        ('{"documents": "One."}', "'documents' should be a list; got str"),
         ('{"documents": [3]}', "document 0 should be an object with text, title"),
         ('{"documents": ["One.", {"title": "x"}]}', "document 1 needs a field 'text'"),
-        ('{"documents": [{"text": 3}]}', "'text' of document 0 should be a string; got int"),
+        ('{"documents": [{"text": 3}]}', "text must be a string, got int"),
     ],
 )
 def test_json_of_another_shape_is_refused(path: Path, content: str, problem: str) -> None:
@@ -107,15 +106,9 @@ def test_a_missing_file_is_refused(path: Path) -> None:
         read_prompt(str(path))
 
 
-def test_what_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_file, "_MAX_BYTES", 2**20)
-    with pytest.raises(PromptError, match="more than 1 MiB"):
-        read_prompt("/dev/zero")
-
-
 def test_other_encodings_are_refused(path: Path) -> None:
     path.write_bytes("Rhône".encode("latin-1"))
-    with pytest.raises(PromptError, match=r"is not UTF-8 text \(.* at byte 2\)"):
+    with pytest.raises(PromptError, match="in UTF-8"):
         read_prompt(str(path))
 
 

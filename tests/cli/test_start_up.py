@@ -98,7 +98,6 @@ REFUSED = [
     (("diagnose", "--methods", "pine,mspoe", "--out", "OUT"), "Did you mean 'ms_poe'?"),
     (("diagnose", "--data", "MISSING", "--out", "OUT"), "MISSING"),
     (("calibrate", "--method", "lpez", "--out", "OUT"), "lpez"),
-    (("verify", "--method", "pinee"), "Did you mean 'pine'?"),
 ]
 
 

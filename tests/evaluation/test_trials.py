@@ -366,7 +366,7 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"grid": 3}, "grid must be a list"),
-        ({"changes": "repeated"}, "changes must be a list"),
+        ({"changes": "repeated"}, "must be a list"),
         ({"changes": [None]}, "A change is one of repeated"),
     ],
 )
