@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,8 +172,7 @@ def _documents(docs: Path | None, index: Path | None) -> Path:
 def _tell_index(built: Built, documents: Path) -> None:
     if built.changes is not None:
         report_skipped(built.skipped)
-        if sys.stderr.isatty():
-            tell("Index", "dim", summary(built))
+        tell("Index", "dim", f"{summary(built)}.")
     elif built.skipped:
         warn(f"{len(built.skipped)} skipped: `rag-middle index {documents}` says what and why.")
 

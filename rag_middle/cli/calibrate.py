@@ -16,7 +16,9 @@ from rag_middle.cli.measuring import (
     DATA,
     QUESTIONS_PANEL,
     Backend,
+    BackendOption,
     BatchSizeOption,
+    SeedOption,
     chosen_task,
     command_line,
     devices_of,
@@ -104,7 +106,7 @@ _SEARCHED = (
         help="A setting of the search (see docs/calibration.md), the value in JSON; repeatable. "
         "For lpes: curve=linear, control_points=3, generations=10 ...",
     ),
-    SEARCH_PANEL.flag("seed", int, 0, min=0, help="Random seed."),
+    flag("seed", SeedOption, 0),
     SEARCH_PANEL.flag(
         "workers",
         int | None,
@@ -121,12 +123,7 @@ _SEARCHED = (
         min=1,
         help="CPU threads of each worker. Another number may change last digits.",
     ),
-    SEARCH_PANEL.flag(
-        "backend",
-        Backend,
-        Backend.processes,
-        help="Where workers run; ray needs `pip install 'rag-middle[ray]'`.",
-    ),
+    flag("backend", BackendOption, Backend.processes),
 )
 _BATCHES = (flag("max_batch_size", BatchSizeOption, 8), *generation_flags(["template"]))
 

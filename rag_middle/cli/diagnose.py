@@ -16,7 +16,9 @@ from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
     QUESTIONS_PANEL,
     Backend,
+    BackendOption,
     BatchSizeOption,
+    SeedOption,
     chosen_task,
     command_line,
     devices_of,
@@ -97,7 +99,7 @@ _MEASUREMENT = (
         str | None,
         help="Which score decides. Default: the task's first; greedy_match for likelihood.",
     ),
-    QUESTIONS_PANEL.flag("seed", int, 0, min=0, help="Random seed."),
+    flag("seed", SeedOption, 0),
     *generation_flags(["template"]),
     QUESTIONS_PANEL.flag(
         "max_new_tokens",
@@ -124,12 +126,7 @@ _RUNNING = (
         min=1,
         help="Processes that answer, each with the model, and on GPUs each with a GPU of its own.",
     ),
-    MODEL_PANEL.flag(
-        "backend",
-        Backend,
-        Backend.processes,
-        help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`.",
-    ),
+    flag("backend", BackendOption, Backend.processes),
 )
 
 

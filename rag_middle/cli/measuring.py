@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from rag_middle.cli.console import console, quiet_progress_bars, tell
 from rag_middle.cli.options import MODEL_PANEL, Panel, placed, refuse_set
 
@@ -69,6 +71,19 @@ ASKED = (
 )
 """Which questions are asked; arguments of `chosen_task`."""
 
+
+class Backend(StrEnum):
+    """processes: of this machine; ray: a Ray cluster."""
+
+    processes = "processes"
+    ray = "ray"
+
+
+BackendOption = Annotated[
+    Backend,
+    typer.Option(help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`."),
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="Random seed.")]
 BatchSizeOption = Annotated[
     int,
     MODEL_PANEL.option(
@@ -162,13 +177,6 @@ def open_endpoint(
     from rag_middle.endpoint import EndpointModel
 
     return EndpointModel(model=model, **options, **more)
-
-
-class Backend(StrEnum):
-    """processes: of this machine; ray: a Ray cluster."""
-
-    processes = "processes"
-    ray = "ray"
 
 
 def devices_of(placement: Mapping[str, Any], count: int, backend: str) -> tuple[str, ...]:

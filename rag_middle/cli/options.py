@@ -36,15 +36,7 @@ class Panel(str):
         names: Sequence[str] = (),
         **settings: Any,
     ) -> Parameter:
-        """A flag of a group, under this title.
-
-        Args:
-            kind: type of its values.
-            default: None for none.
-            names: of the flag, such as ``--model`` and ``-m``; by default the parameter's. One
-                that is on or off has no ``--no-`` then.
-            settings: of `typer.Option`.
-        """
+        """A flag of a group, under this title; `names` and `settings` as of `typer.Option`."""
         if kind is bool and not names:
             names = (f"--{name.replace('_', '-')}",)
         return flag(name, Annotated[kind, self.option(*names, **settings)], default)
