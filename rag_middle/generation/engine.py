@@ -44,7 +44,7 @@ from rag_middle.generation.processors import (
 from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
 from rag_middle.generation.results import Generation, Timings, TokenLogProbability, Usage
 from rag_middle.generation.text import Completion
-from rag_middle.generation.tool_use import ToolReader
+from rag_middle.generation.tool_use import ToolReader, check_answer
 from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
@@ -217,10 +217,13 @@ class _Run:
     def _generation(self, index: int) -> Generation:
         request, completion = self.request, self.completions[index]
         prompt, ended = request.prompts[index], self.ended or perf_counter()
+        calls = completion.message.calls if completion.message else ()
+        if completion.finish_reason == "stop" and not calls:
+            check_answer(completion.answer, request.options)
         first = (self.progress and self.progress.first_token_at) or ended
         return Generation(
             text=completion.answer,
-            tool_calls=completion.message.calls if completion.message else (),
+            tool_calls=calls,
             invalid_tool_calls=completion.message.invalid if completion.message else (),
             token_ids=tuple(completion.token_ids),
             finish_reason=completion.finish_reason or "length",
