@@ -44,12 +44,13 @@ from rag_middle.generation.processors import (
 from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
 from rag_middle.generation.results import Generation, Timings, TokenLogProbability, Usage
 from rag_middle.generation.text import Completion
-from rag_middle.generation.tool_use import ToolReader, check_answer
+from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import TokenizedBatch
+from rag_middle.tools.checking import check_answer
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
@@ -219,7 +220,7 @@ class _Run:
         prompt, ended = request.prompts[index], self.ended or perf_counter()
         calls = completion.message.calls if completion.message else ()
         if completion.finish_reason == "stop" and not calls:
-            check_answer(completion.answer, request.options)
+            check_answer(completion.answer, request.options.response_format)
         first = (self.progress and self.progress.first_token_at) or ended
         return Generation(
             text=completion.answer,

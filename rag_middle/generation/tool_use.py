@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from rag_middle.attention import vocabulary_size
 from rag_middle.errors import ChatTemplateError, UnsupportedGenerationError
 from rag_middle.generation.constrained import Constraint
 from rag_middle.generation.own_config import end_tokens
-from rag_middle.notices import AnswerFormatWarning, warn_caller
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import map_strings, whole_characters
 from rag_middle.thinking import THINKING
@@ -29,10 +27,8 @@ from rag_middle.tools import (
     call_grammar,
     forced_tools,
     format_of,
-    parameters_of,
 )
-from rag_middle.tools.checking import schema_error
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import Argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +70,6 @@ class ToolReader:
         """Read a whole answer, the control tokens of calls included."""
         if self.form is not None and self.forced:
             message = self.form.forced_message(text, self.forced, self.template)
-            if message is not None and message.calls:
-                message = self._checked(message.calls[0], text)
             if message is None and not self.may_answer and text:
                 wrong = InvalidToolCall(text=text, error="The call has no end.")
                 return ToolMessage("", invalid=(wrong,))
@@ -92,14 +86,6 @@ class ToolReader:
                 return self.form.message(self._answer(text, places), self.tools)
             return ToolMessage("", invalid=(InvalidToolCall(text=text, error=repr(error)),))
         return ToolMessage(read.get("content") or "", tuple(calls))
-
-    def _checked(self, call: ToolCall, text: str) -> ToolMessage:
-        """A forced call, invalid where its arguments do not hold under the tool's schema."""
-        [tool] = [tool for tool in self.forced if tool["function"]["name"] == call.name]
-        if wrong := schema_error(call.arguments, parameters_of(tool)):
-            invalid = InvalidToolCall(text=text, error=wrong, name=call.name)
-            return ToolMessage("", invalid=(invalid,))
-        return ToolMessage("", (call,))
 
     def _answer(self, text: str, places: Mapping[int, str]) -> AnswerText:
         return AnswerText(text, frozenset(self.markers.values()), places, self.thinking)
@@ -184,22 +170,6 @@ def reads_calls(tokenizer: PreTrainedTokenizerBase) -> bool:
     except ChatTemplateError:
         return False
     return True
-
-
-def check_answer(text: str, options: GenerationOptions) -> None:
-    """Warn where a whole answer does not hold under the JSON schema of `response_format`."""
-    form = options.response_format or {}
-    if form.get("type") != "json_schema":
-        return
-    with suppress(ValueError, RecursionError):  # numbers and levels beyond what Python reads
-        if wrong := schema_error(json.loads(text), form["json_schema"]["schema"]):
-            warn_caller(
-                AnswerFormatWarning(
-                    f"The answer does not hold under its JSON schema: {shortened(wrong)}. Ask "
-                    "again, or leave that out of the schema and check the answer for it."
-                ),
-                every_time=True,
-            )
 
 
 def constraint_of(

@@ -6,12 +6,33 @@ of February in any year, a property's name in escapes, what a ``oneOf`` leaves o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from time import monotonic
 from typing import Any
 
+from rag_middle.notices import AnswerFormatWarning, warn_caller
+from rag_middle.wording import shortened
+
 _SECONDS = 0.5  # of a check: a client's patterns and references may take exponential time
+
+
+def check_answer(text: str, response_format: Mapping[str, Any] | None) -> None:
+    """Warn where a whole answer does not hold under the JSON schema of `response_format`."""
+    form = response_format or {}
+    if form.get("type") != "json_schema":
+        return
+    with suppress(ValueError, RecursionError):  # numbers and levels beyond what Python reads
+        if wrong := schema_error(json.loads(text), form["json_schema"]["schema"]):
+            warn_caller(
+                AnswerFormatWarning(
+                    f"The answer does not hold under its JSON schema: {shortened(wrong)}. Ask "
+                    "again, or leave that out of the schema and check the answer for it."
+                ),
+                every_time=True,
+            )
 
 
 def schema_error(value: Any, schema: Mapping[str, Any]) -> str | None:

@@ -151,7 +151,8 @@ def _remainders(multiple: float) -> int:
     if not number.is_finite():
         return 0
     _, digits, exponent = number.normalize().as_tuple()
-    return int("".join(map(str, digits))) * 10 ** max(int(exponent), 0)
+    zeros: int = 10 ** max(int(exponent), 0)
+    return int("".join(map(str, digits))) * zeros
 
 
 def _check_grammar(grammar: str) -> None:

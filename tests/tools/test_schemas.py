@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation import AnswerFormatWarning, GenerationOptions
+from rag_middle.generation import AnswerFormatWarning
 from rag_middle.generation.constrained import Constraint
-from rag_middle.generation.tool_use import check_answer
-from rag_middle.tools.checking import schema_error
+from rag_middle.tools.checking import check_answer, schema_error
 from rag_middle.tools.definitions import check_tools, parameters_of
 from rag_middle.tools.grammars import answer_grammar
 from tests.tokenizers import byte_level_bpe
@@ -122,7 +121,7 @@ def test_grammars_that_the_engine_cannot_follow_are_refused(grammar: str, reason
 def test_properties_without_a_name_are_not_invented() -> None:
     cat = {"properties": {"kind": {"const": "cat"}}, "required": ["kind"]}
     either = {"oneOf": [{"type": "object", **cat}, INTEGER]}
-    values = ({"kind": "cat"}, {"kind": "cat", "x": 1}, 3, {})
+    values: list[Any] = [{"kind": "cat"}, {"kind": "cat", "x": 1}, 3, {}]
     assert _written(either, *values) == [{"kind": "cat"}, 3]
 
 
@@ -139,10 +138,9 @@ def test_properties_without_a_name_are_not_invented() -> None:
 def test_an_answer_is_checked_under_its_schema(schema: Any, right: Any, wrong: Any) -> None:
     assert schema_error(right, schema) is None
     assert schema_error(wrong, schema)
-    options = GenerationOptions(response_format=_form(schema))
-    check_answer(json.dumps(right), options)
+    check_answer(json.dumps(right), _form(schema))
     with pytest.warns(AnswerFormatWarning, match="does not hold under its JSON schema"):
-        check_answer(json.dumps(wrong), options)
+        check_answer(json.dumps(wrong), _form(schema))
 
 
 @pytest.mark.parametrize(
