@@ -171,10 +171,10 @@ class ToolFormat:
             if closing.startswith("".join(text[end:].split())):
                 call = _named(name, arguments, text)
                 if isinstance(call, ToolCall):
-                    wrong = schema_error(call.arguments, parameters_of(tool))
-                    if wrong is None:
+                    broken = schema_error(call.arguments, parameters_of(tool))
+                    if broken is None:
                         return ToolMessage("", (call,))
-                    call = InvalidToolCall(text=text, error=wrong, name=name)
+                    call = InvalidToolCall(text=text, error=broken, name=name)
                 return ToolMessage("", (), (call,))
         if text.lstrip().startswith(self.openers):
             return ToolMessage("", (), (InvalidToolCall(text=text, error="The call has no end."),))
