@@ -40,6 +40,10 @@ class ProfileWarning(WordedException, UserWarning):
     """A profile was made for another version of the model, or did not help there."""
 
 
+class AnswerFormatWarning(WordedException, UserWarning):
+    """An answer does not hold under the JSON schema that it was asked for."""
+
+
 class UnreadMarkersWarning(WordedException, UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
 

@@ -24,17 +24,13 @@ _CHARACTERS_OF_ITSELF = 256
 
 @dataclass(frozen=True, slots=True)
 class _Citation:
-    """The title of a document in an answer."""
+    """The title of a document in an answer; `index` is the document's."""
 
     answer: str
     start: int
     end: int
     source: CallerDocument
     index: int
-
-    @property
-    def title(self) -> str | None:
-        return self.source.title
 
     @property
     def repeated(self) -> int:
@@ -70,19 +66,18 @@ def citation_fields(
             "url_citation": {
                 "start_index": citation.start,
                 "end_index": citation.end,
-                "title": citation.title,
+                "title": citation.source.title,
                 "url": citation.source.url,
             },
         }
         for citation in citations
         if citation.source.url is not None
     ]
-    written = [
-        _FORMATS[citation.source.convention](citation)
-        for citation in citations
-        if citation.source.convention in _FORMATS
-    ]
-    fields = {"annotations": annotations, "citations": written}
+    forms = [(citation, _FORMATS.get(citation.source.convention)) for citation in citations]
+    fields = {
+        "annotations": annotations,
+        "citations": [form(citation) for citation, form in forms if form is not None],
+    }
     return {name: value for name, value in fields.items() if value}
 
 
@@ -105,7 +100,7 @@ def plain_citations(answer: str, documents: Iterable[CallerDocument]) -> list[di
     return [
         {
             "document_id": citation.source.name,
-            "title": citation.title,
+            "title": citation.source.title,
             "start": citation.start,
             "end": citation.end,
         }
@@ -139,45 +134,39 @@ def _cohere(citation: _Citation) -> dict[str, Any]:
     }
 
 
-def _char_location(citation: _Citation) -> dict[str, Any]:
-    [text] = citation.source.blocks
+def _anthropic(citation: _Citation) -> dict[str, Any]:
+    """All of a document: an answer names it as a whole."""
+    source = citation.source
+    text, last = "".join(source.blocks), len(source.blocks)
+    if source.convention == "search_result":
+        return {
+            "type": "search_result_location",
+            "cited_text": text,
+            "source": source.source,
+            "title": source.title,
+            "search_result_index": source.number,
+            "start_block_index": 0,
+            "end_block_index": last,
+        }
+    kind, unit, last = (
+        ("char_location", "char", len(text))
+        if source.convention == "anthropic_text"
+        else ("content_block_location", "block", last)
+    )
     return {
-        "type": "char_location",
+        "type": kind,
         "cited_text": text,
-        "document_index": citation.source.number,
-        "document_title": citation.title,
-        "start_char_index": 0,
-        "end_char_index": len(text),
-    }
-
-
-def _content_block_location(citation: _Citation) -> dict[str, Any]:
-    return {
-        "type": "content_block_location",
-        "cited_text": "".join(citation.source.blocks),
-        "document_index": citation.source.number,
-        "document_title": citation.title,
-        "start_block_index": 0,
-        "end_block_index": len(citation.source.blocks),
-    }
-
-
-def _search_result_location(citation: _Citation) -> dict[str, Any]:
-    return {
-        "type": "search_result_location",
-        "cited_text": "".join(citation.source.blocks),
-        "source": citation.source.source,
-        "title": citation.title,
-        "search_result_index": citation.source.number,
-        "start_block_index": 0,
-        "end_block_index": len(citation.source.blocks),
+        "document_index": source.number,
+        "document_title": source.title,
+        f"start_{unit}_index": 0,
+        f"end_{unit}_index": last,
     }
 
 
 def _langchain(citation: _Citation) -> dict[str, Any]:
     return {
         "type": "citation",
-        "title": citation.title,
+        "title": citation.source.title,
         "url": citation.source.url,
         "start_index": citation.start,
         "end_index": citation.end,
@@ -190,16 +179,16 @@ def _llama_index(citation: _Citation) -> dict[str, Any]:
         "block_type": "citation",
         "cited_content": {"block_type": "text", "text": citation.source.document.text},
         "source": citation.source.source or "",
-        "title": citation.title,
+        "title": citation.source.title,
         "additional_location_info": {"start": citation.start, "end": citation.end},
     }
 
 
 _FORMATS: dict[Convention, Callable[[_Citation], dict[str, Any]]] = {
     "cohere": _cohere,
-    "anthropic_text": _char_location,
-    "anthropic_blocks": _content_block_location,
-    "search_result": _search_result_location,
+    "anthropic_text": _anthropic,
+    "anthropic_blocks": _anthropic,
+    "search_result": _anthropic,
     "langchain": _langchain,
     "llama_index": _llama_index,
 }

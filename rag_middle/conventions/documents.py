@@ -1,4 +1,4 @@
-"""Documents as clients of different interfaces send them, each convention one class.
+"""Documents as clients of different interfaces send them, each convention one function.
 
 None of them opens a file or fetches an address: a document comes with its text.
 """
@@ -8,24 +8,15 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PlainValidator
 
 from rag_middle.documents import ContextPrompt, Document, unmark
 from rag_middle.errors import PromptError
+from rag_middle.plain_data import is_finite_number
 from rag_middle.tokens.conversation import Conversation
 
 if TYPE_CHECKING:
@@ -119,148 +110,33 @@ def _document(text: str, title: str | None = None, score: float | None = None) -
     return Document(unmark(text), title=title or None, metadata=metadata)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # `cache_control` and the like
+# -- conventions: each reads a mapping, and raises ValueError where its text is missing ----------
 
 
-class TextBlock(_Part):
-    """Text of a message."""
-
-    text: str
-
-
-class RefusalBlock(_Part):
-    """What a model said instead of an answer."""
-
-    refusal: str
+def _text(holder: Any, name: str) -> str:
+    if isinstance(holder, Mapping) and isinstance(value := holder.get(name), str):
+        return value
+    raise ValueError(f"{name!r} must be a string")
 
 
-class PlainDocument(_Part):
-    """vLLM and the chat templates of transformers: ``{"title", "text"}``."""
-
-    text: str
-    title: str | None = None
-    id: str | None = None
-    url: str | None = None
-    score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        return CallerDocument(
-            document=_document(self.text, self.title, self.score),
-            convention="documents",
-            id=self.id,
-            source=self.url,
-        )
+def _option(holder: Mapping[str, Any], name: str) -> str | None:
+    return None if holder.get(name) is None else _text(holder, name)
 
 
-class CohereDocument(_Part):
-    """Cohere: ``{"id", "data": {...}}``. The model reads all fields of `data`, the text last."""
-
-    data: dict[str, Any] | str
-    id: str | None = None
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        data = {"text": self.data} if isinstance(self.data, str) else dict(self.data)
-        title = str(data.pop("title", "") or "")
-        text = next((str(data.pop(n)) for n in ("text", "snippet", "content") if n in data), "")
-        lines = [f"{name}: {value}" for name, value in data.items() if name not in ("id", "url")]
-        return CallerDocument(
-            document=_document("\n".join([*lines, text]), title),
-            convention="cohere",
-            id=self.id or (str(data["id"]) if "id" in data else None),
-            source=str(data["url"]) if "url" in data else None,
-        )
+def _within(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if isinstance(value := holder.get(name), Mapping):
+        return value
+    raise ValueError(f"{name!r} must be an object")
 
 
-class _Citations(_Part):
-    enabled: bool = False
-
-
-class TextSource(_Part):
-    """Text of an Anthropic document."""
-
-    type: Literal["text"]
-    data: str
-
-
-class ContentSource(_Part):
-    """An Anthropic document in blocks, which citations then name."""
-
-    type: Literal["content"]
-    content: str | ListOf[TextBlock]
-
-
-class DocumentBlock(_Part):
-    """Anthropic: a ``document`` block; its context is read and never cited."""
-
-    source: Annotated[TextSource | ContentSource, Field(discriminator="type")]
-    title: str | None = None
-    context: str | None = None
-    citations: _Citations | None = None
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        source = self.source
-        is_text = isinstance(source, TextSource)
-        blocks = _texts(source.data if isinstance(source, TextSource) else source.content)
-        text = "\n".join([*([self.context] if self.context else []), *blocks])
-        return CallerDocument(
-            document=_document(text, self.title),
-            convention="anthropic_text" if is_text else "anthropic_blocks",
-            blocks=blocks,
-            cited=self.citations is not None and self.citations.enabled,
-        )
-
-
-class SearchResultBlock(_Part):
-    """Anthropic: a ``search_result`` block."""
-
-    source: str | None = None
-    title: str | None = None
-    content: str | ListOf[TextBlock | str]
-    citations: _Citations | None = None
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        blocks = _texts(self.content)
-        return CallerDocument(
-            document=_document("\n".join(blocks), self.title),
-            convention="search_result",
-            source=self.source,
-            blocks=blocks,
-            cited=self.citations is not None and self.citations.enabled,
-        )
-
-
-class PlainTextBlock(_Part):
-    """LangChain: a ``text-plain`` block with its text."""
-
-    text: str
-    title: str | None = None
-    context: str | None = None
-    id: str | None = None
-    url: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _decoded(cls, block: Any) -> Any:
-        encoded = block.get("base64") if isinstance(block, dict) else None
-        if not isinstance(encoded, str) or block.get("text") is not None:
-            return block
-        return {**block, "text": _decoded(encoded)}
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        text = f"{self.context}\n{self.text}" if self.context else self.text
-        return CallerDocument(
-            document=_document(text, self.title),
-            convention="langchain",
-            id=self.id,
-            source=self.url,
-            blocks=(self.text,),
-        )
+def _texts(holder: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A text, or those of text blocks."""
+    content = holder.get(name)
+    if isinstance(content, str):
+        return (content,)
+    if not isinstance(content, list | tuple):
+        raise ValueError(f"{name!r} must be a string or a list of text blocks")
+    return tuple(part if isinstance(part, str) else _text(part, "text") for part in content)
 
 
 def _decoded(data: str) -> str:
@@ -270,206 +146,207 @@ def _decoded(data: str) -> str:
         raise ValueError("this model reads plain text, in UTF-8 and base64") from error
 
 
-class LlamaDocumentBlock(_Part):
+def _is_cited(block: Mapping[str, Any]) -> bool:
+    citations = block.get("citations")
+    return isinstance(citations, Mapping) and bool(citations.get("enabled"))
+
+
+def _read_plain(entry: Mapping[str, Any]) -> CallerDocument:
+    """vLLM and the chat templates of transformers: ``{"title", "text"}``."""
+    score = entry.get("score")
+    if score is not None and not is_finite_number(score):
+        raise ValueError("'score' must be a finite number")
+    return CallerDocument(
+        document=_document(_text(entry, "text"), _option(entry, "title"), score),
+        convention="documents",
+        id=_option(entry, "id"),
+        source=_option(entry, "url"),
+    )
+
+
+def _read_cohere(entry: Mapping[str, Any]) -> CallerDocument:
+    """Cohere: ``{"id", "data": {...}}``. The model reads all fields of `data`, the text last."""
+    sent = entry["data"]
+    data = {"text": sent} if isinstance(sent, str) else dict(_within(entry, "data"))
+    title = str(data.pop("title", "") or "")
+    text = next((str(data.pop(n)) for n in ("text", "snippet", "content") if n in data), "")
+    lines = [f"{name}: {value}" for name, value in data.items() if name not in ("id", "url")]
+    return CallerDocument(
+        document=_document("\n".join([*lines, text]), title),
+        convention="cohere",
+        id=_option(entry, "id") or (str(data["id"]) if "id" in data else None),
+        source=str(data["url"]) if "url" in data else None,
+    )
+
+
+def _read_document(block: Mapping[str, Any]) -> CallerDocument:
+    """Anthropic: a ``document`` block; its context is read and never cited."""
+    source, context = _within(block, "source"), _option(block, "context")
+    if source.get("type") not in ("text", "content"):
+        raise ValueError("its source must be of the type 'text' or 'content'")
+    is_text = source["type"] == "text"
+    blocks = (_text(source, "data"),) if is_text else _texts(source, "content")
+    return CallerDocument(
+        document=_document(
+            "\n".join([context, *blocks] if context else blocks), _option(block, "title")
+        ),
+        convention="anthropic_text" if is_text else "anthropic_blocks",
+        blocks=blocks,
+        cited=_is_cited(block),
+    )
+
+
+def _read_search_result(block: Mapping[str, Any]) -> CallerDocument:
+    """Anthropic: a ``search_result`` block."""
+    blocks = _texts(block, "content")
+    return CallerDocument(
+        document=_document("\n".join(blocks), _option(block, "title")),
+        convention="search_result",
+        source=_option(block, "source"),
+        blocks=blocks,
+        cited=_is_cited(block),
+    )
+
+
+def _read_plain_text(block: Mapping[str, Any]) -> CallerDocument:
+    """LangChain: a ``text-plain`` block with its text."""
+    encoded = block.get("base64") if block.get("text") is None else None
+    text = _decoded(encoded) if isinstance(encoded, str) else _text(block, "text")
+    context = _option(block, "context")
+    return CallerDocument(
+        document=_document(f"{context}\n{text}" if context else text, _option(block, "title")),
+        convention="langchain",
+        id=_option(block, "id"),
+        source=_option(block, "url"),
+        blocks=(text,),
+    )
+
+
+def _read_llama_document(block: Mapping[str, Any]) -> CallerDocument:
     """LlamaIndex: ``DocumentBlock`` with its data; paths and addresses are not opened."""
-
-    data: str
-    title: str | None = None
-
-    @field_validator("data")
-    @classmethod
-    def _text(cls, data: str) -> str:
-        try:
-            return _decoded(data)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. LlamaIndex takes data for base64 where it can be ('Caen'): pass "
-                "base64.b64encode(text.encode()), or a CitableBlock"
-            ) from error
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        title = None if self.title == "input_document" else self.title  # the default there
-        return CallerDocument(document=_document(self.data, title), convention="llama_index")
+    data, title = _text(block, "data"), _option(block, "title")
+    try:
+        text = _decoded(data)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. LlamaIndex takes data for base64 where it can be ('Caen'): pass "
+            "base64.b64encode(text.encode()), or a CitableBlock"
+        ) from error
+    title = None if title == "input_document" else title  # the default there
+    return CallerDocument(document=_document(text, title), convention="llama_index")
 
 
-class CitableBlock(_Part):
+def _read_citable(block: Mapping[str, Any]) -> CallerDocument:
     """LlamaIndex: ``CitableBlock``, its content in text blocks."""
-
-    title: str
-    source: str
-    content: ListOf[TextBlock]
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        blocks = _texts(self.content)
-        return CallerDocument(
-            document=_document("\n".join(blocks), self.title),
-            convention="llama_index",
-            source=self.source,
-            blocks=blocks,
-        )
+    blocks = _texts(block, "content")
+    return CallerDocument(
+        document=_document("\n".join(blocks), _text(block, "title")),
+        convention="llama_index",
+        source=_text(block, "source"),
+        blocks=blocks,
+    )
 
 
-class File(_Part):
-    """Text as a data URL: what LlamaIndex's and LangChain's OpenAI clients make of documents."""
-
-    file_data: str
-    filename: str | None = None
-
-    @field_validator("file_data")
-    @classmethod
-    def _text(cls, data: str) -> str:
-        kind, comma, encoded = data.partition(",")
-        if comma and not (kind.startswith("data:text/") and kind.endswith(";base64")):
-            raise ValueError("this model reads plain text: 'data:text/plain;base64,...'")
-        return _decoded(encoded if comma else data)
+def _read_file(block: Mapping[str, Any]) -> CallerDocument:
+    """OpenAI: text as a data URL, which LlamaIndex's and LangChain's clients make of documents."""
+    file = _within(block, "file")
+    name, (kind, comma, encoded) = (
+        _option(file, "filename"),
+        _text(file, "file_data").partition(","),
+    )
+    if comma and not (kind.startswith("data:text/") and kind.endswith(";base64")):
+        raise ValueError("this model reads plain text: 'data:text/plain;base64,...'")
+    text = _decoded(encoded if comma else kind)
+    return CallerDocument(document=_document(text, name), convention="file", source=name)
 
 
-class FileBlock(_Part):
-    """OpenAI: a ``file`` block."""
-
-    file: File
-
-    def read(self) -> CallerDocument:
-        """The document."""
-        name = self.file.filename
-        return CallerDocument(
-            document=_document(self.file.file_data, name), convention="file", source=name
-        )
-
-
-def _texts(content: str | Sequence[TextBlock | str]) -> tuple[str, ...]:
-    parts = (content,) if isinstance(content, str) else content
-    return tuple(part if isinstance(part, str) else part.text for part in parts)
-
-
-class ToolResultBlock(_Part):
-    """Anthropic: what a tool returned, as a text or in blocks of text and documents."""
-
-    content: str | ListOf[ResultBlock] = ""
-
-
-_BLOCKS = {
-    "text": "TextBlock",
-    "refusal": "RefusalBlock",
-    "search_result": "SearchResultBlock",
-    "text-plain": "PlainTextBlock",
-    "file": "FileBlock",
-    "citable": "CitableBlock",
-    "tool_result": "ToolResultBlock",
+_BLOCKS: dict[str, Callable[[Mapping[str, Any]], str | CallerDocument]] = {
+    "text": lambda block: _text(block, "text"),
+    "refusal": lambda block: _text(block, "refusal"),  # what a model said instead of an answer
+    "document": _read_document,
+    "search_result": _read_search_result,
+    "text-plain": _read_plain_text,
+    "citable": _read_citable,
+    "file": _read_file,
 }
 
 
-def _kind_of_block(block: Any) -> str | None:
-    """The class of a block: LlamaIndex names its kinds in `block_type`, all others in `type`."""
-    if not isinstance(block, dict):
-        return None
-    kind = block.get("type", block.get("block_type"))
-    if kind == "document":
-        return "DocumentBlock" if "type" in block else "LlamaDocumentBlock"
-    return _BLOCKS.get(kind) if isinstance(kind, str) else None
+def _read_block(block: Any) -> list[str | CallerDocument]:
+    """Texts and documents of a part of a message."""
+    # LlamaIndex names its kinds in `block_type`, all others in `type`.
+    kind = block.get("type", block.get("block_type")) if isinstance(block, Mapping) else None
+    if kind == "tool_result":  # Anthropic: a text, or blocks that are no such result
+        content = block.get("content", "")
+        if isinstance(content, str):
+            return [content]
+        if not isinstance(content, list | tuple):
+            raise ValueError("'content' must be a string or a list of blocks")
+        if not any(isinstance(part, Mapping) and part.get("type") == kind for part in content):
+            return [read for part in content for read in _read_block(part)]
+    elif kind == "document" and "type" not in block:
+        return [_read_llama_document(block)]
+    elif isinstance(kind, str) and kind in _BLOCKS:
+        return [_BLOCKS[kind](block)]
+    raise ValueError(
+        "this model reads text: a block is 'text', or a document ('document', 'search_result', "
+        "'text-plain', 'citable', 'file' with plain text)"
+    )
 
 
-_TEXTS_AND_DOCUMENTS = (
-    Annotated[TextBlock, Tag("TextBlock")]
-    | Annotated[RefusalBlock, Tag("RefusalBlock")]
-    | Annotated[DocumentBlock, Tag("DocumentBlock")]
-    | Annotated[SearchResultBlock, Tag("SearchResultBlock")]
-    | Annotated[PlainTextBlock, Tag("PlainTextBlock")]
-    | Annotated[LlamaDocumentBlock, Tag("LlamaDocumentBlock")]
-    | Annotated[CitableBlock, Tag("CitableBlock")]
-    | Annotated[FileBlock, Tag("FileBlock")]
-)
-_BY_KIND = Discriminator(
-    _kind_of_block,
-    custom_error_type="block_type",
-    custom_error_message="this model reads text: a block is 'text', or a document ("
-    "'document', 'search_result', 'text-plain', 'citable', 'file' with plain text)",
-)
-
-ResultBlock = Annotated[_TEXTS_AND_DOCUMENTS, _BY_KIND]
-"""A part of what a tool returned."""
-
-Block = Annotated[
-    _TEXTS_AND_DOCUMENTS | Annotated[ToolResultBlock, Tag("ToolResultBlock")], _BY_KIND
-]
-"""A part of a message."""
+def _read_entry(entry: Any) -> CallerDocument:
+    if isinstance(entry, str):
+        return CallerDocument(document=_document(entry), convention="cohere")
+    if not isinstance(entry, Mapping):
+        raise ValueError("it must be a string or an object")
+    return (_read_cohere if "data" in entry else _read_plain)(entry)
 
 
-def _kind_of_document(document: Any) -> str:
-    if isinstance(document, str):
-        return "str"
-    has_data = isinstance(document, dict) and "data" in document
-    return "CohereDocument" if has_data else "PlainDocument"
-
+Block = Annotated[list[str | CallerDocument], PlainValidator(_read_block)]
+"""A part of a message, as the texts and documents that it holds."""
 
 TopDocument = Annotated[
-    Annotated[str, Tag("str")]
-    | Annotated[PlainDocument, Tag("PlainDocument")]
-    | Annotated[CohereDocument, Tag("CohereDocument")],
-    Discriminator(_kind_of_document),
+    str | CallerDocument,
+    PlainValidator(lambda entry: entry if isinstance(entry, str) else _read_entry(entry)),
 ]
-"""An entry of a request's ``documents``."""
+"""An entry of a request's ``documents``; texts, of which a body may hold many, stay unread."""
 
-ToolResultBlock.model_rebuild()
 _SOURCE = "rag_middle_source"
-_block: TypeAdapter[Any] = TypeAdapter(Block)
-_top_document: TypeAdapter[Any] = TypeAdapter(TopDocument)
 
 
-def parsed_block(block: object, where: str) -> Any:
-    """A content block, as the class of its convention.
+def parsed_document(document: object, where: str) -> CallerDocument:
+    """An entry of ``documents``.
 
     Args:
-        block: as its caller sent it.
+        document: as its caller sent it.
         where: names it in errors.
+
+    Raises:
+        PromptError: it comes without its text.
+    """
+    return _read_or_refuse(_read_entry, document, where)
+
+
+def _read_or_refuse(read: Callable[[Any], _Item], value: object, where: str) -> _Item:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise PromptError(
+            f"{where} cannot be read: {error}. docs/serving.md shows the forms of documents."
+        ) from error
+
+
+def block_parts(content: str | Iterable[Block]) -> list[str | CallerDocument]:
+    """Texts and documents of a message's content, in order."""
+    return [content] if isinstance(content, str) else [part for parts in content for part in parts]
+
+
+def content_parts(block: Mapping[str, Any], where: str) -> list[str | Document]:
+    """Texts and documents of a content block, as a prompt takes them.
 
     Raises:
         PromptError: no text and no document, or one without its text.
     """
-    return _parsed(_block, block, where)
-
-
-def parsed_document(document: object, where: str) -> CallerDocument:
-    """An entry of ``documents``; raises as `parsed_block` does."""
-    [read] = top_documents([_parsed(_top_document, document, where)])
-    return read
-
-
-def _parsed(adapter: TypeAdapter[Any], value: object, where: str) -> Any:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"] if not str(part)[:1].isupper())
-        raise PromptError(
-            f"{where}{f' ({place})' if place else ''} cannot be read: {first['msg']}. "
-            "docs/serving.md shows the forms of documents."
-        ) from error
-
-
-def block_parts(content: str | Iterable[Any]) -> list[str | CallerDocument]:
-    """Texts and documents of a message's content, in order."""
-    if isinstance(content, str):
-        return [content]
-    parts: list[str | CallerDocument] = []
-    blocks: Iterable[Any] = content
-    for block in blocks:
-        if isinstance(block, TextBlock):
-            parts.append(block.text)
-        elif isinstance(block, RefusalBlock):
-            parts.append(block.refusal)
-        elif isinstance(block, ToolResultBlock):
-            parts += block_parts(block.content)
-        else:
-            parts.append(block.read())
-    return parts
-
-
-def content_parts(block: Mapping[str, Any], where: str) -> list[str | Document]:
-    """Texts and documents of a content block, as a prompt takes them; raises as `parsed_block`."""
-    parts = block_parts([parsed_block(dict(block), where)])
+    parts = _read_or_refuse(_read_block, block, where)
     return [part if isinstance(part, str) else sent_document(part) for part in parts]
 
 
@@ -501,7 +378,7 @@ def passed_documents(
         if isinstance(entry, str):
             document = _document(entry)
         elif isinstance(entry, Mapping):
-            document = sent_document(parsed_document(dict(entry), f"Document {index}"))
+            document = sent_document(parsed_document(entry, f"Document {index}"))
         if document is None:
             raise PromptError(
                 f"documents must hold {kinds}, rag-middle documents, mappings "
@@ -570,9 +447,4 @@ def _key(document: Document) -> tuple[str | None, ...]:
 
 def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
     """A request's ``documents``."""
-    return [
-        CallerDocument(document=_document(entry), convention="cohere")
-        if isinstance(entry, str)
-        else entry.read()
-        for entry in documents
-    ]
+    return [_read_entry(each) if isinstance(each, str) else each for each in documents]

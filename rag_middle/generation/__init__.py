@@ -26,6 +26,7 @@ from rag_middle.generation.sharing import release_models, shared_model
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.notices import (
+    AnswerFormatWarning,
     BackendFallbackWarning,
     ChatTemplateWarning,
     MissingDocumentsWarning,
@@ -36,6 +37,7 @@ from rag_middle.notices import (
 from rag_middle.options import EncodeKwargs, GenerationKwargs, GenerationOptions, PromptKwargs
 
 __all__ = [
+    "AnswerFormatWarning",
     "BackendFallbackWarning",
     "ChatTemplateWarning",
     "DocumentCache",

@@ -43,10 +43,9 @@ class Constraint:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int], grammar: str
     ) -> None:
-        if find_spec("llguidance") is None:
-            raise MissingExtraError(
-                "Constrained decoding", package="llguidance", extra="structured"
-            )
+        for package in ("llguidance", "jsonschema"):
+            if find_spec(package) is None:
+                raise MissingExtraError("Constrained decoding", package=package, extra="structured")
         try:
             self._form = _engine(tokenizer, width, ends).compile(grammar)
         except EngineError as error:

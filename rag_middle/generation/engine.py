@@ -50,6 +50,7 @@ from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import TokenizedBatch
+from rag_middle.tools.checking import check_answer
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
@@ -217,10 +218,13 @@ class _Run:
     def _generation(self, index: int) -> Generation:
         request, completion = self.request, self.completions[index]
         prompt, ended = request.prompts[index], self.ended or perf_counter()
+        calls = completion.message.calls if completion.message else ()
+        if completion.finish_reason == "stop" and not calls:
+            check_answer(completion.answer, request.options.response_format)
         first = (self.progress and self.progress.first_token_at) or ended
         return Generation(
             text=completion.answer,
-            tool_calls=completion.message.calls if completion.message else (),
+            tool_calls=calls,
             invalid_tool_calls=completion.message.invalid if completion.message else (),
             token_ids=tuple(completion.token_ids),
             finish_reason=completion.finish_reason or "length",

@@ -11,13 +11,14 @@ from typing import Any
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
-from rag_middle.tools.limits import MOST_NESTED
 from rag_middle.wording import Argument, quoted
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
 #: Characters of a `response_format` as JSON, which is read several times before the engine has it:
 #: a second or two, in which a server's model does nothing else. Tools are bounded with the prompt.
 _LONGEST = 500_000
+#: Levels of lists and mappings in plain JSON.
+MOST_NESTED = 100
 #: Families of models write the ends of names, and what surrounds calls, with these.
 _MARKER_CHARACTERS = frozenset("<>[]{}")
 #: What each type of `response_format` needs beside its type.

@@ -17,6 +17,7 @@ from typing import Any
 
 from rag_middle.plain_data import map_strings, parse_json, whole_characters
 from rag_middle.thinking import THINKING, thinking_of
+from rag_middle.tools.checking import schema_error
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
 
@@ -170,7 +171,10 @@ class ToolFormat:
             if closing.startswith("".join(text[end:].split())):
                 call = _named(name, arguments, text)
                 if isinstance(call, ToolCall):
-                    return ToolMessage("", (call,))
+                    broken = schema_error(call.arguments, parameters_of(tool))
+                    if broken is None:
+                        return ToolMessage("", (call,))
+                    call = InvalidToolCall(text=text, error=broken, name=name)
                 return ToolMessage("", (), (call,))
         if text.lstrip().startswith(self.openers):
             return ToolMessage("", (), (InvalidToolCall(text=text, error="The call has no end."),))

@@ -5,25 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from math import lcm
 from typing import Any
 
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.tools.alternatives import leave_open
+from rag_middle.plain_data import levels_of
 from rag_middle.tools.definitions import parameters_of
 from rag_middle.tools.formats import ARGUMENTS, ToolFormat
-from rag_middle.tools.limits import (
-    OF_SCHEMAS,
-    SCHEMAS,
-    check_grammar,
-    check_regex,
-    check_schema,
-    check_size,
-    with_bounds_kept,
-    with_whole_bounds,
-)
-from rag_middle.tools.names import check_open, with_names_by_pattern
-from rag_middle.tools.patterns import read_alike
-from rag_middle.tools.string_formats import with_formats_kept
 from rag_middle.wording import Argument
 
 #: JSON as chat templates write it. Any whitespace would be allowed otherwise, and small models
@@ -36,6 +25,19 @@ _FORMATS = {
     *("email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
 }
 _COMPOSING = {"anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
+#: Keys of a JSON schema that hold schemas (one or a list), and those that hold them by name.
+_SCHEMAS = {
+    *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("anyOf", "oneOf", "allOf", "not", "if", "then", "else"),
+}
+_OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+
+# What llguidance follows without a limit of its own.
+_MOST_REMAINDERS = 20_000  # of multipleOf, a tenth of a second; a million take twelve
+_MOST_LEVELS = 1_500  # of a schema times its references; at 3,000 the process's stack ends
+_MOST_RULES = 1_500  # of a grammar; at 6,000 the stack ends
+_LONGEST_GRAMMAR, _MOST_SCHEMAS = 100_000, 100
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -49,10 +51,9 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
         return None
     if kind == "grammar":
         grammar = str(response_format["grammar"])
-        check_grammar(grammar)
+        _check_grammar(grammar)
         return grammar
     if kind == "regex":
-        check_regex(str(response_format["regex"]))
         # A slash would end the expression; what stands behind a backslash is escaped already.
         pattern = re.sub(
             r"\\.|/",
@@ -64,7 +65,6 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
     schema: Any = {"type": "object"}
     if kind == "json_schema":
         schema = response_format["json_schema"]["schema"]
-    check_size([schema])
     return f"start: {_json(schema)}"
 
 
@@ -86,7 +86,6 @@ def call_grammar(
     """
     assert form.forced is not None
     rules, names = [], []
-    check_size([parameters_of(tool) for tool in tools])
     for index, tool in enumerate(tools):
         parts = [
             f"arguments_{index}" if part is ARGUMENTS else _literal(part, form, token_id)
@@ -108,22 +107,78 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
 
 def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
     """The rule of a schema, one of so many."""
-    try:
-        schema = _mapped(schema, _without_what_says_nothing)
-        schema = _mapped(schema, with_whole_bounds)
-        check_schema(schema, of_schemas)
-        schema = _mapped(with_bounds_kept(schema), _with_patterns)
-        if not _is_composed(schema):
-            leave_open(schema)
-            schema = _mapped(schema, _closed)
-        check_open(schema)
-        schema = _mapped(_mapped(schema, with_names_by_pattern), with_formats_kept)
-    except RecursionError as error:
+    _check_schema(schema, of_schemas)
+    schema = _mapped(schema, _without_what_says_nothing)
+    if not _is_composed(schema):
+        schema = _mapped(schema, _closed)
+    return "%json " + json.dumps({**schema, "x-guidance": _WRITING})
+
+
+def _check_schema(schema: Any, of_schemas: int = 1) -> None:
+    """Refuse a schema, one of so many, whose remainders or references the engine cannot follow."""
+    parts, waiting = list[Mapping[str, Any]](), [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            parts.append(part)
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
+    remainders = [
+        _remainders(value)
+        for part in parts
+        if isinstance(value := part.get("multipleOf"), int | float)
+    ]
+    most = _MOST_REMAINDERS // of_schemas
+    if max(sum(remainders), lcm(*remainders)) > most:
         raise UnsupportedGenerationError(
             Argument("response_format"),
-            " or the parameters of a tool hold a schema nested too deeply. Make it flatter.",
-        ) from error
-    return "%json " + json.dumps({**schema, "x-guidance": _WRITING})
+            " or the parameters of a tool hold multiples of so large numbers, or so many, that "
+            f"constrained decoding would count to more than {most}. Leave multipleOf out and check "
+            "the answer for it.",
+        )
+    references = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
+    if len(references) * levels_of(schema) > _MOST_LEVELS:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            " or the parameters of a tool hold too many references in a schema of so many levels. "
+            "Write some of the parts where they are used.",
+        )
+
+
+def _remainders(multiple: float) -> int:
+    number = Decimal(repr(+multiple))
+    if not number.is_finite():
+        return 0
+    _, digits, exponent = number.normalize().as_tuple()
+    zeros: int = 10 ** max(int(exponent), 0)
+    return int("".join(map(str, digits))) * zeros
+
+
+def _check_grammar(grammar: str) -> None:
+    """Refuse a grammar whose rules, or schemas in them, the engine cannot follow."""
+    begun = [match.end() for match in re.finditer(r"%json\s*", grammar)][: _MOST_SCHEMAS + 1]
+    rules = grammar.count(":")
+    if len(grammar) <= _LONGEST_GRAMMAR and len(begun) <= _MOST_SCHEMAS:
+        for start in begun:
+            try:
+                schema, end = json.JSONDecoder().raw_decode(grammar, start)
+            except (ValueError, RecursionError):  # no JSON, which the engine says
+                continue
+            _check_schema(schema, len(begun))
+            rules -= grammar.count(":", start, end)
+    if len(grammar) > _LONGEST_GRAMMAR or len(begun) > _MOST_SCHEMAS or rules > _MOST_RULES:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" holds a grammar of more than {_LONGEST_GRAMMAR:,} characters, {_MOST_RULES:,} rules "
+            f"or {_MOST_SCHEMAS} schemas. Make it smaller.",
+        )
+    if "::" in grammar:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            " holds a grammar with ::, by which rules have parameters that may be followed without "
+            'end. Write the rules out, and :: in a text as ":" ":".',
+        )
 
 
 def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
@@ -134,9 +189,9 @@ def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) 
         return schema  # true and false are schemas
     below = {}
     for key, value in schema.items():
-        if key in OF_SCHEMAS and isinstance(value, Mapping):
+        if key in _OF_SCHEMAS and isinstance(value, Mapping):
             value = {name: _mapped(item, change) for name, item in value.items()}
-        elif key in SCHEMAS:
+        elif key in _SCHEMAS:
             value = _mapped(value, change)
         below[key] = value
     return change(below)
@@ -148,14 +203,6 @@ def _without_what_says_nothing(schema: dict[str, Any]) -> dict[str, Any]:
         del schema["format"]
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
-    return schema
-
-
-def _with_patterns(schema: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(pattern := schema.get("pattern"), str):
-        schema["pattern"] = read_alike(pattern)
-    if isinstance(patterns := schema.get("patternProperties"), Mapping):
-        schema["patternProperties"] = {read_alike(str(p)): part for p, part in patterns.items()}
     return schema
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rag_middle.answering import Answerer
-from rag_middle.conventions.documents import PlainDocument, top_documents
+from rag_middle.conventions.documents import parsed_document
 from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.endpoint import EndpointModel
 from rag_middle.errors import (
@@ -185,7 +185,7 @@ def _read(prompt: ContextPrompt, template: Any) -> str:
     with serving(_ours) as server:
         EndpointModel(server.url, send_documents="field").generate(prompt, template=template)
         body = server.asked[-1].body
-    documents = top_documents([PlainDocument(**document) for document in body["documents"]])
+    documents = [parsed_document(document, "A document") for document in body["documents"]]
     if template == "raw":
         read = text_prompt(body["prompt"], documents, trusted=False).prompt
     else:

@@ -13,7 +13,13 @@ from llama_index.core.base.llms.types import TextBlock as LlamaText
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.conventions.citations import citation_fields
-from rag_middle.conventions.documents import CallerDocument, counted, parsed_document
+from rag_middle.conventions.documents import (
+    CallerDocument,
+    caller_document,
+    content_parts,
+    counted,
+    parsed_document,
+)
 from rag_middle.generation import Generation
 from rag_middle.serving.prompts import chat_prompt
 from rag_middle.serving.schema import ChatMessage
@@ -203,13 +209,11 @@ ANSWER = "Lyon: on the river (Lyon; Paris)."
 
 
 def read(kind: str, document: Document) -> CallerDocument:
-    from pydantic import TypeAdapter
-
-    from rag_middle.conventions.documents import Block, TopDocument
-
-    if kind in BLOCKS:
-        return TypeAdapter(Block).validate_python(BLOCKS[kind](document)).read()
-    return TypeAdapter(TopDocument).validate_python(ENTRIES[kind](document)).read()
+    if kind in ENTRIES:
+        return parsed_document(ENTRIES[kind](document), "A document")
+    [part] = content_parts(BLOCKS[kind](document), "A block")
+    assert isinstance(part, Document)
+    return caller_document(part)
 
 
 @pytest.mark.parametrize(
