@@ -35,7 +35,7 @@ _PROMPT = "`document_prompt=DocumentPrompt()`"
 _IGNORED = '`model.bind(on_missing_documents="ignore")` for the other calls'
 _MARKED = "`MarkDocuments()` last in a compression pipeline around the retriever"
 _REDUCE = "`DocumentPrompt()` as the attribute `document_prompt` of its combining chain"
-_ONE_BY_ONE = "one document per call: a method that compares documents has nothing to compare"
+_ONE_BY_ONE = "one document per call"
 
 LANGCHAIN = (
     Application("expression: `retriever | format_docs`", _FORMAT, (6,)),
@@ -239,12 +239,11 @@ HAYSTACK = (
 def markdown(applications: Sequence[Application]) -> str:
     """A table, one row per application."""
     rows = [
-        "| application | what to change, besides the model | documents per call | answer |",
+        "| application | what to change, besides the model | documents per call | notes |",
         "| --- | --- | --- | --- |",
     ]
     for each in applications:
-        result = f"right; {each.note}" if each.note else "right"
-        cells = (each.name, each.change, _shown(each.documents), result)
+        cells = (each.name, each.change, _shown(each.documents), each.note)
         rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(rows)
 
