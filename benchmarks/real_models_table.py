@@ -245,7 +245,7 @@ def demonstration(c: dict[str, Any]) -> dict[str, Any]:
         "questions": asked,
         "seed": 0,
         "made": datetime.now(UTC).date().isoformat(),
-        "command": "python benchmarks/real_models.py run --model smollm2 --weights DIR "
+        "command": "python benchmarks/real_models.py --model smollm2 --weights DIR "
         "--methods none pine rotor",
         "metric": "accuracy",
         "curves": [
