@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can say, in under eight minutes of one H100: tests/gpu, kernels against
+# Everything that only a GPU can say, in under eight minutes of one H100 or H200: tests/gpu, kernels against
 # PyTorch's operators, what every method costs, and answers of real models where weights are there.
 #
 #     benchmarks/gpu.sh [--dry-run] [FOLDER]
@@ -41,8 +41,8 @@ step() {
 
 {
     [[ $DEVICE == cpu ]] ||
-        step 140 "$python" benchmarks/gpu.py tests --output "$out/tests.json"
-    step 80 "$python" benchmarks/gpu_kernels.py "${options[@]}" --output "$out/kernels.json"
+        step 140 "$python" benchmarks/gpu.py tests --seconds 105 --output "$out/tests.json"
+    step 80 "$python" benchmarks/gpu_kernels.py --seconds 65 "${options[@]}" --output "$out/kernels.json"
     step 200 "$python" benchmarks/gpu.py methods "${options[@]}" --output "$out/methods.json"
     found=()
     for model in $MODELS; do

@@ -65,6 +65,8 @@ def main() -> None:
     joining.add_argument("file", type=Path)
     args = parser.parse_args()
     if args.command == "split":
+        if args.size < 1 or args.folder.exists():
+            raise SystemExit("A part has 1 MiB or more, and their folder must not be there yet.")
         split(args.file, args.folder, args.size * 2**20)
     else:
         join(args.folder, args.file)

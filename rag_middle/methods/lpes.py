@@ -47,7 +47,7 @@ class LPES(Method):
         title="LPES",
         paper="arXiv:2606.27705",
         idea="Each layer divides rotary positions by its own factor.",
-        cost="none measurable; calibrating the factors takes long",
+        cost="no further operations; calibrating the factors takes long",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="factors were fitted to another model, or to prompts of another length",
     )

@@ -96,7 +96,7 @@ class PositionInterpolation(Method):
         title="Position Interpolation",
         paper="arXiv:2306.15595",
         idea="All rotary positions are divided by one factor.",
-        cost="none measurable",
+        cost="no further operations",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="the prompt fits the trained length: distances are then read too short",
     )

@@ -156,22 +156,30 @@ MOST_STEPS = 4
 
 #: By check and case: what is wrong with the kernels, or None.
 _faults: dict[tuple[str, KernelCase], str | None] = {}
+_warned: set[tuple[str, KernelCase]] = set()
 _checking = Lock()
 
 
+@torch.compiler.disable
 def _fault(kernels: Kernels, query: Tensor, check: KernelCheck, case: KernelCase) -> str | None:
     key = check.name, case
     if key in _faults:
-        return _faults[key]
+        return _told(kernels, key)
     no_numbers = query.device.type == "meta" or isinstance(query, FakeTensor)
     # A check waits for the device, which a CUDA graph that is being captured does not allow.
     if no_numbers or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
     with _checking:
-        if key in _faults:
-            return _faults[key]
-        _faults[key] = fault = checked(check, case)
-    if fault is not None and kernels == "auto":
+        if key not in _faults:
+            _faults[key] = checked(check, case)
+    return _told(kernels, key)
+
+
+def _told(kernels: Kernels, key: tuple[str, KernelCase]) -> str | None:
+    """The fault, warned of where operators compute because of it for the first time."""
+    fault = _faults[key]
+    if fault is not None and kernels == "auto" and key not in _warned:
+        _warned.add(key)
         warn_caller(BackendFallbackWarning(f"{fault}. PyTorch's operators compute instead."))
     return fault
 
@@ -187,6 +195,8 @@ def checked(check: KernelCheck, case: KernelCase) -> str | None:
             for got, want in check.pairs(case)
         ]
         worst = max(float(x.max().nan_to_num(torch.inf)) for x in distances)
+    except torch.OutOfMemoryError:  # says nothing of the kernels
+        raise
     except Exception as error:  # of Triton, its compiler, the assembler or the driver
         # Triton's messages end with what is wrong.
         what = f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}"

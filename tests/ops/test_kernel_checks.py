@@ -37,6 +37,7 @@ def _pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but a check stands in the way, and none was made."""
     monkeypatch.setattr(kernels, "_obstacle", lambda *_: None)
     monkeypatch.setattr(kernels, "_faults", {})
+    monkeypatch.setattr(kernels, "_warned", set())
 
 
 class CompilationError(Exception):

@@ -76,7 +76,7 @@ class NoInterDocumentAttention(_DocumentsApart):
         title="No inter-document attention",
         paper="",
         idea="No cross-document attention; positions stay as they are.",
-        cost="about the unmodified prefill, the same decode",
+        cost="about the unmodified prefill; no further operations for generated tokens",
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="documents have to be read together, or order carries meaning",
     )
@@ -118,7 +118,7 @@ class ParallelContextWindows(_DocumentsApart):
         title="Parallel context windows",
         paper="arXiv:2212.10947",
         idea="No cross-document attention; all documents begin at the same position.",
-        cost="about the unmodified prefill, the same decode",
+        cost="about the unmodified prefill; no further operations for generated tokens",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",
         can_hurt_when="documents are many, have to be read together, or order carries meaning",
@@ -167,7 +167,7 @@ class SetBasedPrompting(_DocumentsApart):
         title="Set-based prompting",
         paper="arXiv:2406.06581",
         idea="No attention between documents, and shared positions: a set without an order.",
-        cost="about the unmodified prefill, the same decode",
+        cost="about the unmodified prefill; no further operations for generated tokens",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",
         can_hurt_when="documents are many, have to be read together, or order carries meaning",
@@ -221,7 +221,7 @@ class StructuredPrompting(_DocumentsApart):
         title="Structured prompting",
         paper="arXiv:2212.06713",
         idea="Documents are encoded in parallel; together they get the attention weight of one.",
-        cost="about the unmodified prefill, the same decode",
+        cost="about the unmodified prefill; no further operations for generated tokens",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer, or BLOOM",
         can_hurt_when="one document of many holds the answer, or order carries meaning",
