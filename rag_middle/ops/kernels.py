@@ -160,7 +160,7 @@ _warned: set[tuple[str, KernelCase]] = set()
 _checking = Lock()
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _fault(kernels: Kernels, query: Tensor, check: KernelCheck, case: KernelCase) -> str | None:
     key = check.name, case
     if key in _faults:

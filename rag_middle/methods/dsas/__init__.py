@@ -77,7 +77,8 @@ class DSAS(Method):
         paper="arXiv:2510.12251",
         idea="Scores on the documents with the least attention from the question are scaled down, "
         "and scores between these and the others.",
-        cost="a copy of the keys per document in the changed layers; no further operations for generated tokens",
+        cost="a copy of the keys per document in the changed layers; "
+        "no further operations for generated tokens",
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="the upper half does not attend yet to a document that the answer needs",
     )

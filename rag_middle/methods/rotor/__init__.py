@@ -63,7 +63,8 @@ class RoToR(Method):
         title="RoToR",
         paper="arXiv:2502.08662",
         idea="Documents attend to each other both ways, in one order that runs in a circle.",
-        cost="attention of document tokens twice in the prefill; no further operations for generated tokens",
+        cost="attention of document tokens twice in the prefill; "
+        "no further operations for generated tokens",
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="order carries meaning, or documents are numbered in their text",
     )

@@ -71,7 +71,8 @@ class SIW(Method):
         title="SIW",
         paper="arXiv:2512.13109",
         idea="Documents give the attention sink less where they are attended to, more elsewhere.",
-        cost="the log-sum-exp of the changed layers' prompt attention; no further operations for generated tokens",
+        cost="the log-sum-exp of the changed layers' prompt attention; "
+        "no further operations for generated tokens",
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="factors are far from 1: every later layer then reads something else",
     )

@@ -61,7 +61,8 @@ class ZeroTuning(Method):
         paper="arXiv:2505.11739",
         idea="Chosen heads attend more, or less, to the attention sink; other weights keep their "
         "proportions.",
-        cost="the log-sum-exp of the prompt's attention; no further operations for generated tokens",
+        cost="the log-sum-exp of the prompt's attention; "
+        "no further operations for generated tokens",
         requires="softmax attention; a factor and heads fitted to model and task",
         can_hurt_when="the factor suits another task: classification and question answering differ "
         "in its direction",
