@@ -122,7 +122,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS / "gpu"
     tests = folder / "tests.json"
     if tests.exists():
-        print(json.loads(tests.read_text("utf-8"))["provenance"]["summary"], end="\n\n")
+        about = json.loads(tests.read_text("utf-8"))["provenance"]
+        print("; ".join(filter(None, (about["summary"], about.get("note")))), end="\n\n")
         for row in read(tests):
             print(f"- `{row['test']}`: {row['error'].partition(chr(10))[0]}")
     print("", cost_table(folder), cost_table(folder, "torch"), launch_table(folder), sep="\n\n")
