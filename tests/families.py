@@ -429,18 +429,6 @@ OLD_NAMES: dict[str, Any] = {
     **dict.fromkeys(("num_key_value_heads", "head_dim", "intermediate_size"), ...),
 }
 _add(
-    "mpt",
-    hf.MptConfig,
-    ALIBI,
-    vanilla=EAGER_ONLY,
-    **OLD_NAMES,
-    max_position_embeddings=...,
-    d_model=64,
-    n_heads=4,
-    n_layers=3,
-    max_seq_len=512,
-)
-_add(
     "bloom",
     hf.BloomConfig,
     ALIBI,

@@ -33,7 +33,6 @@ from rag_middle.methods import (
     PositionInterpolation,
     RoToR,
     SelfExtend,
-    StructuredPrompting,
 )
 from rag_middle.methods.moice.kernels import ExpertGate
 from rag_middle.methods.moice.routers import ExpertRouters
@@ -127,12 +126,6 @@ def _self_extend(*, group_size: int, window_size: int, scale_base: float) -> Met
     )
 
 
-def _structured_prompting(*, prefix_parallel: int) -> Method:
-    if prefix_parallel < 1:
-        raise MethodConfigError(f"prefix_parallel {prefix_parallel} is not supported")
-    return StructuredPrompting()  # it counts the documents itself
-
-
 def _rotor(*, ordering: str, global_ordering: Sequence[int]) -> Method:
     names = {"lexical": "lexical", "freq": "frequency", "given": "given"}
     if ordering not in names:
@@ -207,7 +200,6 @@ GOLDEN_METHODS: dict[str, GoldenMethod] = {
     "self_extend": GoldenMethod(SelfExtend, _self_extend),
     "pcw": GoldenMethod(ParallelContextWindows),
     "ape": GoldenMethod(APE),
-    "structured_prompting": GoldenMethod(StructuredPrompting, _structured_prompting),
     "dysco": GoldenMethod(DySCO, _dysco),
     "compose": GoldenMethod(Compose, _compose),
 }

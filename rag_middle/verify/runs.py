@@ -63,7 +63,7 @@ def verify(
         directory: holds ``cases.json``, ``models/`` and ``arrays/``; None for the cases shipped
             with the package.
         methods: run only these methods' cases, by their names here or in ``cases.json``.
-        attn_implementation: of the models; those without sdpa (MPT) run eager.
+        attn_implementation: of the models.
         tolerance: largest absolute difference that passes.
         progress: called before each case with the number done, the number of all, and its id.
 
@@ -187,24 +187,18 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
 
 
 def _loaded(attn_implementation: str, path: Path) -> PreTrainedModel:
-    """The model in a directory; eager where it has no other attention."""
+    """The model in a directory."""
     load_config(path)  # names no code or kernels of its own
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=torch.float32,
-            attn_implementation=attn_implementation,
-            local_files_only=True,
-            # Left out, transformers would offer to run code from the directory; or read pickles.
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
-    except ValueError:  # how transformers says that a model has no such attention
-        if attn_implementation == "eager":
-            raise
-        return _loaded("eager", path)
-    model.eval()
-    return model
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path,
+        dtype=torch.float32,
+        attn_implementation=attn_implementation,
+        local_files_only=True,
+        # Left out, transformers would offer to run code from the directory; or read pickles.
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
+    return model.eval()
 
 
 @contextmanager

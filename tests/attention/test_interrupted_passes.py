@@ -13,7 +13,7 @@ from tests.families import FAMILIES
 
 TAKEN = [
     (family, method)
-    for family in ("llama", "hunyuan_v1_dense", "mpt")
+    for family in ("llama", "hunyuan_v1_dense")
     for method in ACTIVE
     if expected_refusal(ACTIVE[method], FAMILIES[family].traits, family) is None
 ]

@@ -29,7 +29,7 @@ def test_they_are_the_models_own(model: RagMiddleModel) -> None:
     assert streamed.shape == (4, 12, 64)
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "mpt", "gemma2", "qwen3"])
+@pytest.mark.parametrize("family", ["gpt_neox", "bloom", "gemma2", "qwen3"])
 def test_other_families_have_layers_too(
     family: str, family_model: FamilyModel, model: RagMiddleModel
 ) -> None:

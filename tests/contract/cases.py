@@ -336,10 +336,7 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
     if isinstance(method, AttnRank) and method.profile is not None:
         return None
     if traits.unsupported == NO_INTERFACE:
-        adapted = (family == "mpt" and isinstance(method, PositionalHiddenStates)) or (
-            family == "bloom" and isinstance(method, BLOCKS) and not isinstance(method, APE)
-        )
-        return None if adapted else "own attention code"
+        return "own attention code"
     if isinstance(method, PositionalHiddenStates | SIW | ZeroTuning):
         return None
     if isinstance(method, DSAS):

@@ -155,10 +155,7 @@ def _half_precision() -> Iterator[str]:
 
 def _traits_row(traits: ModelTraits) -> Iterator[str]:
     if not traits.layers:
-        adapted = (
-            ", an adapter for `positional_hidden_states`" if traits.model_type == "mpt" else ""
-        )
-        yield from ("", "", "", "", "", f"own attention code{adapted}")
+        yield from ("", "", "", "", "", "own attention code")
         return
     layers = list(traits.layers.values())
     rotating = [layer for layer in layers if layer.uses_rope]

@@ -18,7 +18,7 @@ from tests.families import FAMILIES
 
 REPRESENTATIVES = (
     *("llama", "qwen3", "cohere", "glm4", "gpt_neox", "gemma2", "gemma3_text", "gpt_oss"),
-    *("smollm3", "hunyuan_v1_dense", "qwen3_next", "deepseek_v3", "mpt", "gpt2"),
+    *("smollm3", "hunyuan_v1_dense", "qwen3_next", "deepseek_v3", "gpt2"),
 )
 TAKEN = [
     (family, method)
@@ -34,7 +34,6 @@ STATIC = [
         "hunyuan_v1_dense": ("ms_poe", "positional_hidden_states"),
         "gpt_oss": ("ms_poe", "siw", "positional_hidden_states", "dysco"),
         "gemma3_text": ("ms_poe", "siw", "positional_hidden_states", "dysco"),
-        "mpt": ("positional_hidden_states",),
     }.items()
     for method in methods
     for implementation in FAMILIES[family].implementations
@@ -177,12 +176,9 @@ def test_a_block_can_run_its_prompt_again_in_a_static_cache(
     assert torch.equal(again[1], first[1])
 
 
-@pytest.mark.parametrize("family", ["llama", "mpt"])
 @pytest.mark.parametrize("prompts", [[SHORT], [LONG, SHORT]], ids=["shorter", "more rows"])
-def test_a_block_serves_no_other_prompts(
-    family: str, prompts: list[Prompt], family_model: FamilyModel
-) -> None:
-    model = family_model(family)
+def test_a_block_serves_no_other_prompts(prompts: list[Prompt], family_model: FamilyModel) -> None:
+    model = family_model("llama")
     with applied(model, ACTIVE["positional_hidden_states"], [LONG.tokens]):
         generated(model, [LONG])
         with pytest.raises(UnsupportedGenerationError, match="another block"):

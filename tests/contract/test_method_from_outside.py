@@ -102,4 +102,4 @@ def test_a_model_that_cannot_take_it_is_refused_with_what_fits(
         applied(family_model("bloom"), method, [scored(LONG)]),
     ):
         pass
-    assert "structured_prompting" in no.value.alternative
+    assert "permutation" in no.value.alternative

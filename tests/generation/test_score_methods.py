@@ -97,14 +97,6 @@ def test_scores_are_those_of_prompts_read_for_every_method(
     assert can_share_prompts(inner) == (family not in READ_AGAIN)
 
 
-def test_mpt_reads_prompts_for_every_method(
-    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    model = RagMiddleModel(family_model("mpt"), tokenizer, self_check=False)
-    assert_same_scores(model, SCALED[:2], 0.0)
-    assert not can_share_prompts(model.model)
-
-
 @pytest.fixture
 def plain(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> RagMiddleModel:
     return RagMiddleModel(llama, tokenizer, self_check=False)

@@ -79,7 +79,7 @@ def test_what_generate_writes_is_greedy(
     assert not model.score(prompt, changed, method=method).is_greedy
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_next", "mpt"])
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_next", "bloom"])
 def test_windows_sinks_hybrids_and_alibi_are_scored_too(
     family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, family: str
 ) -> None:

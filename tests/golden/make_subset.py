@@ -42,8 +42,6 @@ CASES = (
     "ph_mistral_eager_d3_L12_fm1_r16_cv1_sk5",
     "ph_gemma_eager_d3-17-40_L0123_fm1_r1_cv0_sk0",
     "ph_gemma_sdpa_d3_L12_fm1_r16_cv0_sk0",
-    "ph_mpt_eager_d3_L12_f0_r1_cv1_sk0",
-    "ph_mpt_eager_d3_L12_fm1_r16_cv1_sk5",
     "search_odd13_embedding_dropped",
     "pi_llama_mha_pi2",
     "pi_mistral_pi15",
@@ -76,8 +74,6 @@ CASES = (
     "ape_llama_gqa_d6_p3_s6_T05_S08",
     "ape_llama_mha_d1_p4_s6_T02_S08_single",
     "ape_mistral_d3_p5_s8_T09_S09",  # records a bug: skipped
-    "sp_bloom_d5_s4",
-    "sp_bloom_d3_s8_left_padded",
     # By share and number, templates, number alone.
     "dysco_llama_mha_n96_p0975_k4096",
     "dysco_llama_gqa_n80_p06_k12_template",

@@ -34,6 +34,7 @@ UNRECORDED = {
     "permutation",
     "prompt_repetition",
     "set_based_prompting",
+    "structured_prompting",
     "zero_tuning",
 }
 

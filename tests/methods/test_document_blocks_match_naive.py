@@ -119,19 +119,6 @@ def test_empty_documents_and_prompts_without_documents(
         assert distance(prompt_logits(model, LONG), plain) < TOLERANCE
 
 
-@pytest.mark.parametrize("method", ["kept", "start", "end", "structured"])
-def test_bloom_reads_documents_apart(method: str, family_model: FamilyModel) -> None:
-    model, (ours, _) = family_model("bloom"), METHODS[method]
-    first = LONG.layout.prefix_tokens
-    with applied(model, ours, [LONG.tokens]):
-        together = prompt_logits(model, LONG)
-    for start, end in LONG.layout.documents:
-        ids = torch.cat((LONG.ids[:, :first], LONG.ids[:, start:end]), dim=1)
-        alone = model(input_ids=ids).logits[0]
-        near = distance(together[start:end], alone[first:]) < TOLERANCE
-        assert near == (method != "kept" or start == first)
-
-
 @pytest.mark.parametrize("family", ["llama", "phimoe"])
 @pytest.mark.parametrize("name", ["kept", "end", "structured"])
 def test_empty_documents_alone_change_nothing(

@@ -38,11 +38,8 @@ class _DocumentsApart(Method):
             UnsupportedArchitectureError: as for `layers_by_document`.
         """
         from rag_middle.methods.parallel_context.attention import DocumentBlocks
-        from rag_middle.methods.parallel_context.bloom import BloomDocumentBlocks
 
         blocks = DocumentBlocks(**self._settings)
-        if traits.model_type == "bloom" and blocks.temperature == blocks.scale == 1:
-            return AttentionPlan.uniform(range(traits.num_layers), BloomDocumentBlocks(blocks))
         rotates = "keys" if blocks.placement == "to_end" else None
         layers = layers_by_document(
             self.name, traits, repositions=blocks.placement != "kept", rotates=rotates
@@ -206,14 +203,14 @@ class StructuredPrompting(_DocumentsApart):
         Hao et al., Structured Prompting: Scaling In-Context Learning to 1,000 Examples,
         arXiv:2212.06713, section 3: groups of demonstrations are documents here. The authors'
         code multiplies the weights of the target's own tokens by the number of groups, which is
-        the same. It serves BLOOM (ALiBi) only, without a prefix. That rotary models work, is ours:
+        the same. It serves BLOOM (ALiBi) only, without a prefix; here rotary models work instead:
         documents are aligned to end together for the tokens that read them, as groups are there, a
         prefix is shared, and its tokens count like the target's (in copies of it there would be as
         many as groups). Empty documents do not count.
 
     Raises:
-        UnsupportedArchitectureError: layers without softmax attention, positions that are neither
-            rotary nor BLOOM's, or norms behind the rotation.
+        UnsupportedArchitectureError: layers without softmax attention, positions that are not
+            rotary, or norms behind the rotation.
     """
 
     name: ClassVar[str] = "structured_prompting"
@@ -223,7 +220,7 @@ class StructuredPrompting(_DocumentsApart):
         idea="Documents are encoded in parallel; together they get the attention weight of one.",
         cost="about the unmodified prefill; no further operations for generated tokens",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
-        "every layer, or BLOOM",
+        "every layer",
         can_hurt_when="one document of many holds the answer, or order carries meaning",
     )
     order_free = True  # all documents begin at the same position

@@ -48,8 +48,7 @@ class PositionalHiddenStates(Method):
         scale_values: scale the values as well (an ablation; off in the paper).
         skip_first: prompt tokens, counted from the first, whose keys and values stay as they are.
         reference_code: compute as the authors' code does where it departs from the paper: any
-            `skip_first` turns scaling off for generated tokens; MPT scales all prompt tokens and
-            never their values.
+            `skip_first` turns scaling off for generated tokens.
 
     References:
         Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension,
@@ -67,7 +66,7 @@ class PositionalHiddenStates(Method):
         paper="arXiv:2406.02536",
         idea="The hidden channel that carries position is scaled for the last token's attention.",
         cost="one attention row per changed layer",
-        requires="a channel calibrated for the model; softmax attention (RoPE models and MPT)",
+        requires="a channel calibrated for the model; softmax attention",
         can_hurt_when="the channel carries no position in this model, or the factor is far from 1",
     )
 
@@ -98,28 +97,23 @@ class PositionalHiddenStates(Method):
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""
         from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
-        from rag_middle.methods.positional_hidden_states.mpt import MptChannelScaling
 
-        is_mpt = traits.model_type == "mpt"
-        if not is_mpt:
-            require_interface("positional_hidden_states", traits)
+        require_interface("positional_hidden_states", traits)
         outside = [channel for channel in self.channels if channel >= traits.hidden_size]
         if outside:
             raise MethodConfigError(
                 f"Channels {outside} do not exist: this {traits.model_type} model has a hidden "
                 f"size of {traits.hidden_size}."
             )
-        mpt_code = self.reference_code and is_mpt
         scaling = ChannelScaling(
             channels=self.channels,
             factor=self.factor,
-            last_tokens=None if mpt_code else self.last_tokens,
-            scale_values=self.scale_values and not mpt_code,
+            last_tokens=self.last_tokens,
+            scale_values=self.scale_values,
             skip_first=self.skip_first,
             scale_generated=not (self.reference_code and self.skip_first),
         )
-        layers = chosen_layers(self.layers, traits)
-        return AttentionPlan.uniform(layers, MptChannelScaling(scaling) if is_mpt else scaling)
+        return AttentionPlan.uniform(chosen_layers(self.layers, traits), scaling)
 
     @property
     def is_neutral(self) -> bool:
