@@ -5,7 +5,8 @@
 #     benchmarks/gpu.sh [--dry-run] [FOLDER]
 #
 # Each step writes its own JSON into FOLDER (benchmarks/results/gpu) as it goes; a step that fails or
-# runs out of time stops no other. --dry-run: small shapes on the CPU, to see that all of it runs.
+# runs out of time stops no other, and makes the exit status 1. --dry-run: small shapes on the CPU, to
+# see that all of it runs.
 # WEIGHTS: a folder of NAME.gguf or NAME/, for each NAME of MODELS (see real_models_all.sh); parts.py
 # cuts a large file for a machine that takes little at a time. Then, on any machine:
 # python benchmarks/gpu_table.py FOLDER
@@ -16,14 +17,19 @@ export CELLS=${CELLS:-main20 main10} # of real_models_all.sh
 LIMIT=${LIMIT:-470} # seconds, of all steps together
 
 DEVICE=cuda DTYPE=bfloat16
-options=()
-if [[ ${1:-} == --dry-run ]]; then
-    DEVICE=cpu DTYPE=float32
-    options=(--device cpu --tiny)
-    export SCALE=1 BATCH=2 JOBS=1
-    shift
-fi
-out=$(realpath -m "${1:-benchmarks/results/gpu}")
+options=() folder=benchmarks/results/gpu failed=0
+for argument; do
+    case $argument in
+        --dry-run)
+            DEVICE=cpu DTYPE=float32
+            options=(--device cpu --tiny)
+            export SCALE=1 BATCH=2 JOBS=1
+            ;;
+        -*) echo "$0 knows --dry-run and a folder, not $argument." && exit 2 ;;
+        *) folder=$argument ;;
+    esac
+done
+out=$(realpath -m "$folder")
 WEIGHTS=$(realpath -m "${WEIGHTS:-build/weights}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 mkdir -p "$out"
@@ -35,8 +41,8 @@ step() {
     local seconds=$(($1 < LIMIT - SECONDS ? $1 : LIMIT - SECONDS))
     shift
     printf '\n== %s (at %s s, for %s s)\n' "$*" "$SECONDS" "$seconds"
-    ((seconds > 0)) || { echo "Left out: the time is up." && return; }
-    timeout -k 5 "$seconds" "$@" || echo "This step ended with status $?."
+    ((seconds > 0)) || { failed=1 && echo "Left out: the time is up." && return; }
+    timeout -k 5 "$seconds" "$@" || { failed=1 && echo "This step ended with an error."; }
 }
 
 {
@@ -56,4 +62,5 @@ step() {
         echo "Left out: no weights of $MODELS in $WEIGHTS."
     fi
     printf '\nDone after %s s.\n' "$SECONDS"
+    exit "$failed"
 } 2>&1 | tee "$out/log.txt"

@@ -59,21 +59,30 @@ class Generated:
         return f"{before}{start}\n{body}\n{end}{after}"
 
 
-def methods_table() -> str:
-    """One row per method of this package, in the order of the registry."""
+#: The methods of the papers that the package began with, and the two that need no fitting.
+IN_README = ("none", "pine", "rotor", "ms_poe", "positional_hidden_states", "lpes", "siw")
+
+
+def short_table() -> str:
+    """The README's rows: what a method does, what it costs, where it can hurt."""
     measured: dict[str, str] = GPU_TABLE["short_costs"]()
-    rows = [
-        "| name | method | paper | idea | cost | requires | can hurt when |",
-        "| --- " * 7 + "|",
-    ]
-    for name, method in METHODS.items():
-        if not method.__module__.startswith("rag_middle."):
-            continue  # another installed package's
-        info = method.info
+    rows = ["| method | paper | idea | cost | can hurt when |", "| --- " * 5 + "|"]
+    for name in IN_README:
+        info = METHODS.get(name).info
         cost = "; on an H200: ".join(filter(None, (info.cost, measured.get(name))))
-        facts = (info.idea, cost, info.requires, info.can_hurt_when)
-        cells = (f"`{name}`", info.title, _linked(info.paper), *facts)
-        rows.append(_row(cells))
+        page = f"[`{name}`](docs/methods/{name}.md)"
+        rows.append(_row((page, _linked(info.paper), info.idea, cost, info.can_hurt_when)))
+    return "\n".join(rows)
+
+
+def all_methods() -> str:
+    """One row per method of this package, in the order of the registry."""
+    rows = ["| method | paper | idea |", "| --- " * 3 + "|"]
+    rows += [
+        _row((f"[`{name}`](methods/{name}.md)", _linked(method.info.paper), method.info.idea))
+        for name, method in METHODS.items()
+        if method.__module__.startswith("rag_middle.")  # not another installed package's
+    ]
     return "\n".join(rows)
 
 
@@ -158,7 +167,8 @@ def of_framework(framework: str, block: str, module: str) -> Generated:
 
 
 PAGES = (
-    Generated(path="README.md", block="methods", render=methods_table),
+    Generated(path="README.md", block="methods", render=short_table),
+    Generated(path="docs/index.md", block="methods", render=all_methods),
     Generated(path="docs/choosing.md", block="gpu-costs", render=partial(gpu_costs, "auto")),
     Generated(path="docs/choosing.md", block="gpu-costs-torch", render=partial(gpu_costs, "torch")),
     Generated(path="docs/cli.md", block="commands", render=command_line),

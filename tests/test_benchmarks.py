@@ -231,7 +231,7 @@ def test_every_deliberate_fault_changes_one_place_that_exists() -> None:
 
 @pytest.mark.slow
 def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> None:
-    command = ["bash", FOLDER / "gpu.sh", "--dry-run", tmp_path]
+    command = ["bash", FOLDER / "gpu.sh", tmp_path, "--dry-run"]
     settings = {"PYTHON": sys.executable, "WEIGHTS": str(tmp_path)}
     subprocess.run(command, env={**os.environ, **settings}, check=True, timeout=280)
     tables = runpy.run_path(str(FOLDER / "gpu_table.py"))
