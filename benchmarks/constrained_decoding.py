@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rag_middle.generation.constrained import Constrained, Constraint
-from rag_middle.tools import answer_grammar
+from rag_middle.tools.grammars import answer_grammar
 
 SCHEMA = {
     "type": "object",

@@ -17,17 +17,9 @@ from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import map_strings, whole_characters
 from rag_middle.thinking import THINKING
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template
-from rag_middle.tools import (
-    AnswerText,
-    InvalidToolCall,
-    ToolCall,
-    ToolFormat,
-    ToolMessage,
-    answer_grammar,
-    call_grammar,
-    forced_tools,
-    format_of,
-)
+from rag_middle.tools.definitions import InvalidToolCall, ToolCall, forced_tools
+from rag_middle.tools.formats import AnswerText, ToolFormat, ToolMessage, format_of
+from rag_middle.tools.grammars import answer_grammar, call_grammar
 from rag_middle.wording import Argument
 
 
@@ -38,7 +30,6 @@ class ToolReader:
     Attributes:
         tokenizer: whose `parse_response` reads, where it brings a template of responses.
         form: of the family; None where only the tokenizer knows.
-        template: the chat template's text.
         tools: of the request.
         hidden: control tokens that are no part of a call.
         markers: tokens that begin and end calls and thinking, with their strings.
@@ -49,7 +40,6 @@ class ToolReader:
 
     tokenizer: PreTrainedTokenizerBase
     form: ToolFormat | None
-    template: str
     tools: tuple[Any, ...]
     hidden: frozenset[int]
     markers: Mapping[int, str]
@@ -60,8 +50,7 @@ class ToolReader:
     def call_start(self, text: str, places: Mapping[int, str]) -> int:
         """Where in a growing answer a call may begin; its length if nowhere."""
         if self.form is not None and self.forced:
-            is_call = not self.may_answer
-            return 0 if is_call else self.form.forced_start(text, self.forced, self.template)
+            return self.form.forced_start(text) if self.may_answer else 0
         if self.form is None or self._reads_by_template:
             return 0  # only the whole answer can be read
         return self.form.call_start(self._answer(text, places))
@@ -69,11 +58,11 @@ class ToolReader:
     def message(self, text: str, places: Mapping[int, str]) -> ToolMessage:
         """Read a whole answer, the control tokens of calls included."""
         if self.form is not None and self.forced:
-            message = self.form.forced_message(text, self.forced, self.template)
-            if message is None and not self.may_answer and text:
+            message = self.form.forced_message(text, self.forced)
+            if text and not (self.may_answer or message.calls or message.invalid):
                 wrong = InvalidToolCall(text=text, error="The call has no end.")
                 return ToolMessage("", invalid=(wrong,))
-            return message or ToolMessage(text)
+            return message
         if not self._reads_by_template:
             assert self.form is not None
             return self.form.message(self._answer(text, places), self.tools)
@@ -145,12 +134,11 @@ def tool_reader(
     forced = forced_tools(options.tool_choice, options.tools)
     may_answer = not forced
     answer = answer_grammar(options.response_format) if options.response_format else None
-    if may_answer and answer is not None and form and form.forced:
+    if may_answer and answer is not None and form and form.call:
         forced = list(options.tools)
     return ToolReader(
         tokenizer,
         form,
-        template,
         tuple(options.tools),
         hidden,
         markers,
@@ -204,7 +192,7 @@ def constraint_of(
         )
     if reader is not None and (chosen or reader.form is not None):
         form = reader.form
-        if form is None or form.forced is None:
+        if form is None or not form.call:
             raise UnsupportedGenerationError(
                 Argument("tool_choice", options.tool_choice),
                 f" cannot be forced for calls as {form.name if form else 'this model'} writes "
@@ -216,7 +204,6 @@ def constraint_of(
         grammar = call_grammar(
             chosen or list(reader.tools),
             form,
-            reader.template,
             ids.get,
             None if chosen else answer,
         )

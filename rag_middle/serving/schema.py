@@ -20,7 +20,7 @@ from pydantic import (
 
 from rag_middle.conventions.documents import Block, ListOf, TopDocument
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.tools import check_response_format, check_tool_choice, check_tools
+from rag_middle.tools.definitions import check_response_format, check_tool_choice, check_tools
 from rag_middle.wording import Argument
 
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]

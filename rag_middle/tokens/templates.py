@@ -12,7 +12,7 @@ from rag_middle.errors import ChatTemplateError
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import Message, message_of
 from rag_middle.tokens.text import Tokenizer
-from rag_middle.tools import AnswerText, ToolFormat
+from rag_middle.tools.formats import AnswerText, ToolFormat
 from rag_middle.wording import shortened
 
 _PROBE = "\uf8ff"  # a text that no template writes by itself

@@ -7,27 +7,27 @@ import secrets
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
 from rag_middle.wording import Argument, quoted
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
-#: Characters of a `response_format` as JSON, which is read several times before the engine has it:
-#: a second or two, in which a server's model does nothing else. Tools are bounded with the prompt.
+#: Characters of tools or a form as JSON, which is read several times before the engine has it: a
+#: second or two, in which a server's model does nothing else.
 _LONGEST = 500_000
 #: Levels of lists and mappings in plain JSON.
-MOST_NESTED = 100
+_MOST_NESTED = 100
 #: Families of models write the ends of names, and what surrounds calls, with these.
 _MARKER_CHARACTERS = frozenset("<>[]{}")
-#: What each type of `response_format` needs beside its type.
+#: What each type of `response_format` needs beside its type, and how that looks.
 _FORMAT_FIELDS = {
-    "text": None,
-    "json_object": None,
-    "json_schema": "json_schema",
-    "regex": "regex",
-    "grammar": "grammar",
+    "text": ("", ""),
+    "json_object": ("", ""),
+    "json_schema": ("json_schema", '{"name": ..., "schema": {...}}'),
+    "regex": ("regex", "a string"),
+    "grammar": ("grammar", "a string"),
 }
 
 
@@ -73,71 +73,59 @@ def check_tools(tools: Any) -> None:
     if tools is None:
         return
     if isinstance(tools, Mapping | str) or not isinstance(tools, Sequence):
-        raise UnsupportedGenerationError(
-            Argument("tools"), f" must be a list of {_EXAMPLE}, got {type(tools).__name__}."
-        )
+        _refuse("tools", f" must be a list of {_EXAMPLE}, got {type(tools).__name__}.")
     names = []
     for tool in tools:
         function = tool.get("function") if isinstance(tool, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(name, str) or not name or tool.get("type", "function") != "function":
-            raise UnsupportedGenerationError(
-                Argument("tools"), f" must hold {_EXAMPLE}, got {quoted(tool)}."
-            )
-        assert isinstance(function, Mapping)
+            _refuse("tools", f" must hold {_EXAMPLE}, got {quoted(tool)}.")
         if name != name.strip() or not name.isprintable() or _MARKER_CHARACTERS & {*name}:
-            raise UnsupportedGenerationError(
-                Argument("tools"),
+            _refuse(
+                "tools",
                 f": {quoted(name)} is no name that can be read in a call. Leave out "
                 f"{' '.join(sorted(_MARKER_CHARACTERS))}, line ends, and spaces around it.",
             )
-        parameters = function.get("parameters") or {}
-        if not (
-            isinstance(parameters, Mapping)
-            and isinstance(parameters.get("properties", {}), Mapping)
-        ):
-            raise UnsupportedGenerationError(
-                Argument("tools"),
-                f": the parameters of {name!r} must be a JSON schema, "
-                "whose properties are an object.",
-            )
-        kind = with_top_resolved(parameters).get("type", "object")
-        if "object" not in (kind if isinstance(kind, list | tuple) else [kind]):
-            raise UnsupportedGenerationError(
-                Argument("tools"),
-                f": the parameters of {name!r} must be a JSON schema of an object, got the type "
-                f"{kind!r}.",
+        parameters = tool["function"].get("parameters") or {}
+        if not _is_object_schema(parameters):
+            _refuse(
+                "tools",
+                f": the parameters of {name!r} must be a JSON schema of an object, with its "
+                f"properties by name, got {quoted(parameters)}.",
             )
         names.append(name)
     if len({*names}) < len(names):
-        raise UnsupportedGenerationError(
-            Argument("tools"), f" must have names of their own, got {names}."
-        )
+        _refuse("tools", f" must have names of their own, got {names}.")
     _check_plain("tools", tools)
+
+
+def _is_object_schema(parameters: Any) -> bool:
+    if not isinstance(parameters, Mapping):
+        return False
+    kind = with_top_resolved(parameters).get("type", "object")
+    kinds = kind if isinstance(kind, list | tuple) else [kind]
+    return "object" in kinds and isinstance(parameters.get("properties", {}), Mapping)
+
+
+def _refuse(name: str, problem: str) -> NoReturn:
+    raise UnsupportedGenerationError(Argument(name), problem)
 
 
 def _check_plain(name: str, value: Any) -> None:
     try:
-        json.dumps(value)
+        length = len(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise UnsupportedGenerationError(
-            Argument(name), f" must be plain JSON: {error}."
-        ) from error
-    if levels_of(value) > MOST_NESTED:
-        raise UnsupportedGenerationError(
-            Argument(name), f" is nested more than {MOST_NESTED} levels deep. Make it flatter."
-        )
+        _refuse(name, f" must be plain JSON: {error}.")
+    if length > _LONGEST:
+        _refuse(name, f" has {length:,} characters, and {_LONGEST:,} are the most. Shorten it.")
+    if levels_of(value) > _MOST_NESTED:
+        _refuse(name, f" is nested more than {_MOST_NESTED} levels deep. Make it flatter.")
 
 
 def check_tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> None:
     """Raise `UnsupportedGenerationError` unless the choice can be made among the tools."""
-    if choice in ("auto", "none"):
-        return
-    if not tools:
-        raise UnsupportedGenerationError(
-            Argument("tool_choice", choice), " needs ", Argument("tools"), ": pass some."
-        )
-    forced_tools(choice, tools)
+    if choice not in ("auto", "none"):
+        forced_tools(choice, tools or ())
 
 
 def forced_tools(
@@ -155,18 +143,19 @@ def forced_tools(
     """
     if choice in ("auto", "none"):
         return []
-    if choice in ("any", "required"):
-        return list(tools)
     name: Any = choice
     if isinstance(choice, Mapping):
         function = choice.get("function", choice)
         name = function.get("name") if isinstance(function, Mapping) else None
-    chosen = [tool for tool in tools if tool["function"]["name"] == name]
+    is_any = choice in ("any", "required")
+    chosen = [tool for tool in tools if is_any or tool["function"]["name"] == name]
     if not chosen:
         names = [tool["function"]["name"] for tool in tools]
         raise UnsupportedGenerationError(
             Argument("tool_choice", choice),
-            f" is no tool: pass 'auto', 'none', 'any', or one of {names}.",
+            f" is no tool: pass 'auto', 'none', 'any', or one of {names}."
+            if tools
+            else " needs tools: pass some.",
         )
     return chosen
 
@@ -205,36 +194,23 @@ def check_response_format(response_format: Any) -> None:
         return
     kind = response_format.get("type") if isinstance(response_format, Mapping) else None
     if not isinstance(kind, str) or kind not in _FORMAT_FIELDS:
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
+        _refuse(
+            "response_format",
             f" must be a mapping whose type is one of {', '.join(_FORMAT_FIELDS)}, got "
             f"{quoted(response_format)}.",
         )
-    needed = _FORMAT_FIELDS[kind]
-    value = response_format.get(needed) if needed else None
+    needed, example = _FORMAT_FIELDS[kind]
+    value = response_format.get(needed)
     if kind == "json_schema" and isinstance(value, Mapping):
         value = value.get("schema")
-    expected = Mapping if kind == "json_schema" else str
-    if needed and not isinstance(value, expected):
-        shape = '{"name": ..., "schema": {...}}' if kind == "json_schema" else "a string"
-        raise UnsupportedGenerationError(
-            Argument("response_format"), f" of type {kind} needs {needed!r}: {shape}."
-        )
-    others = [
-        name
-        for name, item in response_format.items()
-        if name not in ("type", needed) and item is not None
-    ]
-    if others:  # elsewhere {"type": "json_object", "schema": ...} asks for that schema
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            f" of type {kind} has no {quoted(others[0])}. Leave it out; a schema belongs into "
-            '{"type": "json_schema", "json_schema": {"schema": ...}}.',
-        )
+    if needed and not isinstance(value, Mapping if kind == "json_schema" else str):
+        _refuse("response_format", f" of type {kind} needs {needed!r}: {example}.")
+    for name, item in response_format.items():
+        if name not in ("type", needed) and item is not None:
+            # Elsewhere {"type": "json_object", "schema": ...} asks for that schema.
+            _refuse(
+                "response_format",
+                f" of type {kind} has no {quoted(name)}. Leave it out; a schema belongs into "
+                '{"type": "json_schema", "json_schema": {"schema": ...}}.',
+            )
     _check_plain("response_format", response_format)
-    length = len(json.dumps(response_format, ensure_ascii=False))
-    if length > _LONGEST:
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            f" has {length:,} characters, and {_LONGEST:,} are the most. Make it shorter.",
-        )

@@ -1,7 +1,8 @@
 """How families of models write tool calls: a table, chosen by what the chat template holds.
 
 A template tells its model how to write a call, so the words it writes tell the family. Sources:
-the chat templates that the models' makers publish with their weights.
+the chat templates that the models' makers publish with their weights. The table serves tokenizers
+without a template of responses, which `tokenizer.parse_response` reads.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 from typing import Any
 
-from rag_middle.plain_data import map_strings, parse_json, whole_characters
+from rag_middle.plain_data import levels_of, map_strings, parse_json, whole_characters
 from rag_middle.thinking import THINKING, thinking_of
 from rag_middle.tools.checking import schema_error
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
@@ -27,14 +28,16 @@ def _finite(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
 
 
-#: Of JSON as it is defined: without NaN and infinities, which nobody can send on.
+#: JSON as it is defined: without NaN and infinities, which nobody can send on.
 _STRICT: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite}
 _DECODER = json.JSONDecoder(**_STRICT)
-
 #: Of arguments: far more than tools have, and few enough for whoever copies or prints them.
 _MAX_DEPTH = 64
-#: A part of a forced call: text or a control token by its text, the JSON of the arguments.
-ARGUMENTS = object()
+#: Stands for the JSON of the arguments in a part of a call; no name holds braces.
+ARGUMENTS = "{arguments}"
+
+Tools = Sequence[Mapping[str, Any]]
+Piece = str | ToolCall | InvalidToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,6 @@ class ToolMessage:
     content: str
     calls: tuple[ToolCall, ...] = ()
     invalid: tuple[InvalidToolCall, ...] = ()
-
-
-Piece = str | ToolCall | InvalidToolCall
-Tools = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class AnswerText:
         return offsets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """A family's way to write tool calls.
 
@@ -100,20 +99,23 @@ class ToolFormat:
         name: of the family, for messages.
         signs: strings that a chat template of the family holds, all of them.
         openers: strings that begin calls, wherever they stand outside of calls.
-        read: the pieces of an answer from an offset on, text and calls, in order.
-        forced: the parts of one call in the form of this template, by the tool's name: text, and
-            `ARGUMENTS` where these stand. None where calls cannot be forced.
         markers: the strings that may be control tokens.
-        whole: a string that begins a call at the start of the answer only.
+        call: a call with ``{name}`` and ``{arguments}``; empty where calls cannot be forced.
+        head: what stands between an opener and JSON, with the name if that stands there.
+        tail: what may end a call, after JSON.
+        whole: a string that begins a call without an opener, at the start of an answer only.
+        read: the pieces of an answer from an offset on, text and calls, where they are no JSON.
     """
 
     name: str
     signs: tuple[str, ...]
     openers: tuple[str, ...]
-    read: Callable[[AnswerText, int, Tools], Iterator[Piece]]
-    forced: Callable[[str, str], Sequence[Any]] | None
     markers: tuple[str, ...]
+    call: str = ""
+    head: str = ""
+    tail: str = ""
     whole: str = ""
+    read: Callable[[AnswerText, int, Tools], Iterator[Piece]] | None = None
 
     def call_start(self, answer: AnswerText) -> int:
         """Where in a growing answer a call may begin; its length if nowhere."""
@@ -121,15 +123,49 @@ class ToolFormat:
         if self.whole and text[begin:].lstrip()[:1] in ("", self.whole):
             return begin
         starts = [answer.find(opener, begin) for opener in self.openers]
-        starts += [
-            _half_way(text, opener) for opener in self.openers if opener not in answer.tokens
-        ]
+        starts += [_half_way(text, it) for it in self.openers if it not in answer.tokens]
         return min((start for start in starts if start >= 0), default=len(text))
 
     def message(self, answer: AnswerText, tools: Tools) -> ToolMessage:
         """Read a whole answer."""
-        begin = self._begin(answer)
-        pieces = list(self.read(answer, begin, tools))
+        return self._message(answer, self._begin(answer), tools)
+
+    def parts(self, name: str) -> list[str]:
+        """A call of a tool in parts: text, markers and `ARGUMENTS`."""
+        cuts = "|".join(map(re.escape, (ARGUMENTS, *self.markers)))
+        quoted = json.dumps(name, ensure_ascii=False)
+        return [
+            part.replace('"{name}"', quoted).replace("{name}", name)
+            for part in re.split(f"({cuts})", self.call)
+            if part
+        ]
+
+    def forced_start(self, text: str) -> int:
+        """As `call_start`, for an answer that is one whole forced call or none."""
+        # Decoders may write spaces between tokens.
+        opening, written = ("".join(it.split()) for it in (self.call.partition("{name}")[0], text))
+        return 0 if written.startswith(opening) or opening.startswith(written) else len(text)
+
+    def forced_message(self, text: str, tools: Tools) -> ToolMessage:
+        """Read an answer that is one whole forced call of one of the tools, or has no call.
+
+        Nothing before the call has to be searched for it, and its arguments may quote anything.
+        """
+        schemas = {tool["function"]["name"]: parameters_of(tool) for tool in tools}
+        if self.forced_start(text) > 0:
+            return ToolMessage(text)
+        message = self._message(AnswerText(text), 0, tools)
+        if any(call.name not in schemas for call in message.calls):
+            return ToolMessage(text)
+        for call in message.calls:
+            if wrong := schema_error(call.arguments, schemas[call.name]):
+                invalid = InvalidToolCall(text=text, error=wrong, name=call.name)
+                return ToolMessage("", invalid=(invalid,))
+        return message
+
+    def _message(self, answer: AnswerText, begin: int, tools: Tools) -> ToolMessage:
+        read = self._read_json if self.read is None else self.read
+        pieces = list(read(answer, begin, tools))
         texts = [piece for piece in pieces if isinstance(piece, str)]
         if len(texts) < len(pieces):  # what separates calls is no text
             texts = [texts[0], *(piece for piece in texts[1:] if piece.strip())]
@@ -139,73 +175,68 @@ class ToolFormat:
             tuple(piece for piece in pieces if isinstance(piece, InvalidToolCall)),
         )
 
-    def forced_start(self, text: str, tools: Tools, template: str) -> int:
-        """As `call_start`, for an answer that is one whole forced call or none."""
-        written = "".join(text.split())
-        for tool in tools:
-            before, _ = self._around_arguments(tool["function"]["name"], template)
-            opening = "".join("".join(before).split())
-            if written.startswith(opening) or opening.startswith(written):
-                return 0
-        return len(text)
-
-    def forced_message(self, text: str, tools: Tools, template: str) -> ToolMessage | None:
-        """Read one whole forced call of one of the tools; None if the answer is something else.
-
-        Only the arguments are read. What stands around them is known, and is searched for nowhere
-        else: arguments may quote anything.
-        """
-        for tool in tools:
-            name = tool["function"]["name"]
-            before, after = self._around_arguments(name, template)
-            # Decoders may write spaces between tokens.
-            opening = re.match(r"\s*" + r"\s*".join(map(re.escape, before)) + r"\s*", text)
-            if opening is None:
-                continue
-            try:
-                arguments, end = _DECODER.raw_decode(text, opening.end())
-            except (ValueError, RecursionError) as error:
-                wrong = f"The arguments are no JSON: {error}"
-                return ToolMessage("", (), (InvalidToolCall(text=text, error=wrong, name=name),))
-            closing = "".join("".join(after).split())
-            if closing.startswith("".join(text[end:].split())):
-                call = _named(name, arguments, text)
-                if isinstance(call, ToolCall):
-                    broken = schema_error(call.arguments, parameters_of(tool))
-                    if broken is None:
-                        return ToolMessage("", (call,))
-                    call = InvalidToolCall(text=text, error=broken, name=name)
-                return ToolMessage("", (), (call,))
-        if text.lstrip().startswith(self.openers):
-            return ToolMessage("", (), (InvalidToolCall(text=text, error="The call has no end."),))
-        return None
-
-    def _around_arguments(self, name: str, template: str) -> tuple[list[str], list[str]]:
-        assert self.forced is not None
-        parts = list(self.forced(name, template))
-        at = parts.index(ARGUMENTS)
-        return parts[:at], parts[at + 1 :]
-
     def _begin(self, answer: AnswerText) -> int:
         """Where the answer begins after thinking, which may mention calls.
 
-        Thinking ends at the first `</think>`; cut before that, all of the text is thinking. What a
-        call holds ends none, so where nothing says that the model thinks, no call may stand before
-        it. Where it is no token, any text may quote it, and something has to say that the model
-        thinks.
+        Thinking ends at the first `</think>`; cut before that, all of the text is thinking. Where
+        nothing says that the model thinks, `</think>` has to be a token, which no text quotes, and
+        to stand before all calls.
         """
         thinking = thinking_of(answer.text, begun=answer.thinking, find=answer.find)
         if thinking.end < 0:
             return len(answer.text) if thinking.stated else 0
         if not thinking.stated:
+            calls = [answer.find(opener) for opener in self.openers]
+            is_whole = self.whole and answer.text.lstrip().startswith(self.whole)
+            if is_whole or any(0 <= call < thinking.end for call in calls):
+                return 0
             if THINKING[1] not in answer.tokens:
                 return 0
-            calls = [answer.find(marker) for marker in self.openers]
-            if any(0 <= call < thinking.end for call in calls):
-                return 0
-            if self.whole and answer.text.lstrip().startswith(self.whole):
-                return 0
         return thinking.end
+
+    def _opening(self, answer: AnswerText, at: int, openers: Sequence[str]) -> tuple[int, int]:
+        """Where the next call and its content begin; the end of the text twice if there is none."""
+        end = len(answer.text)
+        starts = [(answer.find(opener, at), len(opener)) for opener in openers]
+        opened, length = min((it for it in starts if it[0] >= 0), default=(end, 0))
+        return opened, opened + length
+
+    def _read_json(self, answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
+        """Calls whose arguments are JSON, read to its own end: strings in it may hold markers."""
+        text, at = answer.text, start
+        opened, begin = self._opening(answer, at, self.openers)
+        if self.whole and text[start:].lstrip().startswith(self.whole):
+            opened = begin = start if _is_whole_call(text[start:].lstrip(), tools) else len(text)
+        while opened < len(text):
+            yield text[at:opened]
+            head = re.compile(self.head + r"\s*").match(text, begin)
+            assert head is not None  # nothing in it has to be there
+            name = (head.groupdict().get("name") or "").strip()
+            try:
+                value, end = _DECODER.raw_decode(text, head.end())
+            except (ValueError, RecursionError) as error:
+                # Nobody knows where its strings end, so only a token begins the next call.
+                at, _ = self._opening(answer, head.end(), [*answer.tokens & {*self.openers}])
+                written = text[begin:at].strip()
+                stated = re.search(r'"name"\s*:\s*"([^"]+)"', written)
+                wrong = f"The call is no JSON: {error}"
+                yield InvalidToolCall(
+                    text=written, error=wrong, name=name or (stated and stated[1])
+                )
+            else:
+                written = text[begin:end].strip()
+                if name:
+                    yield _named(name, value, written)
+                else:
+                    values = value if isinstance(value, list) else [value]
+                    yield from (_call(item, written) for item in values)
+                tail = re.compile(self.tail).match(text, end)
+                at = tail.end() if tail else end
+            if self.whole and text.startswith(self.whole, at):
+                opened = begin = at
+            else:
+                opened, begin = self._opening(answer, at, self.openers)
+        yield text[at:]
 
 
 def format_of(template: str) -> ToolFormat | None:
@@ -224,6 +255,15 @@ def _half_way(text: str, opener: str) -> int:
     return -1
 
 
+def _is_whole_call(text: str, tools: Tools) -> bool:
+    """Whether the JSON at the beginning of an answer is a call, and not an answer in JSON."""
+    try:
+        value, _ = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):  # cut, perhaps
+        return any(f'"{tool["function"]["name"]}"' in text for tool in tools)
+    return {"name", "parameters"} <= value.keys()
+
+
 def _call(value: Any, text: str) -> ToolCall | InvalidToolCall:
     """A call from a JSON value that says it: ``{"name", "arguments"}`` or ``"parameters"``."""
     if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping):
@@ -236,116 +276,22 @@ def _call(value: Any, text: str) -> ToolCall | InvalidToolCall:
 
 def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
     name = whole_characters(name)  # JSON may write half of one, which nobody can send on
+    wrong = ""
     if isinstance(arguments, str):  # some models write JSON into a string
         try:
-            arguments = (
-                parse_json(arguments, repeated_keys=True, **_STRICT) if arguments.strip() else {}
-            )
+            arguments = parse_json(arguments or "{}", repeated_keys=True, **_STRICT)
         except ValueError as error:
-            return InvalidToolCall(
-                text=text, error=f"The arguments are no JSON: {error}", name=name
-            )
-    if not isinstance(arguments, Mapping):
-        return InvalidToolCall(text=text, error="The arguments are no JSON object.", name=name)
-    if not _is_flat(arguments):
+            wrong = f"The arguments are no JSON: {error}"
+    if not wrong and not isinstance(arguments, Mapping):
+        wrong = "The arguments are no JSON object."
+    elif levels_of(arguments) > _MAX_DEPTH:
         wrong = f"The arguments are nested more than {_MAX_DEPTH} deep."
+    if wrong:
         return InvalidToolCall(text=text, error=wrong, name=name)
     return ToolCall(name=name, arguments=map_strings(arguments, whole_characters))
 
 
-def _is_flat(value: Any) -> bool:
-    """Whether Python's own recursion, which copies and writes it, can follow a JSON value."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            item
-            for holder in level
-            for item in (holder.values() if isinstance(holder, Mapping) else holder)
-            if isinstance(item, Mapping | list)
-        ]
-        if not level:
-            return True
-    return False
-
-
-def _after_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
-
-
-def _value(
-    answer: AnswerText, start: int, nexts: Sequence[str], closers: Sequence[str]
-) -> tuple[Any, str, int, int]:
-    """JSON at an offset, read to its own end: strings in it may hold markers.
-
-    Args:
-        answer: that holds it.
-        start: the offset, whitespace before the value included.
-        nexts: what may follow the call.
-        closers: what may stand between the value and its call's end; the last one ends the call,
-            "" where it needs no end.
-
-    Returns:
-        The value; what is wrong with it, if anything; where it ends, and where reading goes on.
-    """
-    text = answer.text
-    try:
-        value, end = _DECODER.raw_decode(text, _after_space(text, start))
-    except (ValueError, RecursionError) as error:
-        # Nobody knows where the strings end, so only tokens are markers here.
-        value, wrong, end = None, f"The call is no JSON: {error}", start
-        markers = [marker for marker in (*nexts, *closers) if marker in answer.tokens]
-    else:
-        at = _after_space(text, end)
-        for closer in closers:
-            if text.startswith(closer, at):
-                at += len(closer)
-                if closer == closers[-1]:
-                    return value, "", end, at
-                at = _after_space(text, at)
-        if at == len(text) or any(answer.find(marker, at) == at for marker in nexts):
-            return value, "", end, at
-        wrong = "The call is no JSON: text follows it."
-        markers = [*nexts, *closers[-1:]]
-    ends = [(at, marker) for marker in markers if (at := answer.find(marker, end)) >= 0]
-    if not ends:
-        return value, wrong, len(text), len(text)
-    at, marker = min(ends)
-    return value, wrong, at, at + len(marker) if marker in closers else at
-
-
-# -- families ---------------------------------------------------------------------------------
-
-
-def _read_json(
-    answer: AnswerText,
-    start: int,
-    opener: str,
-    closers: Sequence[str],
-    header: re.Pattern[str] | None = None,
-) -> Iterator[Piece]:
-    """Calls that are JSON, one or a list of them, or a header with a name and JSON arguments."""
-    text, at = answer.text, start
-    while (opened := answer.find(opener, at)) >= 0:
-        yield text[at:opened]
-        begin = opened + len(opener)
-        named = header.match(text, begin) if header else None
-        name = named and named["name"].strip()
-        value, wrong, end, at = _value(answer, named.end() if named else begin, (opener,), closers)
-        written = text[begin:end].strip()
-        if wrong:
-            stated = re.search(r'"name"\s*:\s*"([^"]+)"', written)
-            name = name or (stated and stated[1])
-            yield InvalidToolCall(text=written, error=wrong, name=name)
-        elif name:
-            yield _named(name, value, written)
-        else:
-            values = value if isinstance(value, list) else [value]
-            yield from (_call(item, written) for item in values)
-    yield text[at:]
-
-
+_HERMES = ("<tool_call>", "</tool_call>")
 _FUNCTION = re.compile(r"\s*<function=([^>]+)>")
 _PARAMETER = re.compile(
     r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=[^>]+>|</function>\s*\Z))",
@@ -354,29 +300,31 @@ _PARAMETER = re.compile(
 
 
 def _read_xml(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
+    """Calls of Qwen3-Coder, whose values are plain text."""
     schemas = {tool["function"]["name"]: parameters_of(tool) for tool in tools}
     (opener, closer), text, at = _HERMES, answer.text, start
     while (opened := answer.find(opener, at)) >= 0:
         yield text[at:opened]
         begin = opened + len(opener)
         end = answer.find(closer, begin)
-        if closer not in answer.tokens:  # a value may hold it
-            while end >= 0 and not text[begin:end].rstrip().endswith("</function>"):
-                end = answer.find(closer, end + 1)
+        # A value may hold the end of a call where that is no token.
+        while end >= 0 and not text[begin:end].rstrip().endswith("</function>"):
+            end = -1 if closer in answer.tokens else answer.find(closer, end + 1)
         inner = text[begin:] if end < 0 else text[begin:end]
         at = len(text) if end < 0 else end + len(closer)
         named = _FUNCTION.match(inner)
         name = named and named[1]
         parameters = _PARAMETER.findall(inner)
+        arguments = dict(parameters)
         if name is None or not inner.rstrip().endswith("</function>"):
             yield InvalidToolCall(text=inner, error="The call has no end.", name=name)
-        elif len({parameter for parameter, _ in parameters}) < len(parameters):
+        elif len(arguments) < len(parameters):
             wrong = "The call gives a parameter twice."
             yield InvalidToolCall(text=inner, error=wrong, name=name)
         else:
             properties = schemas.get(name, {}).get("properties", {})
-            arguments = {key: _typed(value, properties.get(key, {})) for key, value in parameters}
-            yield _named(name, arguments, inner)
+            typed = {key: _typed(it, properties.get(key)) for key, it in arguments.items()}
+            yield _named(name, typed, inner)
     yield text[at:]
 
 
@@ -385,7 +333,12 @@ def _typed(value: str, schema: Any) -> Any:
 
     Of a string that may be left out, ``null`` means that it is.
     """
-    if _takes(schema, "string") and not (value == "null" and _takes(schema, "null")):
+    kinds = set[Any]()
+    schema = schema if isinstance(schema, Mapping) else {}
+    for part in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        kinds.update(kind if isinstance(kind, list) else [kind])
+    if "string" in kinds and not (value == "null" and "null" in kinds):
         return value
     try:
         return parse_json(value, repeated_keys=True, **_STRICT)
@@ -393,159 +346,76 @@ def _typed(value: str, schema: Any) -> Any:
         return value
 
 
-def _takes(schema: Any, kind: str) -> bool:
-    """Whether a JSON schema names a type, by itself or as one of several."""
-    if not isinstance(schema, Mapping):
-        return False
-    kinds, choices = schema.get("type"), [*_list(schema, "anyOf"), *_list(schema, "oneOf")]
-    return kind in (kinds if isinstance(kinds, list) else [kinds]) or any(
-        isinstance(choice, Mapping) and kind == choice.get("type") for choice in choices
-    )
-
-
-def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
-    value = schema.get(name)
-    return value if isinstance(value, list) else []
-
-
-_PYTHON_TAG = "<|python_tag|>"
-
-
-def _read_llama(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
-    text, at = answer.text, _after_space(answer.text, start)
-    # JSON from the start on is read as it stands: strings in it may hold the tag.
-    tag = -1 if text.startswith("{", at) else answer.find(_PYTHON_TAG, start)
-    if tag < 0 and not text.startswith("{", at):
-        yield text[start:]
-        return
-    if tag >= 0:
-        at = _after_space(text, tag + len(_PYTHON_TAG))
-    first = at
-    calls: list[ToolCall | InvalidToolCall] = []
-    while at < len(text):
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            stated = re.search(r'"name"\s*:\s*"([^"]+)"', text[at:])
-            wrong = f"The call is no JSON: {error}"
-            calls.append(InvalidToolCall(text=text[at:], error=wrong, name=stated and stated[1]))
-            break
-        is_call = isinstance(value, Mapping) and {"name", "parameters"} <= value.keys()
-        if tag < 0 and not calls and not is_call:
-            yield text[start:]  # an answer in JSON
-            return
-        calls.append(_call(value, text[at:end]))
-        at = end
-        while at < len(text) and text[at] in " \n;":
-            at += 1
-    names = {tool["function"]["name"] for tool in tools}
-    is_unread = tag < 0 and all(isinstance(call, InvalidToolCall) for call in calls)
-    if is_unread and not any(f'"{name}"' in text[first:] for name in names):
-        yield text[start:]
-        return
-    yield text[start:tag] if tag >= 0 else ""
-    yield from calls
-
-
-#: A name, maybe with an id, before arguments.
-_MISTRAL = re.compile(
-    r"\s*(?P<name>[^\s\[\]{}][^\[\]{}]*(?=\[)|[\w.-]+\s*(?=\{))"
-    r"(?:(?:\[CALL_ID\][^\[\]{}]*)?\[ARGS\]|(?=\{))"
-)
-
-
-def _read_deepseek(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
-    opener, closer, call, call_end, _ = _DEEPSEEK
-    text, opened = answer.text, answer.find(opener, start)
-    if opened < 0:
-        yield text[start:]
-        return
-    yield text[start:opened]
-    at = first = _after_space(text, opened + len(opener))
-    while answer.find(call, at) == at:
-        begin = at + len(call)
-        named = _DEEPSEEK_NAME.match(text, begin)
-        # Function, separator, name and a block; or name, separator, arguments.
-        name = named and (named["fenced"] or named["plain"]).strip()
-        value, wrong, end, at = _value(
-            answer, named.end() if named else begin, (call, closer), ("```", call_end)
-        )
-        written = text[begin:end]
-        if wrong or not name:
-            name = None if name == "function" else name
-            yield InvalidToolCall(text=written, error=wrong or "The call names no tool.", name=name)
-        else:
-            yield _named(name, value, written)
-        at = _after_space(text, at)
-    if at == first:
-        yield InvalidToolCall(text=text[first:], error="The call has no end.")
-    ended = answer.find(closer, at)
-    yield text[ended + len(closer) :] if ended >= 0 else ""
-
-
-def _object(name: str, arguments: str = "arguments") -> list[Any]:
-    return [f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{arguments}": ', ARGUMENTS, "}"]
-
-
-def _force_mistral(name: str, template: str) -> list[Any]:
-    if "[ARGS]" in template:
-        return ["[TOOL_CALLS]", name, "[ARGS]", ARGUMENTS]
-    return ["[TOOL_CALLS]", "[", *_object(name), "]"]
-
-
-def _force_deepseek(name: str, template: str) -> list[Any]:
-    if "```json" in template:
-        inner = ["function", "<｜tool▁sep｜>", f"{name}\n```json\n", ARGUMENTS, "\n```"]
-    else:
-        inner = [name, "<｜tool▁sep｜>", ARGUMENTS]
-    begin, end = ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"], "<｜tool▁call▁end｜>"
-    return [*begin, *inner, end, "<｜tool▁calls▁end｜>"]
-
-
-_HERMES = ("<tool_call>", "</tool_call>")
 _GRANITE = ("<|tool_call|>", "<|/tool_call|>")
 _DEEPSEEK = tuple(
-    f"<｜tool▁{name}｜>" for name in "calls▁begin calls▁end call▁begin call▁end sep".split()
+    f"<｜tool▁{name}｜>" for name in "calls▁begin call▁begin sep call▁end calls▁end".split()
 )
-_DEEPSEEK_NAME = re.compile(r"(?P<plain>[^\n{]*?)<｜tool▁sep｜>(?:(?P<fenced>[^\n{]+)\n```json\n)?")
+_CALLS, _BEGIN, _SEPARATOR, _END, _CALLS_END = _DEEPSEEK
+_DEEPSEEK_V3_1 = ToolFormat(
+    name="DeepSeek",
+    signs=(_CALLS,),
+    openers=(_CALLS, _BEGIN),
+    markers=_DEEPSEEK,
+    call=f"{_CALLS}{_BEGIN}{{name}}{_SEPARATOR}{ARGUMENTS}{_END}{_CALLS_END}",
+    head=rf"(?:\s*{_BEGIN})?(?:\s*(?:function\s*{_SEPARATOR}\s*)?(?P<name>[^\s{{<][^\n{{<]*)"
+    rf"(?:\n```json\n|{_SEPARATOR}))?",
+    tail=rf"\s*(?:```)?\s*(?:{_END})?\s*(?:{_CALLS_END})?",
+)
+_MISTRAL_V3 = ToolFormat(
+    name="Mistral",
+    signs=("[TOOL_CALLS]",),
+    openers=("[TOOL_CALLS]",),
+    markers=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    call=f'[TOOL_CALLS][{{"name": "{{name}}", "arguments": {ARGUMENTS}}}]',
+    # Of newer ones the name, maybe with an id, before arguments.
+    head=r"(?:\s*(?P<name>[^\s\[\]{}][^\[\]{}]*)(?:\[CALL_ID\][^\[\]{}]*)?(?:\[ARGS\]|(?=\{)))?",
+)
 
 #: Families in the order in which templates are compared with them, the more special first.
 FORMATS: tuple[ToolFormat, ...] = (
+    replace(
+        _DEEPSEEK_V3_1,
+        signs=(_CALLS, "```json"),
+        call=f"{_CALLS}{_BEGIN}function{_SEPARATOR}{{name}}\n```json\n{ARGUMENTS}\n```"
+        f"{_END}{_CALLS_END}",
+    ),
+    _DEEPSEEK_V3_1,
+    replace(
+        _MISTRAL_V3,
+        signs=("[TOOL_CALLS]", "[ARGS]"),
+        call=f"[TOOL_CALLS]{{name}}[ARGS]{ARGUMENTS}",
+    ),
+    _MISTRAL_V3,
     ToolFormat(
-        "DeepSeek", _DEEPSEEK[:1], _DEEPSEEK[:1], _read_deepseek, _force_deepseek, _DEEPSEEK
+        name="Qwen3-Coder",
+        signs=("<tool_call>", "<function="),
+        openers=_HERMES[:1],
+        markers=_HERMES,
+        read=_read_xml,
     ),
     ToolFormat(
-        "Mistral",
-        ("[TOOL_CALLS]",),
-        ("[TOOL_CALLS]",),
-        lambda answer, start, _: _read_json(answer, start, "[TOOL_CALLS]", [""], _MISTRAL),
-        _force_mistral,
-        ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-    ),
-    ToolFormat("Qwen3-Coder", ("<tool_call>", "<function="), _HERMES[:1], _read_xml, None, _HERMES),
-    ToolFormat(
-        "Hermes/Qwen",
-        ("<tool_call>",),
-        _HERMES[:1],
-        lambda answer, start, _: _read_json(answer, start, _HERMES[0], _HERMES[1:]),
-        lambda name, _: ["<tool_call>", "\n", *_object(name), "\n", "</tool_call>"],
-        _HERMES,
+        name="Hermes/Qwen",
+        signs=_HERMES[:1],
+        openers=_HERMES[:1],
+        markers=_HERMES,
+        call=f'<tool_call>\n{{"name": "{{name}}", "arguments": {ARGUMENTS}}}\n</tool_call>',
+        tail=r"\s*(?:</tool_call>)?",
     ),
     ToolFormat(
-        "Granite",
-        _GRANITE[:1],
-        _GRANITE[:1],
-        lambda answer, start, _: _read_json(answer, start, _GRANITE[0], [_GRANITE[1], ""]),
-        lambda name, _: ["<|tool_call|>", "[", *_object(name), "]"],
-        _GRANITE,
+        name="Granite",
+        signs=_GRANITE[:1],
+        openers=_GRANITE[:1],
+        markers=_GRANITE,
+        call=f'<|tool_call|>[{{"name": "{{name}}", "arguments": {ARGUMENTS}}}]',
+        tail=r"\s*(?:<\|/tool_call\|>)?",
     ),
     ToolFormat(
-        "Llama 3",
-        ('"parameters"', "ipython"),
-        ("<|python_tag|>",),
-        _read_llama,
-        lambda name, _: _object(name, "parameters"),
-        ("<|python_tag|>",),
+        name="Llama 3",
+        signs=('"parameters"', "ipython"),
+        openers=("<|python_tag|>",),
+        markers=("<|python_tag|>",),
+        call=f'{{"name": "{{name}}", "parameters": {ARGUMENTS}}}',
+        tail=r"[\s;]*",
         whole="{",
     ),
 )

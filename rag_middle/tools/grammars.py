@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from math import lcm
 from typing import Any
@@ -37,7 +38,8 @@ _OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "
 _MOST_REMAINDERS = 20_000  # of multipleOf, a tenth of a second; a million take twelve
 _MOST_LEVELS = 1_500  # of a schema times its references; at 3,000 the process's stack ends
 _MOST_RULES = 1_500  # of a grammar; at 6,000 the stack ends
-_LONGEST_GRAMMAR, _MOST_SCHEMAS = 100_000, 100
+_LONGEST_GRAMMAR = 100_000  # characters
+_RULE = re.compile(r"^\s*[?!]?\w[^:\n\"/]*:", re.MULTILINE)
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -65,13 +67,13 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
     schema: Any = {"type": "object"}
     if kind == "json_schema":
         schema = response_format["json_schema"]["schema"]
+        _check_schema(schema)
     return f"start: {_json(schema)}"
 
 
 def call_grammar(
     tools: Sequence[Mapping[str, Any]],
     form: ToolFormat,
-    template: str,
     token_id: Callable[[str], int | None],
     answer: str | None = None,
 ) -> str:
@@ -80,20 +82,19 @@ def call_grammar(
     Args:
         tools: to choose from.
         form: with a form of forced calls.
-        template: the chat template's text.
         token_id: the id of a text that is one control token.
         answer: a whole grammar that the answer may follow instead.
     """
-    assert form.forced is not None
+    schemas = [parameters_of(tool) for tool in tools]
+    _check_schema(schemas)
     rules, names = [], []
-    for index, tool in enumerate(tools):
+    for index, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
         parts = [
-            f"arguments_{index}" if part is ARGUMENTS else _literal(part, form, token_id)
-            for part in form.forced(tool["function"]["name"], template)
+            f"arguments_{index}" if part == ARGUMENTS else _literal(part, form, token_id)
+            for part in form.parts(tool["function"]["name"])
         ]
         names.append(f"call_{index}")
-        rules.append(f"call_{index}: {' '.join(parts)}")
-        rules.append(f"arguments_{index}: {_json(parameters_of(tool), len(tools))}")
+        rules += [f"call_{index}: {' '.join(parts)}", f"arguments_{index}: {_json(schema)}"]
     if answer is not None:
         names.append("answer")
         rules.append(f"answer: %lark {{\n{answer}\n}}")  # its names are its own
@@ -105,73 +106,62 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
     return json.dumps(text, ensure_ascii=False) if token is None else f"<[{token}]>"
 
 
-def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
-    """The rule of a schema, one of so many."""
-    _check_schema(schema, of_schemas)
+def _json(schema: Mapping[str, Any]) -> str:
+    """The rule of a schema."""
     schema = _mapped(schema, _without_what_says_nothing)
-    if not _is_composed(schema):
+    parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    # Parts that are put together have to let each other's properties pass.
+    if not any("allOf" in it or ("properties" in it and _COMPOSING & it.keys()) for it in parts):
         schema = _mapped(schema, _closed)
     return "%json " + json.dumps({**schema, "x-guidance": _WRITING})
 
 
-def _check_schema(schema: Any, of_schemas: int = 1) -> None:
-    """Refuse a schema, one of so many, whose remainders or references the engine cannot follow."""
-    parts, waiting = list[Mapping[str, Any]](), [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Mapping):
-            parts.append(part)
-            waiting += part.values()
-        elif isinstance(part, list | tuple):
-            waiting += part
-    remainders = [
-        _remainders(value)
-        for part in parts
-        if isinstance(value := part.get("multipleOf"), int | float)
-    ]
-    most = _MOST_REMAINDERS // of_schemas
-    if max(sum(remainders), lcm(*remainders)) > most:
+def _check_schema(schema: Any) -> None:
+    """Refuse schemas whose remainders or references the engine cannot follow."""
+    parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    multiples = [part.get("multipleOf") for part in parts]
+    remainders = [_remainders(it) for it in multiples if isinstance(it, int | float)]
+    if max(sum(remainders), lcm(*remainders)) > _MOST_REMAINDERS:
         raise UnsupportedGenerationError(
             Argument("response_format"),
-            " or the parameters of a tool hold multiples of so large numbers, or so many, that "
-            f"constrained decoding would count to more than {most}. Leave multipleOf out and check "
-            "the answer for it.",
+            " or the parameters of tools hold multiples of so large numbers, or so many, that "
+            f"constrained decoding would count to more than {_MOST_REMAINDERS}. Leave multipleOf "
+            "out and check the answer for it.",
         )
     references = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
     if len(references) * levels_of(schema) > _MOST_LEVELS:
         raise UnsupportedGenerationError(
             Argument("response_format"),
-            " or the parameters of a tool hold too many references in a schema of so many levels. "
+            " or the parameters of tools hold too many references in a schema of so many levels. "
             "Write some of the parts where they are used.",
         )
 
 
 def _remainders(multiple: float) -> int:
-    number = Decimal(repr(+multiple))
-    if not number.is_finite():
-        return 0
-    _, digits, exponent = number.normalize().as_tuple()
-    zeros: int = 10 ** max(int(exponent), 0)
-    return int("".join(map(str, digits))) * zeros
+    """What a multiple is counted in: 25 for 0.25."""
+    number = Decimal(repr(+multiple)).normalize()
+    return int(number.scaleb(max(0, -int(number.as_tuple().exponent))))
+
+
+def _parts(value: Any) -> list[Any]:
+    """All values in plain JSON, its own included."""
+    parts, waiting = [], [value]
+    while waiting:
+        parts.append(waiting.pop())
+        if isinstance(parts[-1], Mapping):
+            waiting += parts[-1].values()
+        elif isinstance(parts[-1], list | tuple):
+            waiting += parts[-1]
+    return parts
 
 
 def _check_grammar(grammar: str) -> None:
     """Refuse a grammar whose rules, or schemas in them, the engine cannot follow."""
-    begun = [match.end() for match in re.finditer(r"%json\s*", grammar)][: _MOST_SCHEMAS + 1]
-    rules = grammar.count(":")
-    if len(grammar) <= _LONGEST_GRAMMAR and len(begun) <= _MOST_SCHEMAS:
-        for start in begun:
-            try:
-                schema, end = json.JSONDecoder().raw_decode(grammar, start)
-            except (ValueError, RecursionError):  # no JSON, which the engine says
-                continue
-            _check_schema(schema, len(begun))
-            rules -= grammar.count(":", start, end)
-    if len(grammar) > _LONGEST_GRAMMAR or len(begun) > _MOST_SCHEMAS or rules > _MOST_RULES:
+    if len(grammar) > _LONGEST_GRAMMAR or len(_RULE.findall(grammar)) > _MOST_RULES:
         raise UnsupportedGenerationError(
             Argument("response_format"),
-            f" holds a grammar of more than {_LONGEST_GRAMMAR:,} characters, {_MOST_RULES:,} rules "
-            f"or {_MOST_SCHEMAS} schemas. Make it smaller.",
+            f" holds a grammar of more than {_LONGEST_GRAMMAR:,} characters or {_MOST_RULES:,} "
+            "rules. Make it smaller.",
         )
     if "::" in grammar:
         raise UnsupportedGenerationError(
@@ -179,6 +169,11 @@ def _check_grammar(grammar: str) -> None:
             " holds a grammar with ::, by which rules have parameters that may be followed without "
             'end. Write the rules out, and :: in a text as ":" ":".',
         )
+    schemas = []
+    for begun in re.finditer(r"%json\s*", grammar):
+        with suppress(ValueError, RecursionError):  # no JSON, which the engine says
+            schemas.append(json.JSONDecoder().raw_decode(grammar, begun.end())[0])
+    _check_schema(schemas)
 
 
 def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
@@ -204,19 +199,6 @@ def _without_what_says_nothing(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
     return schema
-
-
-def _is_composed(schema: Mapping[str, Any]) -> bool:
-    """Whether parts of it have to let each other's properties pass."""
-    composed = False
-
-    def look(part: dict[str, Any]) -> dict[str, Any]:
-        nonlocal composed
-        composed |= "allOf" in part or ("properties" in part and not _COMPOSING.isdisjoint(part))
-        return part
-
-    _mapped(schema, look)
-    return composed
 
 
 def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:

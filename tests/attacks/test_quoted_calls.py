@@ -19,7 +19,8 @@ from rag_middle.generation.text import Completion
 from rag_middle.generation.tool_use import tool_reader
 from rag_middle.options import GenerationOptions
 from rag_middle.thinking import THINKING
-from rag_middle.tools import format_of
+from rag_middle.tools.formats import ARGUMENTS as PLACEHOLDER
+from rag_middle.tools.formats import format_of
 from tests.serving.test_tools import HERMES
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -77,13 +78,12 @@ def test_quoted_calls_in_arguments_and_answers(family: str, choice: str) -> None
     form = format_of(template)
     assert form is not None
     quoted, shown = QUOTED, json.dumps(QUOTED)[1:-1]
-    if form.forced is None:
+    if not form.call:
         if choice != "auto":
             return  # refused
         quoted = shown = QUOTED.replace("</parameter>", "")
     elif choice != "auto":
-        parts = form.forced("search", template)
-        written = "".join(p if isinstance(p, str) else json.dumps(ARGUMENTS) for p in parts)
+        written = "".join(form.parts("search")).replace(PLACEHOLDER, json.dumps(ARGUMENTS))
     before, after = written.split("Nantes; Loire")
     special = partial(tokenizer.encode, add_special_tokens=False)
     call = [*special(before), *ordinary_tokens(tokenizer, shown), *special(after)]

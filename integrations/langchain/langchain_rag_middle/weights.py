@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from rag_middle import UnsupportedGenerationError
 from rag_middle.checkpoints import cached_file, checkpoint_states
 from rag_middle.options import LOADING_OPTIONS, without_secrets
-from rag_middle.tools import format_of
+from rag_middle.tools.formats import format_of
 
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel

@@ -13,7 +13,7 @@ from llama_index.llms.rag_middle.errors import RequestError
 
 from rag_middle import Generation
 from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
-from rag_middle.tools import with_top_resolved
+from rag_middle.tools.definitions import with_top_resolved
 from rag_middle.wording import quoted
 
 
