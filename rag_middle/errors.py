@@ -3,126 +3,70 @@
 ::
 
     RagMiddleError
-    ├── MarkerError               (ValueError)   documents apart, or markers unbalanced or stray
-    ├── PromptError               (ValueError)   a prompt that cannot be turned into tokens
-    │   ├── ChatTemplateError                    no chat template, or one that drops the content
-    │   └── ContextOverflowError                 more tokens than the model's context window holds
-    ├── UnknownNameError          (LookupError)  no such method, preset, ... ("did you mean")
-    ├── RegistrationError         (ValueError)   a name taken twice, or a target that does not load
-    ├── MethodConfigError         (ValueError)   parameters are wrong, or wrong for this model
-    │   ├── IncompatibleMethodsError             two methods of a composition claim the same thing
-    │   └── ProfileMismatchError                 a profile was made for a model of another shape
-    ├── ProfileFormatError        (ValueError)   a profile cannot be read
-    ├── UnsupportedArchitectureError             this model cannot take this method
-    ├── UnsupportedGenerationError (ValueError)  generation options a method cannot serve
-    ├── KernelsUnavailableError                  kernels that were asked for cannot run here
-    ├── PatchIneffectiveError                    the method was installed and changed nothing
-    ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
-    ├── ModelFormatError          (ValueError)   a file of a model's folder is damaged
-    ├── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
-    ├── MissingExtraError         (ImportError)  an optional requirement is not installed
-    ├── OutputWriteError          (OSError)      results cannot be written where they were to go
-    ├── EvaluationError                          a measurement cannot be made, or not continued
-    │   ├── EvaluationConfigError (ValueError)   what to measure is wrong or cannot be had
-    │   ├── EvaluationDataError   (ValueError)   a data file cannot be read, or does not suffice
-    │   └── EvaluationRecordsError (ValueError)  a file of records is damaged, foreign or in use
-    ├── EndpointError                            a model behind an HTTP address cannot be asked
-    │   ├── EndpointConfigError   (ValueError)   address, key or options that cannot be served there
-    │   ├── EndpointUnreachableError (OSError)   no connection, or no answer in time
-    │   ├── EndpointRefusedError                 the server refused a request, or kept failing
-    │   ├── EndpointReplyError    (ValueError)   a reply that is damaged, cut, or too large
-    │   └── WeightsNeededError    (ValueError)   it needs the model's weights, which are elsewhere
-    ├── CalibrationError                         a search cannot be made, or not continued
-    │   ├── CalibrationConfigError (ValueError)  what to search for is wrong or cannot be had
-    │   └── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
-    ├── WorkerError                              a worker process ended
-    │   └── WorkerConfigError     (ValueError)   there are not the devices for them
-    └── RetrievalError                           documents cannot be loaded, indexed or found
-        ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
-        ├── DocumentLoadError     (ValueError)   no documents can be read there
-        ├── EmbedderError                        no such embedder, or not one to be trusted
-        ├── IndexFormatError      (ValueError)   a saved index is missing, damaged or foreign
-        │   └── IndexMismatchError               it was made by another embedder
-        └── IndexWriteError       (OSError)      an index cannot be saved; what is there stays
+    ├── PromptError                (ValueError)   a prompt that cannot be turned into tokens
+    │   ├── MarkerError                           documents apart, or markers unbalanced or stray
+    │   ├── ChatTemplateError                     no chat template, or one that drops the content
+    │   └── ContextOverflowError                  more tokens than the model's context window holds
+    ├── UnsupportedGenerationError (ValueError)   options of a request or of loading are wrong
+    ├── MethodConfigError          (ValueError)   parameters are wrong, or wrong for this model
+    │   └── IncompatibleMethodsError              two methods of a composition claim the same thing
+    ├── ConfigError                (ValueError)   what to measure, search or index is wrong
+    ├── UnknownNameError           (LookupError)  no such method, preset, ... ("did you mean")
+    ├── RegistrationError          (ValueError)   a name taken twice, or a target that does not load
+    ├── UnsupportedArchitectureError              this model cannot take this method
+    ├── PatchIneffectiveError                     the method was installed and changed nothing
+    ├── ModelNotFoundError         (OSError)      no such model here, and no network to fetch it
+    ├── MissingExtraError          (ImportError)  an optional requirement is not installed
+    ├── FileFormatError            (ValueError)   a file is damaged, or is not what it should be
+    ├── OutputWriteError           (OSError)      results cannot be written where they were to go
+    └── EndpointError                             a model behind an HTTP address cannot be asked
+        └── WeightsNeededError                    it needs the model's weights, which are elsewhere
 
 Each message says what was wrong, what was given, and what to do next.
 """
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
 
-from rag_middle.wording import Argument, WordedException
-
 __all__ = [
-    "CalibrationConfigError",
-    "CalibrationError",
-    "CalibrationStateError",
     "ChatTemplateError",
+    "ConfigError",
     "ContextOverflowError",
-    "DocumentLoadError",
-    "EmbedderError",
-    "EndpointConfigError",
     "EndpointError",
-    "EndpointRefusedError",
-    "EndpointReplyError",
-    "EndpointUnreachableError",
-    "EvaluationConfigError",
-    "EvaluationDataError",
-    "EvaluationError",
-    "EvaluationRecordsError",
-    "GoldenFormatError",
+    "FileFormatError",
     "IncompatibleMethodsError",
-    "IndexFormatError",
-    "IndexMismatchError",
-    "IndexWriteError",
-    "KernelsUnavailableError",
     "MarkerError",
     "MethodConfigError",
     "MissingExtraError",
-    "ModelFormatError",
     "ModelNotFoundError",
     "OutputWriteError",
     "PatchIneffectiveError",
-    "ProfileFormatError",
-    "ProfileMismatchError",
     "PromptError",
     "RagMiddleError",
     "RegistrationError",
-    "RetrievalConfigError",
-    "RetrievalError",
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
     "WeightsNeededError",
-    "WorkerConfigError",
-    "WorkerError",
 ]
 
 
-_DROP_DOCUMENTS = Argument("on_overflow", "drop_documents")
-
-
-class RagMiddleError(WordedException):
-    """Base of every error raised on purpose by this package.
-
-    Attributes:
-        parameter: the parameter that the error is about, where it is about one.
-    """
+class RagMiddleError(Exception):
+    """Base of every error raised on purpose by this package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Processes hand errors to each other. By default, one that takes keyword arguments would
-        # be made again from its message alone, which fails.
-        return _made_again, (type(self), self.args), self.__dict__
+        # Worker processes hand errors to each other. By default, one that takes keyword arguments
+        # would be made again from its message alone, which fails.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
-def _made_again(kind: type[RagMiddleError], arguments: tuple[Any, ...]) -> RagMiddleError:
-    error = kind.__new__(kind, *arguments)
-    error.args = arguments
-    return error
+class PromptError(RagMiddleError, ValueError):
+    """A prompt cannot be turned into tokens."""
 
 
-class MarkerError(RagMiddleError, ValueError):
+class MarkerError(PromptError):
     """Documents in a text do not stand together, or trusted markers are unbalanced or stray.
 
     Attributes:
@@ -134,10 +78,6 @@ class MarkerError(RagMiddleError, ValueError):
         super().__init__(f"{message} (at character {position}: {excerpt!r})")
         self.position = position
         self.excerpt = excerpt
-
-
-class PromptError(RagMiddleError, ValueError):
-    """A prompt cannot be turned into tokens."""
 
 
 class ChatTemplateError(PromptError):
@@ -171,27 +111,23 @@ class ContextOverflowError(PromptError):
         self.example = example
         self.without_documents = without_documents
         over = prompt_tokens + max_new_tokens - context_window
-        even, step = "", "Pass fewer documents, lower "
-        other_step: tuple[str | Argument, ...] = (", or choose ", _DROP_DOCUMENTS)
+        even = ""
+        step = (
+            "Pass fewer documents, lower max_new_tokens, or choose on_overflow='drop_documents' "
+            "(--on-overflow drop_documents)."
+        )
         if without_documents:
             even = " even without its documents"
-            step, other_step = "Shorten the question or the instructions, or lower ", ()
+            step = "Shorten the question or the instructions, or lower max_new_tokens."
         super().__init__(
             f"Prompt {example} does not fit{even}: {prompt_tokens} prompt tokens + "
-            f"{max_new_tokens} new tokens > context window of {context_window} ({over} too many). ",
-            step,
-            Argument("max_new_tokens"),
-            *other_step,
-            ".",
+            f"{max_new_tokens} new tokens > context window of {context_window} ({over} too many). "
+            f"{step}"
         )
 
 
-class UnknownNameError(RagMiddleError, LookupError):
-    """A name that is not registered."""
-
-
-class RegistrationError(RagMiddleError, ValueError):
-    """A name is malformed or registered twice, or what it names cannot be loaded."""
+class UnsupportedGenerationError(RagMiddleError, ValueError):
+    """Options of a request or of loading are wrong, alone or with the chosen method."""
 
 
 class MethodConfigError(RagMiddleError, ValueError):
@@ -202,12 +138,16 @@ class IncompatibleMethodsError(MethodConfigError):
     """Two composed methods claim the same part of the attention computation."""
 
 
-class ProfileMismatchError(MethodConfigError):
-    """A profile's parameters were calibrated for a model of another shape."""
+class ConfigError(RagMiddleError, ValueError):
+    """What to measure, to search, to index or to serve is wrong, or cannot be had here."""
 
 
-class ProfileFormatError(RagMiddleError, ValueError):
-    """A profile is missing, damaged, or of another format version."""
+class UnknownNameError(RagMiddleError, LookupError):
+    """A name that is not registered."""
+
+
+class RegistrationError(RagMiddleError, ValueError):
+    """A name is malformed or registered twice, or what it names cannot be loaded."""
 
 
 class UnsupportedArchitectureError(RagMiddleError):
@@ -226,42 +166,12 @@ class UnsupportedArchitectureError(RagMiddleError):
         self.alternative = alternative
 
 
-class UnsupportedGenerationError(RagMiddleError, ValueError):
-    """Generation options that cannot be served, alone or with the chosen method."""
-
-
-class KernelsUnavailableError(RagMiddleError):
-    """Kernels that were asked for by name cannot run: no GPU, another number format, no Triton."""
-
-
 class PatchIneffectiveError(RagMiddleError):
     """A method with non-neutral parameters left the model's logits unchanged."""
 
 
 class ModelNotFoundError(RagMiddleError, OSError):
     """The model is neither a local directory nor in the local cache, and cannot be fetched."""
-
-
-class ModelFormatError(RagMiddleError, ValueError):
-    """A file of a model's folder is damaged, or does not belong to the others.
-
-    Attributes:
-        file: its name, such as ``config.json``.
-        field: of the file, where that is known.
-    """
-
-    def __init__(self, source: str, *, file: str, reason: str, field: str | None = None) -> None:
-        at = f" (field {field!r})" if field else ""
-        super().__init__(
-            f"Cannot load {source!r}: {file}{at} is damaged or does not fit its model: {reason} "
-            "Fetch the file again, or correct it."
-        )
-        self.file = file
-        self.field = field
-
-
-class GoldenFormatError(RagMiddleError, ValueError):
-    """A directory of golden cases is missing, incomplete or of another format version."""
 
 
 class MissingExtraError(RagMiddleError, ImportError):
@@ -283,105 +193,25 @@ class MissingExtraError(RagMiddleError, ImportError):
         self.extra = extra
 
 
+class FileFormatError(RagMiddleError, ValueError):
+    """A file is missing, damaged, of another version, or not what it should be."""
+
+
 class OutputWriteError(RagMiddleError, OSError):
-    """Results cannot be written where they were to go."""
-
-
-class ServerAddressError(RagMiddleError, OSError):
-    """A server cannot listen where it was told to."""
-
-
-class EvaluationError(RagMiddleError):
-    """A measurement cannot be made, or not continued."""
-
-
-class EvaluationConfigError(EvaluationError, ValueError):
-    """What to measure is wrong, or cannot be had together."""
-
-
-class EvaluationDataError(EvaluationError, ValueError):
-    """A data file cannot be read, or holds too little for the task."""
-
-
-class EvaluationRecordsError(EvaluationError, ValueError):
-    """A file of records is damaged, belongs to another measurement, or is being written."""
+    """Results cannot be written where they were to go. What was there is as it was."""
 
 
 class EndpointError(RagMiddleError):
-    """A model behind an HTTP address cannot be asked."""
-
-
-class EndpointConfigError(EndpointError, ValueError):
-    """An address, a key or options of requests that make no sense, or cannot be served there."""
-
-
-class EndpointUnreachableError(EndpointError, OSError):
-    """The server cannot be connected to, broke the connection, or did not answer in time."""
-
-
-class EndpointRefusedError(EndpointError):
-    """The server refused a request, or answered with an error each time.
+    """A model behind an HTTP address cannot be reached, refuses, or answers something else.
 
     Attributes:
-        status: of HTTP; None for an error within a stream.
+        status: of HTTP, where the server refused; else None.
     """
 
-    def __init__(self, *parts: str | Argument, status: int | None = None) -> None:
-        super().__init__(*parts)
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
         self.status = status
 
 
-class EndpointReplyError(EndpointError, ValueError):
-    """A reply that is not what the interface promises: damaged, cut, or without an answer."""
-
-
-class WeightsNeededError(EndpointError, ValueError):
+class WeightsNeededError(EndpointError):
     """What was asked for needs the model's weights, and they are behind an HTTP address."""
-
-
-class CalibrationError(RagMiddleError):
-    """A search for settings cannot be made, or not continued."""
-
-
-class CalibrationConfigError(CalibrationError, ValueError):
-    """What to search for is wrong, or cannot be had with this model or these questions."""
-
-
-class CalibrationStateError(CalibrationError, ValueError):
-    """The state of a search is damaged, belongs to another search, or is in use."""
-
-
-class WorkerError(RagMiddleError):
-    """A process that shares work ended; what was done is kept."""
-
-
-class WorkerConfigError(WorkerError, ValueError):
-    """There are not the devices for so many workers."""
-
-
-class RetrievalError(RagMiddleError):
-    """Documents cannot be loaded, indexed or found."""
-
-
-class RetrievalConfigError(RetrievalError, ValueError):
-    """Options of loading, splitting, indexing or searching are wrong."""
-
-
-class DocumentLoadError(RetrievalError, ValueError):
-    """No documents can be read from a file or folder."""
-
-
-class EmbedderError(RetrievalError):
-    """The embedder cannot be found, is not what it should be, or returns unfit vectors."""
-
-
-class IndexFormatError(RetrievalError, ValueError):
-    """A saved index is missing, incomplete, damaged or of another format version."""
-
-
-class IndexMismatchError(IndexFormatError):
-    """A saved index was made by another embedder than the one at hand, or by other files of it."""
-
-
-class IndexWriteError(RetrievalError, OSError):
-    """An index cannot be saved. What was saved there before is as it was."""

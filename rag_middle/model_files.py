@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from rag_middle.errors import ModelFormatError, RagMiddleError
+from rag_middle.errors import FileFormatError, RagMiddleError
 
 _KERNEL_FIELDS = (
     *("attn_implementation", "_attn_implementation"),
@@ -19,7 +19,7 @@ _KERNEL_FIELDS = (
 
 @contextmanager
 def format_errors(source: str, file: str) -> Iterator[None]:
-    """Say of what transformers raises which file it came from, as `ModelFormatError`.
+    """Say of what transformers raises which file it came from, as `FileFormatError`.
 
     Left as they are: this package's errors, files that are not there (OSError), damaged weights,
     packages that are not installed, and memory that does not suffice.
@@ -31,7 +31,15 @@ def format_errors(source: str, file: str) -> Iterator[None]:
     except Exception as error:
         said = " ".join(str(error).split())[:300].rstrip(". ")
         reason = f"{type(error).__name__}: {said}."
-        raise ModelFormatError(source, file=file, reason=reason) from error
+        raise bad_model_file(source, file, reason) from error
+
+
+def bad_model_file(source: str, file: str, reason: str) -> FileFormatError:
+    """The error about a file of a model's folder."""
+    return FileFormatError(
+        f"Cannot load {source!r}: {file} is damaged or does not fit its model: {reason} Fetch the "
+        "file again, or correct it."
+    )
 
 
 def check_kernels(source: str, stated: Mapping[str, Any], attn_implementation: str | None) -> None:
@@ -43,7 +51,7 @@ def check_kernels(source: str, stated: Mapping[str, Any], attn_implementation: s
         attn_implementation: a kernel on the hub that the caller asked for by name.
 
     Raises:
-        ModelFormatError: it does, and the caller did not ask for it.
+        FileFormatError: it does, and the caller did not ask for it.
     """
     for name, value in stated.items():
         if isinstance(value, dict):  # the config of a part
@@ -56,4 +64,4 @@ def check_kernels(source: str, stated: Mapping[str, Any], attn_implementation: s
                     f"{name} names {kernel!r}, code that would be fetched from the hub and "
                     "run. Take it out, or ask for it yourself with attn_implementation."
                 )
-                raise ModelFormatError(source, file="config.json", field=name, reason=reason)
+                raise bad_model_file(source, "config.json", reason)

@@ -11,40 +11,38 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from rag_middle.wording import WordedException
-
 _passed_over = {__name__.partition(".")[0]}
 
 
-class MissingDocumentsWarning(WordedException, UserWarning):
+class MissingDocumentsWarning(UserWarning):
     """The prompt has no documents, and a method or a question needs some."""
 
 
-class NumberedDocumentsWarning(WordedException, UserWarning):
+class NumberedDocumentsWarning(UserWarning):
     """Documents say their rank, under a method that keeps their order from mattering."""
 
 
-class BackendFallbackWarning(WordedException, UserWarning):
+class BackendFallbackWarning(UserWarning):
     """An attention backend is not installed, or Triton kernels fail their check; others run."""
 
 
-class ChatTemplateWarning(WordedException, UserWarning):
+class ChatTemplateWarning(UserWarning):
     """A prompt is not exactly what its chat template writes, so that messages stay inert."""
 
 
-class EndpointWarning(WordedException, UserWarning):
+class EndpointWarning(UserWarning):
     """A server reads another prompt than the one that was sent, or may do so."""
 
 
-class ProfileWarning(WordedException, UserWarning):
+class ProfileWarning(UserWarning):
     """A profile was made for another version of the model, or did not help there."""
 
 
-class AnswerFormatWarning(WordedException, UserWarning):
+class AnswerFormatWarning(UserWarning):
     """An answer does not hold under the JSON schema that it was asked for."""
 
 
-class UnreadMarkersWarning(WordedException, UserWarning):
+class UnreadMarkersWarning(UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
 
 

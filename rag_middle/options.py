@@ -23,7 +23,6 @@ from rag_middle.tools.definitions import (
     check_tool_choice,
     check_tools,
 )
-from rag_middle.wording import Argument, quoted
 
 #: That a request to an endpoint may take.
 ENDPOINT_SECONDS = 300.0
@@ -301,24 +300,17 @@ class GenerationOptions:
             declaration.check(getattr(self, name))
         if self.num_beams > 1 and self.samples:
             raise UnsupportedGenerationError(
-                Argument("num_beams", self.num_beams),
-                " searches and ",
-                Argument("temperature", self.temperature),
-                " draws: use one of them.",
+                f"num_beams={self.num_beams} (--beams) searches and "
+                f"temperature={self.temperature} draws: use one of them.",
             )
         if self.top_logprobs and not self.logprobs:
             raise UnsupportedGenerationError(
-                Argument("top_logprobs", self.top_logprobs),
-                " needs ",
-                Argument("logprobs", True),
-                ".",
+                f"top_logprobs={self.top_logprobs} needs logprobs=True.",
             )
         if self.num_beams > 1 and self.logprobs:
             raise UnsupportedGenerationError(
-                Argument("logprobs"),
-                " are not kept for hypotheses of a beam search: pass ",
-                Argument("num_beams", 1),
-                ", or ask score() about the text.",
+                "logprobs are not kept for hypotheses of a beam search: pass num_beams=1 "
+                "(--beams 1), or ask score() about the text.",
             )
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         _check_ends(self.eos_token_id)
@@ -362,9 +354,8 @@ class GenerationOptions:
             seeds = tuple(self.seed) if isinstance(self.seed, Sequence) else (self.seed,) * prompts
         if len(seeds) != prompts or not all(is_whole(seed) for seed in seeds):
             raise UnsupportedGenerationError(
-                Argument("seed"),
-                f" must be a whole number, or one for each of {prompts} prompts, got "
-                f"{quoted(self.seed)}.",
+                f"seed must be a whole number, or one for each of {prompts} prompts, got "
+                f"{self.seed!r:.100}.",
             )
         return seeds if self.samples else (None,) * prompts
 
@@ -422,8 +413,7 @@ class Declaration:
             check_keywords(self.name, value)
         if expected is not None:
             raise UnsupportedGenerationError(
-                Argument(self.name),
-                f" must be {expected}, got {quoted(value)}. {self.option.hint}".rstrip(),
+                f"{self.name} must be {expected}, got {value!r:.100}. {self.option.hint}".rstrip()
             )
 
 
@@ -585,11 +575,8 @@ def _check_ends(token_ids: Any) -> None:
         is_whole(token, 0) for token in (token_ids if several else [token_ids])
     ):
         raise UnsupportedGenerationError(
-            Argument("eos_token_id"),
-            f" must be a token id or a list of them, got {token_ids!r}. For words that end an "
-            "answer there is ",
-            Argument("stop"),
-            ".",
+            f"eos_token_id must be a token id or a list of them, got {token_ids!r}. For words "
+            "that end an answer there is stop.",
         )
 
 
@@ -598,10 +585,7 @@ def _stop_strings(stop: Any) -> tuple[str, ...]:
     for string in strings:
         if not isinstance(string, str) or not string:
             raise UnsupportedGenerationError(
-                Argument("stop"),
-                f" must be a string or a list of strings of at least one character, got "
-                f"{quoted(stop)}. Leave ",
-                Argument("stop"),
-                " out to generate to the end.",
+                "stop must be a string or a list of strings of at least one character, got "
+                f"{stop!r:.100}. Leave stop out to generate to the end.",
             )
     return strings

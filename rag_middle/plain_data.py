@@ -13,7 +13,7 @@ from math import inf, isfinite
 from typing import Any, TypeGuard
 
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
-from rag_middle.wording import Argument, quoted, shortened
+from rag_middle.wording import shortened
 
 
 def parse_json(
@@ -75,8 +75,7 @@ def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None
     """Raise `UnsupportedGenerationError` unless `value` is a whole number from `least` on."""
     if not is_whole(value, least):
         raise UnsupportedGenerationError(
-            Argument(name),
-            f" must be a whole number, at least {least}, got {quoted(value)}. {hint}".rstrip(),
+            f"{name} must be a whole number, at least {least}, got {value!r:.100}. {hint}".rstrip()
         )
 
 
@@ -87,8 +86,7 @@ def check_keywords(
     if value is None or (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
         return
     raise error(
-        Argument(name),
-        f" must be a mapping from names to values ({{'name': ...}}), got {quoted(value)}.",
+        f"{name} must be a mapping from names to values ({{'name': ...}}), got {value!r:.100}.",
     )
 
 

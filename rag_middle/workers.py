@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from rag_middle.errors import MissingExtraError, RagMiddleError, WorkerConfigError, WorkerError
-from rag_middle.wording import Argument, counted
+from rag_middle.errors import ConfigError, MissingExtraError, RagMiddleError
+from rag_middle.wording import counted
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -75,14 +75,14 @@ class Processes(Workers[Task, Result]):
         devices: one for each process (`worker_devices`), which `make_work` is called with.
 
     Raises:
-        WorkerConfigError: another number of devices than of processes.
+        ConfigError: another number of devices than of processes.
     """
 
     def __init__(
         self, make_work: MakeWork, count: int, threads_each: int, devices: Sequence[str] = ()
     ) -> None:
         if devices and len(devices) != count:
-            raise WorkerConfigError(
+            raise ConfigError(
                 f"There are {count} worker processes and {len(devices)} devices: give one device "
                 "for each, or none."
             )
@@ -108,7 +108,7 @@ class Processes(Workers[Task, Result]):
                 for future in done:
                     yield future.result()
         except BrokenProcessPool as error:
-            raise WorkerError(
+            raise RagMiddleError(
                 f"A worker process ended ({error}). Memory is the usual reason: use fewer workers. "
                 "What was done is kept: the same command continues from there."
             ) from error
@@ -138,7 +138,7 @@ class RayWorkers(Workers[Task, Result]):
 
     Raises:
         MissingExtraError: Ray is not installed.
-        WorkerConfigError: the cluster has fewer GPUs.
+        ConfigError: the cluster has fewer GPUs.
     """
 
     def __init__(
@@ -164,10 +164,9 @@ class RayWorkers(Workers[Task, Result]):
         gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
         if count * gpus_each > gpus:  # Ray would wait for more to join
             self.close()
-            raise WorkerConfigError(
-                Argument("workers", count),
-                f" take {counted(gpus_each, 'GPU')} each, and the Ray cluster has {gpus}: ask for "
-                f"at most {max(1, gpus // gpus_each)}.",
+            raise ConfigError(
+                f"workers={count} take {counted(gpus_each, 'GPU')} each, and the Ray "
+                f"cluster has {gpus}: ask for at most {max(1, gpus // gpus_each)}.",
             )
         kind: Any = ray.remote(
             num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=2
@@ -188,7 +187,7 @@ class RayWorkers(Workers[Task, Result]):
                 raise error.cause from None  # without Ray's account of where it happened
             raise
         except self._ray.exceptions.RayActorError as error:
-            raise WorkerError(
+            raise RagMiddleError(
                 f"A Ray worker ended again and again ({error}). Memory is the usual reason: use "
                 "fewer workers. What was done is kept: the same command continues from there."
             ) from error
@@ -283,18 +282,15 @@ def worker_devices(
         One device per worker; empty where they compute on the CPU, or wherever `device_map` says.
 
     Raises:
-        WorkerConfigError: more workers than GPUs, several for one GPU that is named by its
+        ConfigError: more workers than GPUs, several for one GPU that is named by its
             number, or for a model that is spread over all.
     """
     if device_map is not None or device == "auto":
         if count > 1:
-            raise WorkerConfigError(
-                Argument("workers", count),
-                " load the model once each, and ",
-                Argument("device", device)
-                if device_map is None
-                else Argument("device_map", device_map),
-                " spreads one model over all devices: leave out one of them.",
+            spread = f"device={device!r}" if device_map is None else f"device_map={device_map!r}"
+            raise ConfigError(
+                f"workers={count} load the model once each, and {spread} spreads one model over "
+                "all devices: leave out one of them."
             )
         return ()
     gpus = torch.cuda.device_count() if gpus is None else gpus
@@ -303,25 +299,21 @@ def worker_devices(
         return ()
     if ":" in str(where):  # cuda:1
         if count > 1 or cluster:
-            raise WorkerConfigError(
-                Argument("workers", count),
-                " take a GPU each" if count > 1 else " takes the GPU that the cluster gives it",
-                ", and ",
-                Argument("device", device),
-                " names one: leave out its number.",
+            raise ConfigError(
+                f"A worker takes a GPU of its own, and device={device!r} names one: leave out its "
+                "number. A cluster gives a worker its GPU."
             )
         if where.index >= gpus:
-            raise WorkerConfigError(
-                Argument("device", device),
-                f" counts from 0, and there {_are(gpus)} here.",
+            raise ConfigError(
+                f"device={device!r} counts from 0, and there {_are(gpus)} here.",
             )
         return (str(where),)
     if cluster:
         return ("cuda",) * count
     if count > gpus:
-        raise WorkerConfigError(
-            Argument("workers", count),
-            f" take a GPU each, and there {_are(gpus)} here: ask for at most {max(1, gpus)}.",
+        raise ConfigError(
+            f"workers={count} take a GPU each, and there {_are(gpus)} here: ask for at "
+            f"most {max(1, gpus)}.",
         )
     return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])
 

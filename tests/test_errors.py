@@ -16,7 +16,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         {"prompt_tokens": 90, "max_new_tokens": 20, "context_window": 100, "example": 2},
     ),
     "UnsupportedArchitectureError": (("gpt2",), {"reason": "No.", "alternative": "Other."}),
-    "ModelFormatError": (("x",), {"file": "config.json", "reason": "No.", "field": "y"}),
     "MissingExtraError": (("A chart",), {"package": "matplotlib", "extra": "eval"}),
 }
 

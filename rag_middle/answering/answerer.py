@@ -28,7 +28,6 @@ from rag_middle.options import AskKwargs
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
 from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.small_model import default_model
-from rag_middle.wording import Argument
 
 
 class Answerer:
@@ -112,10 +111,10 @@ class Answerer:
                 one.
 
         Raises:
-            DocumentLoadError: no documents can be read there.
-            EmbedderError: there is no such embedder.
-            IndexFormatError: the saved index is damaged or of another embedder, and not `rebuild`.
-            IndexWriteError: the index cannot be saved.
+            FileFormatError: no documents can be read there.
+            ConfigError: there is no such embedder.
+            FileFormatError: the saved index is damaged or of another embedder, and not `rebuild`.
+            OutputWriteError: the index cannot be saved.
             ModelNotFoundError: the model is neither here nor to be fetched.
             UnsupportedGenerationError: the model cannot be loaded as asked for.
             UnsupportedArchitectureError: the model cannot take the method.
@@ -194,7 +193,7 @@ class Answerer:
                 otherwise, the least relevant documents are left out where not all fit.
 
         Raises:
-            RetrievalConfigError: the question is empty.
+            ConfigError: the question is empty.
             PromptError: `documents` is no list of documents; or none was retrieved or fits, with
                 ``on_missing_documents="error"``.
             UnsupportedGenerationError: options that do not exist, make no sense or cannot be
@@ -266,22 +265,20 @@ class Answerer:
         action = options.get("on_missing_documents", "warn")
         if sent or action == "ignore":
             return
-        problem: tuple[str | Argument, ...] = (
-            "No document was found: ask in other words, or search with a lower min_score. ",
-        )
+        problem = "No document was found: ask in other words, or search with a lower min_score."
         if request.documents:
             problem = (
                 f"None of {len(request.documents)} documents fits beside the question (context "
                 f"window {self.model.context_window}): index smaller chunks (rag-middle index "
-                "--chunk-size), shorten the question, or lower ",
-                Argument("max_new_tokens"),
-                ". ",
+                "--chunk-size), shorten the question, or lower max_new_tokens."
             )
-        ignore = Argument("on_missing_documents", "ignore")
-        problem = (*problem, ignore, " says that no document is needed.")
+        problem += (
+            " on_missing_documents='ignore' (--on-missing-documents ignore) says that no document "
+            "is needed."
+        )
         if action == "error":
-            raise PromptError(*problem)
-        warn_caller(MissingDocumentsWarning(*problem))
+            raise PromptError(problem)
+        warn_caller(MissingDocumentsWarning(problem))
 
 
 def _resolve(method: MethodLike | None, options: Mapping[str, Any] | None) -> Method | None:

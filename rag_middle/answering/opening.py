@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rag_middle.errors import RetrievalConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.retrieval import (
     Built,
@@ -69,7 +69,7 @@ def open_index(
     """
     is_index = is_index_folder(Path(path))
     if is_index and rebuild:
-        raise RetrievalConfigError(
+        raise ConfigError(
             f"{str(path)!r} is a saved index, which cannot be rebuilt without its documents: "
             "name their folder (--docs), and that of the index beside it (--index)."
         )

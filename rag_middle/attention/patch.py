@@ -42,7 +42,7 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.attention.turns import ModelLock, OfModel, modules_of
 from rag_middle.attention.undoing import Undoing, remove_hooks
 from rag_middle.errors import (
-    KernelsUnavailableError,
+    ConfigError,
     MethodConfigError,
     PatchIneffectiveError,
     UnsupportedGenerationError,
@@ -150,9 +150,9 @@ def applied(
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
-        KernelsUnavailableError: Triton kernels were chosen (`use_kernels`), and the method has
+        ConfigError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
-        ProfileMismatchError: its parameters were calibrated for a model of another shape.
+        MethodConfigError: its parameters were calibrated for a model of another shape.
         MethodConfigError: parameters that do not fit the model, a block inside another, a pass in
             another thread or task that goes on from what this block cached, or, unless `prepared`,
             a method that changes prompts or combines passes and leaves attention as it is.
@@ -175,7 +175,7 @@ def applied(
     plan.check(traits.num_layers, layouts)
     request = Request(layouts=layouts, prefilled=prefilled, kernels=kernels_in_use())
     if request.kernels == "triton" and not all(change.has_kernels for change in plan.changes):
-        raise KernelsUnavailableError(
+        raise ConfigError(
             f"{method} has no Triton kernels. Use kernels='auto', which computes with PyTorch's "
             "operators where a method has none."
         )

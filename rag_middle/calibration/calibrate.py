@@ -25,7 +25,7 @@ from rag_middle.calibration.report import held_out_questions
 from rag_middle.calibration.searches import Search, SearchInputs, make_search
 from rag_middle.calibration.searches.base import require_whole
 from rag_middle.calibration.verdict import check_held_out, make_profile
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.wrong_answers import AskedQuestion
 from rag_middle.files import expanded
@@ -102,13 +102,13 @@ def calibrate(
         estimated: called with the cost once, before the search begins.
 
     Raises:
-        CalibrationConfigError: neither examples nor an objective, an objective that returns
+        ConfigError: neither examples nor an objective, an objective that returns
             something else than a finite number, a search that is not for this model, or held-out
             questions that lack a position.
-        EvaluationConfigError: examples that do not fit the context window.
-        CalibrationStateError: `state` is damaged, belongs to another search, or is in use.
+        ConfigError: examples that do not fit the context window.
+        FileFormatError: `state` is damaged, belongs to another search, or is in use.
         UnsupportedArchitectureError: the model cannot take the method.
-        WorkerError: a worker process ended.
+        RagMiddleError: a worker process ended.
     """
     if isinstance(search, str):
         search = make_search(search)
@@ -117,22 +117,22 @@ def calibrate(
     asked = {e.question for e in examples} | set(map(_content, examples))
     shared = {e.question for e in held_out if not asked.isdisjoint((e.question, _content(e)))}
     if shared:
-        raise CalibrationConfigError(
+        raise ConfigError(
             f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
             "the check would say nothing. Hold out others."
         )
     questions, positions = {e.question for e in held_out}, {e.position for e in held_out}
     # A prompt that is missing would count as a wrong answer.
     if sorted((e.question, e.position) for e in held_out) != sorted(product(questions, positions)):
-        raise CalibrationConfigError(
+        raise ConfigError(
             f"{len(questions)} held-out questions at {len(positions)} positions need one prompt "
             f"each, {len(questions) * len(positions)} in all; got {len(held_out)}, some missing or "
             "there twice. Hold out every question at the same positions, as draw_examples does."
         )
     if objective is None and not examples:
-        raise CalibrationConfigError("Give examples to compare candidates on, or an objective.")
+        raise ConfigError("Give examples to compare candidates on, or an objective.")
     if objective is not None and workers is not None:
-        raise CalibrationConfigError(
+        raise ConfigError(
             "An objective of your own runs in this process: leave workers out, or spread the work "
             "in the objective."
         )

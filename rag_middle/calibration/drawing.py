@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.searches import Search, make_search
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
-from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Item, Task
@@ -48,7 +47,7 @@ def draw_examples(
         chat: the answer begins a turn of a chat, and needs no space before it.
 
     Raises:
-        CalibrationConfigError: the task has no gold documents, no single correct answers, or too
+        ConfigError: the task has no gold documents, no single correct answers, or too
             few questions; or invalid weights.
     """
     from rag_middle.evaluation.conditions import (
@@ -59,7 +58,7 @@ def draw_examples(
     )
 
     if not task.num_positions or not task.by_likelihood:
-        raise CalibrationConfigError(
+        raise ConfigError(
             f"{task.name} cannot be calibrated on: it needs questions with a gold document and one "
             "right answer. Use own_questions, multi_document_qa or key_value_retrieval, or an "
             "objective of your own in Python."
@@ -82,7 +81,7 @@ def draw_examples(
     searched = {question_and_golds(item) for item in items[:cut]}
     unseen = [item for item in items[cut:] if question_and_golds(item) not in searched]
     if cut < 3 or len(unseen) < 2:
-        raise CalibrationConfigError(
+        raise ConfigError(
             f"{len(items)} question{' is' if len(items) == 1 else 's are'} too few to search with "
             "some (3 at least) and check on others (2 at least). Give more data, or more of "
             "`questions` and `held_out` (--questions, --held-out): some dozens of each."
@@ -115,17 +114,16 @@ def _position_weights(weights: Sequence[float], documents: int) -> dict[int, flo
     """Weight by 0-based position: added up where positions coincide, left out where 0.
 
     Raises:
-        CalibrationConfigError: fewer than two weights, negative ones, or all zero.
+        ConfigError: fewer than two weights, negative ones, or all zero.
     """
     if (
         len(weights) < 2
         or not all(isfinite(weight) and weight >= 0 for weight in weights)
         or not any(weights)
     ):
-        raise CalibrationConfigError(
-            Argument("weights"),
-            " must be at least two numbers >= 0, of positions from the first to the last, not all "
-            f"0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}.",
+        raise ConfigError(
+            "weights must be at least two numbers >= 0, of positions from the first to the last, "
+            f"not all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}.",
         )
     weight_at: dict[int, float] = {}
     for index, weight in enumerate(weights):

@@ -11,7 +11,7 @@ from rag_middle.calibration.jobs import Job, Team, scored
 from rag_middle.calibration.journal import Journal
 from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.racing import Race
-from rag_middle.errors import CalibrationStateError
+from rag_middle.errors import FileFormatError
 from rag_middle.methods import Method
 
 #: Called with how many candidates have been scored, and how many there will be at most; the check
@@ -145,14 +145,14 @@ class Evaluator:
         """Check that a search goes on with its own objective: its first scores come out again.
 
         Raises:
-            CalibrationStateError: they differ.
+            FileFormatError: they differ.
         """
         known = [job for job in jobs if job.key in self._journal][: self._to_compare]
         self._to_compare -= len(known)
         for job, outcome in scored(self._workers, known):
             before = self._journal[job.key].score
             if not isclose(outcome.score, before, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
-                raise CalibrationStateError(
+                raise FileFormatError(
                     f"The state is that of a search by another objective: the score of {job.key!r} "
                     f"is {before:.6g} there, and {outcome.score:.6g} now. Continue that search "
                     "with its own objective, choose another file, or delete it."
@@ -166,7 +166,7 @@ class Evaluator:
         possible &= outcome.complete == (outcome.prompts == prompts)
         possible &= outcome.complete or job.criterion is None  # held-out prompts are all scored
         if not possible:
-            raise CalibrationStateError(
+            raise FileFormatError(
                 f"The state of the search is damaged: for {job.key!r} it holds {outcome.prompts} "
                 f"verdicts ({outcome.right!r}), and there are {prompts} prompts. Delete the file "
                 "to search from the start."

@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import gcd, lcm
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 from rag_middle.thinking import answer_after_thinking
 
@@ -34,7 +34,7 @@ class Example:
         weight: of this position in the mean over the question's positions.
 
     Raises:
-        CalibrationConfigError: an unknown metric, or a weight that is not positive.
+        ConfigError: an unknown metric, or a weight that is not positive.
     """
 
     question: str
@@ -48,12 +48,12 @@ class Example:
 
     def __post_init__(self) -> None:
         if self.metric not in ANSWER_METRICS:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"Example {self.question}: metric must be one of {', '.join(ANSWER_METRICS)}, got "
                 f"{self.metric!r}."
             )
         if Fraction(self.weight).limit_denominator(_MAX_DENOMINATOR) <= 0:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"Example {self.question}: weight must be {1 / _MAX_DENOMINATOR} or more, got "
                 f"{self.weight}."
             )

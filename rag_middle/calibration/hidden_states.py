@@ -16,7 +16,7 @@ from rag_middle.attention import in_eval_mode, model_traits
 from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.attention.patch import require_uncompiled
 from rag_middle.calibration.examples import Example
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 
 
@@ -35,12 +35,12 @@ def random_texts(
         seed: of the order.
 
     Raises:
-        CalibrationConfigError: no document has any text.
+        ConfigError: no document has any text.
     """
     texts = {doc.render(): None for example in examples for doc in example.prompt.documents}
     pieces = [ids for ids in (model.token_ids(text + "\n\n") for text in texts) if ids]
     if not pieces:
-        raise CalibrationConfigError("The documents are empty: there is no text to read.")
+        raise ConfigError("The documents are empty: there is no text to read.")
     rng = random.Random(f"texts {seed}")
     rows = []
     for _ in range(count):
@@ -64,7 +64,7 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
         max_batch_size: texts per forward pass.
 
     Raises:
-        CalibrationConfigError: the decoder layers cannot be identified.
+        ConfigError: the decoder layers cannot be identified.
     """
     inner = model.model
     require_uncompiled(inner, model_traits(inner))
@@ -94,7 +94,7 @@ def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
             and len({type(layer) for layer in module}) == 1
         ):
             return module
-    raise CalibrationConfigError(
+    raise ConfigError(
         f"The {count} decoder layers of this {model.config.model_type} model cannot be told "
         "from its other modules: its positional channels cannot be searched for."
     )

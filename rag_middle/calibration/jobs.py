@@ -12,7 +12,7 @@ from typing import Any
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation.copies import load_copy
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
@@ -121,7 +121,7 @@ def score_group(objective: Objective, group: Group) -> list[Outcome]:
     """The outcomes of a group.
 
     Raises:
-        CalibrationConfigError: the objective returned something else than a finite number.
+        ConfigError: the objective returned something else than a finite number.
     """
     first = group[0]
     if not isinstance(objective, ExampleObjective) or first.stop is None:
@@ -137,7 +137,7 @@ def _custom_outcome(objective: Objective, method: Method) -> Outcome:
     try:
         return Outcome(score=float(score))
     except (TypeError, ValueError, OverflowError):
-        raise CalibrationConfigError(
+        raise ConfigError(
             f"The objective returned {score!r} for {method!r}, and a search compares finite "
             "numbers. Return a very low one for settings that must not win."
         ) from None

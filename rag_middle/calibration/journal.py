@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rag_middle.calibration.objective import Outcome
-from rag_middle.errors import CalibrationStateError
+from rag_middle.errors import FileFormatError
 from rag_middle.files import append, check_appendable, lock_file, reason
 from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
@@ -54,7 +54,7 @@ class Journal:
         """Keep an outcome; on disk when this returns.
 
         Raises:
-            CalibrationStateError: the file cannot be written; what it holds is whole.
+            FileFormatError: the file cannot be written; what it holds is whole.
         """
         if self._file is not None:
             _append_line(self._file, {"key": key, "outcome": asdict(outcome)})
@@ -69,7 +69,7 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
         identity: of the search, JSON-ready; must equal that in an existing file.
 
     Raises:
-        CalibrationStateError: the file belongs to another search, is damaged, is in use,
+        FileFormatError: the file belongs to another search, is damaged, is in use,
             or cannot be written.
     """
     if path is None:
@@ -81,7 +81,7 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
         check_appendable(path)
         lock.acquire()
     except Timeout:
-        raise CalibrationStateError(
+        raise FileFormatError(
             f"{path} is in use by another search. Wait for it, or ", *_ANOTHER_FOLDER, "."
         ) from None
     except (OSError, ValueError) as error:
@@ -112,7 +112,7 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     lines = content[:whole_bytes].splitlines()
     if not lines:
         if not _as_line({"format": _FORMAT, "identity": identity}).startswith(content):
-            raise CalibrationStateError(
+            raise FileFormatError(
                 f"{path} is not the state of a search. ", *_ANOTHER_FOLDER, ", or delete the file."
             )
         return {}, 0
@@ -121,7 +121,7 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     ]
     version = header.get("format", 1)
     if version != _FORMAT:
-        raise CalibrationStateError(
+        raise FileFormatError(
             f"{path} is the state of a search by another version of rag-middle (format {version}; "
             f"this version writes {_FORMAT}), and its scores cannot be compared with new ones. "
             "Finish that search with that version, ",
@@ -136,7 +136,7 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
             name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)
         )
         if different:
-            raise CalibrationStateError(
+            raise FileFormatError(
                 f"{path} is the state of another search: it differs in {', '.join(different)}. "
                 "Continue that one with its own settings, ",
                 *_ANOTHER_FOLDER,
@@ -176,8 +176,8 @@ def _parse_line(line: bytes, source: str) -> dict[str, Any]:
     return content
 
 
-def _write_error(path: Path, error: Exception) -> CalibrationStateError:
-    return CalibrationStateError(
+def _write_error(path: Path, error: Exception) -> FileFormatError:
+    return FileFormatError(
         f"The state of the search cannot be written to {str(path)!r} ({reason(error)}). "
         "Free space, correct the permissions, or ",
         *_ANOTHER_FOLDER,
@@ -185,7 +185,7 @@ def _write_error(path: Path, error: Exception) -> CalibrationStateError:
     )
 
 
-def _damage_error(source: str, error: Exception) -> CalibrationStateError:
-    return CalibrationStateError(
+def _damage_error(source: str, error: Exception) -> FileFormatError:
+    return FileFormatError(
         f"{source} is damaged ({error}). Delete the file to search from the start."
     )

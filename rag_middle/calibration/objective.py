@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from rag_middle.calibration.examples import Example, ScoringScheme
 from rag_middle.calibration.racing import UNSCORED, Race
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import Prompt, RagMiddleModel, Score
 from rag_middle.methods import Method
 from rag_middle.plain_data import check_whole, is_finite_number
@@ -144,14 +144,14 @@ class ExampleObjective:
             criterion: instead of the objective's.
 
         Raises:
-            CalibrationConfigError: a race over another number of examples.
+            ConfigError: a race over another number of examples.
         """
         criterion = criterion or self._criterion
         if race is None or criterion == "log_likelihood":
             return self.outcomes([method], start, stop, criterion=criterion)[0]
         members = range(start, stop)
         if len(race.reference) != len(members):
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"The race is over {len(race.reference)} examples, and {len(members)} are scored."
             )
         verdicts: dict[int, _Verdict] = {}
@@ -208,7 +208,7 @@ class ExampleObjective:
             texts = [answer.text for answer in answers]
             begun = bool(indices) and self._model.begins_thinking(self._prompts[indices[0]])
             if texts and all(answer_after_thinking(text, begun=begun) is None for text in texts):
-                raise CalibrationConfigError(
+                raise ConfigError(
                     f"All of {len(texts)} answers were cut within the model's thinking, for which "
                     "a calibration leaves no room. Take a model, or a chat template, that answers "
                     "without thinking, or the criterion 'log_likelihood'."
@@ -253,7 +253,7 @@ class ExampleObjective:
         ]
         log_likelihood = sum(weighted) / total if weighted else None
         if log_likelihood is not None and not isfinite(log_likelihood):
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"The answers' mean log-likelihood under {method!r} is {log_likelihood}: the model "
                 "or this candidate leaves the number format. Search a narrower range, or load the "
                 "model in a wider format."
@@ -290,7 +290,7 @@ class EntropyObjective:
         template: as in generation.
 
     Raises:
-        CalibrationConfigError: there are no prompts.
+        ConfigError: there are no prompts.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class EntropyObjective:
         template: TemplateName = "auto",
     ) -> None:
         if not prompts:
-            raise CalibrationConfigError("An entropy needs prompts to take it of: give some.")
+            raise ConfigError("An entropy needs prompts to take it of: give some.")
         self._model = _without_self_check(model)
         self._prompts = [self._model.encode(prompt, template=template) for prompt in prompts]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.extras import require
 from rag_middle.files import expanded, write_files
 
@@ -34,14 +34,14 @@ def plot_channels(
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        CalibrationConfigError: no channels.
+        ConfigError: no channels.
         OutputWriteError: `path` cannot be written.
     """
     library = require("matplotlib", package="matplotlib", what="A chart", extra="eval")
     from matplotlib.figure import Figure
 
     if not channels:
-        raise CalibrationConfigError("No channel was found, so there is nothing to draw.")
+        raise ConfigError("No channel was found, so there is nothing to draw.")
     drawn = channels[:_MOST]
     rows = ceil(len(drawn) / _COLUMNS)
     figure = Figure(figsize=(9, 2.6 * rows), layout="constrained")

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from rag_middle.calibration.examples import ScoringScheme
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 
 #: Stands in `Outcome.right` for an example that was not scored.
 UNSCORED = "-"
@@ -39,7 +39,7 @@ class Race:
             a question of its own.
 
     Raises:
-        CalibrationConfigError: verdicts on different numbers of prompts.
+        ConfigError: verdicts on different numbers of prompts.
     """
 
     reference: str
@@ -53,7 +53,7 @@ class Race:
             lengths.append(("the scoring scheme", len(self.scheme.weights)))
         for name, length in lengths:
             if length != len(self.reference):
-                raise CalibrationConfigError(
+                raise ConfigError(
                     "A race compares verdicts on the same examples: the reference has "
                     f"{len(self.reference)}, {name} {length}."
                 )

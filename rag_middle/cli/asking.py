@@ -24,7 +24,7 @@ from rag_middle.cli.options import (
     parse_method_options,
     placed,
 )
-from rag_middle.errors import RetrievalConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.small_model import NAME
 from rag_middle.wording import counted
 
@@ -152,17 +152,17 @@ def _documents(docs: Path | None, index: Path | None) -> Path:
 
     if docs is not None:
         if is_index_folder(docs):  # documents may be anybody's; an index is trusted as a model is
-            raise RetrievalConfigError(
+            raise ConfigError(
                 f"{str(docs)!r} is a saved index: name it with --index if you trust it."
             )
         return docs
     if index is None:
-        raise RetrievalConfigError(
+        raise ConfigError(
             "There is nothing to read: name documents with --docs PATH, or an index that "
             "`rag-middle index` has made with --index FOLDER."
         )
     if not is_index_folder(index):
-        raise RetrievalConfigError(
+        raise ConfigError(
             f"There is no index in {str(index)!r}, or its manifest is damaged. Name the documents "
             "too, and the index is made there: --docs PATH (with --rebuild where one is damaged)."
         )

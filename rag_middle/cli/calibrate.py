@@ -39,7 +39,7 @@ from rag_middle.cli.options import (
     parse_method_options,
     placed,
 )
-from rag_middle.errors import CalibrationConfigError, MissingExtraError
+from rag_middle.errors import ConfigError, MissingExtraError
 from rag_middle.wording import counted, percent, points
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def calibrate(
         try:
             drawn["weights"] = [float(weight) for weight in drawn["weights"].split(",")]
         except ValueError:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 "--weights must be numbers joined by commas, such as 0.2,0.3,0.5; got "
                 f"{drawn['weights']!r}."
             ) from None

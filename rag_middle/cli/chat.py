@@ -20,7 +20,7 @@ from rag_middle.cli.asking import (
 )
 from rag_middle.cli.console import USAGE_ERROR, print_text, tell
 from rag_middle.cli.options import ENDPOINT, LOADING, command, parse_method_options
-from rag_middle.errors import RagMiddleError, RetrievalConfigError
+from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.options import GenerationOptions
 from rag_middle.registry import suggest
 
@@ -67,7 +67,7 @@ def chat(
                 method = answerer.model.checked_method(chosen, parse_method_options(given))
                 tell("Method", "dim", chosen)
             elif name.startswith("/"):
-                raise RetrievalConfigError(
+                raise ConfigError(
                     f"There is no command {name}.{suggest(name, _COMMANDS)} Commands: "
                     f"{', '.join(_COMMANDS)}."
                 )
@@ -87,7 +87,7 @@ def chat(
 
 def _answered(last: Answer | None) -> Answer:
     if last is None:
-        raise RetrievalConfigError("There is no answer yet whose sources to show: ask first.")
+        raise ConfigError("There is no answer yet whose sources to show: ask first.")
     return last
 
 
@@ -95,7 +95,7 @@ def _words(text: str) -> list[str]:
     with suppress(ValueError):  # a quotation mark that is not closed
         if words := shlex.split(text):
             return words
-    raise RetrievalConfigError(
+    raise ConfigError(
         f"{text!r} cannot be read: /method needs a name, for example /method pine; "
         "rag-middle methods lists them."
     )

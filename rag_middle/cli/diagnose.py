@@ -40,7 +40,7 @@ from rag_middle.cli.options import (
     generation_flags,
     placed,
 )
-from rag_middle.errors import EvaluationConfigError, ProfileFormatError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
@@ -181,9 +181,7 @@ def diagnose(
     """
     backend, spreads = running["backend"], running["workers"] > 1 or running["backend"] == "ray"
     if measured["scoring"] == "likelihood" and "max_new_tokens" in measured:
-        raise EvaluationConfigError(
-            "By likelihood nothing is generated: leave --max-new-tokens out."
-        )
+        raise ConfigError("By likelihood nothing is generated: leave --max-new-tokens out.")
     fewer, most = _grid(measured.pop("grid", None), asked.get("documents"))
     asked |= {} if most is None else {"documents": most}
     names = None if methods is None else _split(methods)
@@ -194,7 +192,7 @@ def diagnose(
     endpoint = open_endpoint(remote, model, loading)
     if endpoint is not None:
         if spreads:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 "The model behind --endpoint answers several requests at a time (--batch-size). "
                 "Leave out --workers and --backend."
             )
@@ -337,7 +335,7 @@ def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int
     except ValueError:
         fewer, most = [], 0
     if not fewer or documents not in (None, most):
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"--grid {grid}: give two or more different numbers of documents with commas between "
             "them, as in 5,10,20, and leave --documents out, which is the largest of them."
         )
@@ -350,7 +348,7 @@ def _calibrated() -> dict[str, Profile]:
 
     profiles = {}
     for path in sorted(CALIBRATION_FOLDER.glob("*.json")):
-        with suppress(ProfileFormatError):  # another file
+        with suppress(FileFormatError):  # another file
             profiles[str(path)] = read_profile(path)
     return profiles
 

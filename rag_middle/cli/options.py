@@ -17,7 +17,6 @@ from rag_middle.cli.console import reporting
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import ENDPOINT_SECONDS, KERNELS, OPTIONS, Declaration, SendDocuments
 from rag_middle.plain_data import parse_json
-from rag_middle.wording import RENAMED_FLAGS
 
 
 class Panel(str):
@@ -155,6 +154,13 @@ GENERATION = (
 )
 """Options of a request that are flags."""
 
+#: Flags that are not called as the parameter is.
+RENAMED_FLAGS = {
+    "changes": "--change",
+    "num_beams": "--beams",
+    "quantization_config": "--quantize",
+    "scoring": "--score-by",
+}
 #: Where the command line takes less than Python does.
 _FLAG_TYPES = {"seed": int | None, "stop": list[str] | None}
 

@@ -30,7 +30,7 @@ from rag_middle.cli.options import (
     generation_flags,
     parse_method_options,
 )
-from rag_middle.errors import MethodConfigError, MissingExtraError, ServerAddressError
+from rag_middle.errors import ConfigError, MethodConfigError, MissingExtraError
 from rag_middle.markers import marker_key
 from rag_middle.options import GenerationOptions
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
@@ -137,7 +137,7 @@ def serve(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         ).close()
     except OSError as error:
-        raise ServerAddressError(
+        raise ConfigError(
             f"Cannot listen on {host}:{port} ({error.strerror or error}). Choose another --port, "
             "0 for any that is free, or another --host."
         ) from None

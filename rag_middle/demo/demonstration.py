@@ -14,7 +14,7 @@ import numpy as np
 
 from rag_middle.answering import Answerer
 from rag_middle.documents import Document
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Bootstrap, Item, MultiDocumentQA, position, spread_positions
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.statistics import Estimate, paired_difference, wilson
@@ -22,7 +22,6 @@ from rag_middle.generation import MethodLike, RagMiddleModel
 from rag_middle.methods import Method, resolve_method
 from rag_middle.passages import passages_path
 from rag_middle.tokens import uses_chat_template
-from rag_middle.wording import Argument
 
 QUESTIONS = (
     "who is the owner of reading football club",
@@ -51,15 +50,14 @@ def compared_method(method: MethodLike, options: Mapping[str, Any] | None = None
     """The method to compare with the unmodified model.
 
     Raises:
-        EvaluationConfigError: it is the unmodified model.
+        ConfigError: it is the unmodified model.
         UnknownNameError, MethodConfigError: no such method, or parameters that it refuses.
     """
     chosen = resolve_method(method, options)
     if chosen.name == "none":
-        raise EvaluationConfigError(
-            "The demonstration compares the unmodified model with a method: name one, such as ",
-            Argument("method", "pine"),
-            ".",
+        raise ConfigError(
+            "The demonstration compares the unmodified model with a method: name one, such as "
+            "method='pine' (--method pine).",
         )
     return chosen
 
@@ -78,7 +76,7 @@ class Demo:
         options: more arguments of ``Answerer.over``.
 
     Raises:
-        EvaluationConfigError: `method` is the unmodified model.
+        ConfigError: `method` is the unmodified model.
         As ``Answerer.over``.
     """
 

@@ -23,7 +23,7 @@ from rag_middle.endpoint.requests import (
 )
 from rag_middle.endpoint.server import Reply, Server
 from rag_middle.errors import (
-    EndpointConfigError,
+    ConfigError,
     MethodConfigError,
     PromptError,
     RagMiddleError,
@@ -46,7 +46,6 @@ from rag_middle.notices import EndpointWarning, warn_caller
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
 from rag_middle.plain_data import check_whole
 from rag_middle.thinking import answer_after_thinking
-from rag_middle.wording import Argument
 
 #: How chat templates of today spell control tokens.
 _CONTROL_TOKEN = re.compile(
@@ -122,9 +121,9 @@ class EndpointModel:
             leaves out one that is sent otherwise (``{"temperature": None}``).
 
     Raises:
-        EndpointConfigError: an invalid address, key or option.
-        EndpointUnreachableError: no connection, or no answer in time.
-        EndpointRefusedError: the server refuses the key, or the request.
+        ConfigError: an invalid address, key or option.
+        EndpointError: no connection, or no answer in time.
+        EndpointError: the server refuses the key, or the request.
         MissingExtraError: `openai` is not installed.
         WeightsNeededError: the method needs the weights.
     """
@@ -143,9 +142,9 @@ class EndpointModel:
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         if send_documents not in get_args(SendDocuments):
-            raise EndpointConfigError(
-                Argument("send_documents"),
-                f" must be one of {', '.join(get_args(SendDocuments))}, got {send_documents!r}.",
+            raise ConfigError(
+                f"send_documents must be one of {', '.join(get_args(SendDocuments))}, got "
+                f"{send_documents!r}.",
             )
         self._extra = dict(extra_body or {})
         check_sending(send_documents, self._extra)
@@ -252,9 +251,8 @@ class EndpointModel:
         if self._offered is not None and name not in self._offered:
             raise WeightsNeededError(
                 f"{self._server.url} offers {', '.join(self._offered)}, and not {name}: start it "
-                f"with `--allow-method {name}`, or measure what it serves, with ",
-                Argument("send_documents", "text"),
-                ".",
+                f"with `--allow-method {name}`, or measure what it serves, with "
+                "send_documents='text' (--send-documents text).",
             )
         return name
 
@@ -563,9 +561,7 @@ def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
     if len(listed) == 1:
         return next(iter(listed))
     names = f"has {', '.join(map(repr, sorted(listed)[:20]))}" if listed else "does not list any"
-    raise EndpointConfigError(
-        "Name the model that ", url, " shall use with ", Argument("model"), f". It {names}."
-    )
+    raise ConfigError(f"Name the model that {url} shall use with model. It {names}.")
 
 
 def _applied_here(method: Method, served_method: str | None) -> Method:

@@ -8,10 +8,10 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.endpoint.server import Reply
-from rag_middle.errors import EndpointConfigError, EndpointReplyError, UnsupportedGenerationError
+from rag_middle.errors import ConfigError, EndpointError, UnsupportedGenerationError
 from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.options import OPTIONS, GenerationOptions, SendDocuments
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import shortened
 
 #: Options of `GenerationOptions` that act here or have a field in requests.
 _SENT = (
@@ -25,32 +25,27 @@ def check_options(options: GenerationOptions) -> None:
     for name in OPTIONS:
         if name not in _SENT and getattr(options, name) != OPTIONS[name].default:
             raise UnsupportedGenerationError(
-                Argument(name),
-                " is no option of the OpenAI interface: leave it out, or hand the server a field "
-                "that it knows with extra_body={...}.",
+                f"{name} is no option of the OpenAI interface: leave it out, or hand the server "
+                "a field that it knows with extra_body={...}.",
             )
     if callable(options.template):
         raise UnsupportedGenerationError(
-            Argument("template"),
-            " is a function, and the server writes its own template: pass 'chat', or 'raw' for a "
-            "prompt that you have written.",
+            "template is a function, and the server writes its own template: pass 'chat', or "
+            "'raw' for a prompt that you have written.",
         )
 
 
 def check_sending(documents: SendDocuments, extra: Mapping[str, Any]) -> None:
-    """Raise `EndpointConfigError` for what could not be read on the other side."""
+    """Raise `ConfigError` for what could not be read on the other side."""
     if documents == "marked" and not os.environ.get(MARKER_KEY_VARIABLE):
-        raise EndpointConfigError(
-            f"Marked documents are read by a server that shares the key: set {MARKER_KEY_VARIABLE} "
-            "to the same secret here and there, or send them with ",
-            Argument("send_documents", "field"),
-            ".",
+        raise ConfigError(
+            "Marked documents are read by a server that shares the key: set "
+            f"{MARKER_KEY_VARIABLE} to the same secret here and there, or send them with "
+            "send_documents='field' (--send-documents field).",
         )
     own = sorted({"model", "messages", "prompt", "stream", "n", "documents"} & extra.keys())
     if own:
-        raise EndpointConfigError(
-            Argument("extra_body"), f" must leave out {', '.join(own)}: requests are made of them."
-        )
+        raise ConfigError(f"extra_body must leave out {', '.join(own)}: requests are made of them.")
 
 
 def request_body(
@@ -113,27 +108,25 @@ def check_served(
         method: that was asked for; None for whatever the server uses.
 
     Raises:
-        EndpointReplyError: as text, they left its method without effect; otherwise, it does not say
+        EndpointError: as text, they left its method without effect; otherwise, it does not say
             that it read them, or says otherwise.
     """
     served = reply.served or {}
     name = served.get("method")
     if sent == "text":
         if served.get("applied") is False and documents and name != "none":
-            raise EndpointReplyError(
+            raise EndpointError(
                 f"{url} uses {shortened(repr(name))}, which had no effect: it found no documents "
-                "in the text. Send them as documents, with ",
-                Argument("send_documents", "field"),
-                ", or start the server with --method none.",
+                "in the text. Send them as documents, with send_documents='field' "
+                "(--send-documents field), or start the server with --method none.",
             )
         return
     if name and method in (None, name) and (served.get("documents") or 0) == documents:
         return
     said = shortened(repr(dict(served))) if served else "nothing of documents and methods"
     under = "" if method is None else f" under {method}"
-    raise EndpointReplyError(
-        f"{url} should have read {documents} documents{under}; its reply says {said}. ",
-        Argument("send_documents"),
-        " is for `rag-middle serve` with that method among those it allows; leave it out for other "
-        "servers.",
+    raise EndpointError(
+        f"{url} should have read {documents} documents{under}; its reply says {said}. "
+        "send_documents is for `rag-middle serve` with that method among those it allows; leave "
+        "it out for other servers.",
     )

@@ -13,24 +13,15 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from rag_middle.errors import (
-    EndpointConfigError,
-    EndpointRefusedError,
-    EndpointReplyError,
-    EndpointUnreachableError,
-)
+from rag_middle.errors import ConfigError, EndpointError
 from rag_middle.extras import require
 from rag_middle.generation import FinishReason, Usage
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import shortened
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 _CONNECT_SECONDS = 10.0
-_CHECK_ADDRESS = (
-    "Is ",
-    Argument("endpoint"),
-    " the address of an OpenAI-compatible server, with its path (/v1)?",
-)
+_CHECK_ADDRESS = "Is endpoint the address of an OpenAI-compatible server, with its path (/v1)?"
 _TOO_LONG = re.compile(r"context.?(length|window)|too (long|many tokens)|max_model_len", re.I)
 #: When vLLM was asked, an id that it draws each time, and whether llama.cpp has loaded the model.
 _PASSING_FACTS = ("created", "permission", "status")
@@ -89,7 +80,7 @@ class Server:
         retries: after failures that may pass.
 
     Raises:
-        EndpointConfigError: the address or the key makes no sense.
+        ConfigError: the address or the key makes no sense.
         MissingExtraError: `openai` is not installed.
     """
 
@@ -128,7 +119,7 @@ class Server:
             with self._errors():
                 reply = client.models.with_raw_response.list(extra_headers=self._headers)
                 entries = reply.http_response.json().get("data") or []
-        except EndpointRefusedError as error:
+        except EndpointError as error:
             if error.status in (404, 405, 501):
                 return {}
             raise
@@ -157,7 +148,7 @@ class Server:
         try:
             with self._errors():
                 self._answer(body, reply, stopped, emit)
-        except EndpointRefusedError as error:
+        except EndpointError as error:
             cause = error.__cause__
             if getattr(cause, "code", None) == "content_filter":
                 reply.finish_reason = "content_filter"
@@ -167,10 +158,9 @@ class Server:
             else:
                 raise
         if reply.finish_reason == "length" and reply.thought and not reply.text:
-            raise EndpointReplyError(
-                f"The model at {self.url} has spent its tokens on thinking. Allow more with ",
-                Argument("max_new_tokens"),
-                ", or turn thinking off on the server.",
+            raise EndpointError(
+                f"The model at {self.url} has spent its tokens on thinking. Allow more with "
+                "max_new_tokens, or turn thinking off on the server.",
             )
         return reply
 
@@ -191,9 +181,9 @@ class Server:
         if emit is None:
             content = sent.to_dict(warnings=False) if hasattr(sent, "to_dict") else {}
             if not content.get("choices"):
-                raise EndpointReplyError(
-                    f"{self.url} sent a reply without an answer ({shortened(repr(sent))}). ",
-                    *_CHECK_ADDRESS,
+                raise EndpointError(
+                    f"{self.url} sent a reply without an answer ({shortened(repr(sent))}). "
+                    + _CHECK_ADDRESS
                 )
             reply.take(content)
             reply.finish_reason = reply.finish_reason or "stop"
@@ -209,8 +199,8 @@ class Server:
         if reply.finish_reason is None:
             raise self._cut_off(reply)
 
-    def _cut_off(self, reply: Reply) -> EndpointReplyError:
-        return EndpointReplyError(
+    def _cut_off(self, reply: Reply) -> EndpointError:
+        return EndpointError(
             f"{self.url} ended the stream in the middle of an answer, after {len(reply.text)} "
             "characters. Ask again; if it stays, look at the server's log."
         )
@@ -224,56 +214,48 @@ class Server:
         try:
             yield
         except (openai.APITimeoutError, httpx.TimeoutException) as error:
-            raise EndpointUnreachableError(
-                f"{self.url} did not answer within {self._timeout:g} seconds. Allow more with ",
-                Argument("timeout"),
-                ", or send fewer requests at a time.",
+            raise EndpointError(
+                f"{self.url} did not answer within {self._timeout:g} seconds. Allow more with "
+                "timeout, or send fewer requests at a time.",
             ) from error
         except (openai.APIConnectionError, httpx.TransportError) as error:
-            raise EndpointUnreachableError(
-                f"There is no connection to {self.url} ({error.__cause__ or error}). Is the server "
-                "running, and is ",
-                Argument("endpoint"),
-                " its address?",
+            raise EndpointError(
+                f"There is no connection to {self.url} ({error.__cause__ or error}). Is the "
+                "server running, and is endpoint its address?",
             ) from error
         except openai.APIStatusError as error:
             raise self._refusal(error) from error
         except openai.APIError as error:
-            raise EndpointRefusedError(
+            raise EndpointError(
                 f"{self.url} ended an answer with an error: {shortened(repr(error.message))}. Ask "
                 "again; if it stays, look at the server's log."
             ) from error
         except (openai.OpenAIError, ValueError) as error:
-            if isinstance(error, EndpointReplyError):
-                raise
-            raise EndpointReplyError(
-                f"{self.url} sent something else than JSON ({shortened(str(error))}). ",
-                *_CHECK_ADDRESS,
+            raise EndpointError(
+                f"{self.url} sent something else than JSON ({shortened(str(error))}). "
+                + _CHECK_ADDRESS
             ) from error
 
-    def _refusal(self, error: Any) -> EndpointRefusedError:
+    def _refusal(self, error: Any) -> EndpointError:
         status = error.status_code
         said = error.body.get("message") if isinstance(error.body, Mapping) else None
         said = str(said or error.message)
-        steps: tuple[str | Argument, ...] = ("Check the options against what that server takes.",)
+        step = "Check the options against what that server takes."
         if status in (401, 403):
-            steps = (
+            step = (
                 f"{'The key was refused' if self._key else 'No key was sent'}: put a valid one "
-                "into an environment variable and name that with ",
-                Argument("api_key_env"),
-                ".",
+                "into an environment variable and name that with api_key_env."
             )
         elif status == 404:
-            steps = ("Check ", Argument("model"), " and the path of ", Argument("endpoint"), ".")
+            step = "Check model and the path of endpoint."
         elif status == 429 or status >= 500:
-            steps = ("Run it again later: a run with records goes on where it stopped.",)
+            step = "Run it again later: a run with records goes on where it stopped."
         elif _TOO_LONG.search(said):
-            steps = ("Send fewer or shorter documents, or raise the server's context window.",)
+            step = "Send fewer or shorter documents, or raise the server's context window."
         elif "chat template" in said.lower():
-            steps = ("Send prompts as they are with ", Argument("template", "raw"), ".")
-        return EndpointRefusedError(
-            f"{self.url} refuses the request (status {status}: {shortened(repr(said))}). ",
-            *steps,
+            step = "Send prompts as they are with template='raw' (--template raw)."
+        return EndpointError(
+            f"{self.url} refuses the request (status {status}: {shortened(repr(said))}). {step}",
             status=status,
         )
 
@@ -282,21 +264,17 @@ def checked_url(url: str) -> str:
     """The address that a user wrote, without a slash at its end; without a path, ``/v1`` is meant.
 
     Raises:
-        EndpointConfigError: it is none of http or https, or holds more than host, port and path:
+        ConfigError: it is none of http or https, or holds more than host, port and path:
             what may be a secret would go into records and reports.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EndpointConfigError(
-            Argument("endpoint"), " must be an address such as http://localhost:8000/v1."
-        )
+        raise ConfigError("endpoint must be an address such as http://localhost:8000/v1.")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise EndpointConfigError(
-            Argument("endpoint"),
-            " must hold no password and nothing behind its path: it goes into records and reports. "
-            "Put the key into an environment variable and name that with ",
-            Argument("api_key_env"),
-            ".",
+        raise ConfigError(
+            "endpoint must hold no password and nothing behind its path: it goes into records "
+            "and reports. Put the key into an environment variable and name that with "
+            "api_key_env.",
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
@@ -320,7 +298,7 @@ def api_key(variable: str | None, *, may_send: bool) -> str | None:
         may_send: the key would not leave this machine unencrypted.
 
     Raises:
-        EndpointConfigError: the variable is not set. The message does not quote it: a key may
+        ConfigError: the variable is not set. The message does not quote it: a key may
             have been given in place of its variable's name.
     """
     if variable is None:
@@ -329,8 +307,7 @@ def api_key(variable: str | None, *, may_send: bool) -> str | None:
         return None
     if key := os.environ.get(variable):
         return key
-    raise EndpointConfigError(
-        Argument("api_key_env"),
-        " takes the name of an environment variable, and the one given is not set: export it, or "
-        "leave the name empty where no key is needed.",
+    raise ConfigError(
+        "api_key_env takes the name of an environment variable, and the one given is not set: "
+        "export it, or leave the name empty where no key is needed.",
     )

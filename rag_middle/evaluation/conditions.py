@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 
 Kind = Literal["position", "chain", "order", "gold_only", "gold_absent", "closed_book", "as_given"]
 
@@ -119,34 +119,32 @@ class Condition:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"A condition is one of {', '.join(get_args(Kind))}; got {self.kind!r}."
             )
         numbered = self.kind in ("position", "order")
         if numbered != (self.index is not None):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Condition {self.kind!r} takes {'an' if numbered else 'no'} index, got "
                 f"{self.index!r}."
             )
         if self.kind != "position" and (self.documents is not None or self.change is not None):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Condition {self.kind!r} takes no number of documents and no change, got "
                 f"{self.documents!r} and {self.change!r}."
             )
         chained = self.kind == "chain"
         if chained != bool(self.golds) or (self.hops is not None and not chained):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Condition {self.kind!r} takes {'' if chained else 'no '}positions of several "
                 f"gold documents, got {self.golds!r} and hops {self.hops!r}."
             )
         if len(set(self.golds)) < len(self.golds) or min(self.golds, default=0) < 0:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Gold documents need different 0-based positions, got {list(self.golds)}."
             )
         if self.change is not None and self.change not in CHANGES:
-            raise EvaluationConfigError(
-                f"A change is one of {', '.join(CHANGES)}; got {self.change!r}."
-            )
+            raise ConfigError(f"A change is one of {', '.join(CHANGES)}; got {self.change!r}.")
 
     @property
     def name(self) -> str:
@@ -194,10 +192,10 @@ def spread_positions(documents: int, count: int) -> tuple[int, ...]:
     benchmark (arXiv:2307.03172).
 
     Raises:
-        EvaluationConfigError: fewer than two documents or positions.
+        ConfigError: fewer than two documents or positions.
     """
     if documents < 2 or count < 2:
-        raise EvaluationConfigError(
+        raise ConfigError(
             "Positions can only be compared with at least two documents and two positions; got "
             f"{documents} documents and {count} positions."
         )
@@ -209,7 +207,7 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
     """The documents of `item` in the order in which they go into the prompt.
 
     Raises:
-        EvaluationConfigError: a condition about the gold document of an item without one, or a
+        ConfigError: a condition about the gold document of an item without one, or a
             position that the item does not have.
     """
     if condition.kind == "closed_book":
@@ -228,7 +226,7 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
     if condition.kind == "chain":
         return _chained(item, condition)
     if item.gold is None:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"Question {item.id} has no gold document, so {condition.name} means nothing for it: "
             "use the conditions as_given and order."
         )
@@ -237,7 +235,7 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
     index = condition.index or 0
     others = item.others[: None if condition.documents is None else condition.documents - 1]
     if not 0 <= index <= len(others):
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"Question {item.id} has {len(others) + 1} documents, so its gold document cannot "
             f"be at position {index} (0-based)."
         )
@@ -263,7 +261,7 @@ def _chained(item: Item, condition: Condition) -> tuple[Document, ...]:
     """The gold documents at their positions, the others around them in their order."""
     count = len(item.golds) + len(item.others)
     if len(condition.golds) != len(item.golds) or max(condition.golds) >= count:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"Question {item.id} has {len(item.golds)} gold documents among {count}, so "
             f"{condition.name} means nothing for it: give a 0-based position to each of them."
         )

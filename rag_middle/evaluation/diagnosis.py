@@ -184,7 +184,7 @@ def diagnose(
         workers: that answer, as in `run`.
 
     Raises:
-        EvaluationConfigError: the task has no gold documents.
+        ConfigError: the task has no gold documents.
         RagMiddleError: as `rag_middle.evaluation.run` does.
     """
     require_gold_documents(task)

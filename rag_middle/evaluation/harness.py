@@ -27,7 +27,7 @@ import torch
 from jinja2 import TemplateError
 
 from rag_middle.documents import ContextPrompt, parse
-from rag_middle.errors import EvaluationConfigError, MissingExtraError
+from rag_middle.errors import ConfigError, MissingExtraError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.tokens import TokenizedPrompt
@@ -73,7 +73,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             ``method=lpes,method_factors=1.2``.
 
     Raises:
-        EvaluationConfigError: another argument.
+        ConfigError: another argument.
         As `RagMiddleModel.from_pretrained`.
     """
 
@@ -95,13 +95,13 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         super().__init__()
         unknown = [name for name in options if not name.startswith(_METHOD_PREFIX)]
         if unknown:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"The model rag-middle takes no argument {unknown[0]!r}. It takes pretrained, "
                 "method, method_<option>, batch_size, device, max_length, dtype, "
                 "attn_implementation, revision, trust_remote_code and trust_markers."
             )
         if not str(batch_size).isdecimal() or not int(batch_size):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"batch_size must be a whole number above 0 (there is no 'auto' here), got "
                 f"{batch_size!r}."
             )
@@ -229,7 +229,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         prompts, continuations = [], []
         for _args, context, continuation in requests:
             if len(continuation) > self.max_length:
-                raise EvaluationConfigError(
+                raise ConfigError(
                     f"A continuation of {len(continuation)} tokens leaves no room for context "
                     f"among {self.max_length}: raise max_length."
                 )
@@ -301,7 +301,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         lengths = [asked.pop(name, None) for name in _LENGTHS]  # the first one counts
         new_tokens = int(next((n for n in lengths if n is not None), _DEFAULT_NEW_TOKENS))
         if new_tokens >= self.max_length:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"max_gen_toks={new_tokens} leaves no room for a prompt among {self.max_length} "
                 "tokens: lower it, or raise max_length."
             )
@@ -309,7 +309,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         samples = bool(asked.pop("do_sample", temperature > 0))
         unknown = [name for name in asked if name not in _GENERATION]
         if unknown:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"The task asks for {unknown[0]!r} in generation_kwargs, which is not known here. "
                 f"Known: until, do_sample, temperature, {', '.join((*_LENGTHS, *_GENERATION))}."
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import Condition, chain, spread_positions
 
 
@@ -57,11 +57,11 @@ def gold_distances(documents: int, golds: int, count: int) -> tuple[int, ...]:
         count: how many distances, at least two; fewer where there are not so many.
 
     Raises:
-        EvaluationConfigError: there is room for one distance only.
+        ConfigError: there is room for one distance only.
     """
     most = (documents - 1) // (golds - 1)
     if most < 2:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"Distances between {golds} gold documents among {documents} cannot be compared: there "
             f"is room for one only. Use {2 * golds - 1} documents or more."
         )

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.wording import Argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def check_lengths(
         parameter: that says how many documents a prompt has; None where fewer are not shorter.
 
     Raises:
-        EvaluationConfigError: some do not fit; it says how many documents would.
+        ConfigError: some do not fit; it says how many documents would.
     """
     window = model.context_window
     if window is None:
@@ -64,16 +63,14 @@ def check_lengths(
     lengths = tokens.layout.document_lengths
     room = window - checked.new_tokens - (len(tokens) - sum(lengths))
     fitting = max(0, room * len(lengths) // sum(lengths)) if sum(lengths) else 0
-    advice: tuple[str | Argument, ...]
     if parameter is None or fitting < 2:
-        advice = ("Use a model with a larger context window, or shorter documents.",)
+        advice = "Use a model with a larger context window, or shorter documents."
     else:
-        advice = ("Ask for fewer with ", Argument(parameter), f": about {fitting} fit.")
-    raise EvaluationConfigError(
+        advice = f"Ask for fewer with {parameter}: about {fitting} fit."
+    raise ConfigError(
         f"The prompts of {len(over)} of {len(longest)} questions do not fit: the longest has "
         f"{len(tokens)} tokens in {len(lengths)} documents, its answer up to "
-        f"{checked.new_tokens}, and the context window has {window}. ",
-        *advice,
+        f"{checked.new_tokens}, and the context window has {window}. {advice}"
     )
 
 
@@ -89,13 +86,13 @@ def cut_middle(
         most_tokens: that the prompt may have, template included.
 
     Raises:
-        EvaluationConfigError: the tokenizer does not say where its tokens lie in the text.
+        ConfigError: the tokenizer does not say where its tokens lie in the text.
     """
     excess = _tokens(model, prompt, template) - most_tokens
     if excess <= 0:
         return prompt
     if not model.tokenizer.is_fast:
-        raise EvaluationConfigError(
+        raise ConfigError(
             "Long prompts are cut in their middle by the positions of tokens in the text, which "
             "this tokenizer does not know. Load a fast one (use_fast=True)."
         )
@@ -108,7 +105,7 @@ def cut_middle(
         room -= excess
         half = room // 2
         if half < 1:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"No prompt fits {most_tokens} tokens. Use a larger context window, or ask for "
                 "shorter answers."
             )

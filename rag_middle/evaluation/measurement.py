@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rag_middle.errors import EvaluationConfigError, MethodConfigError
+from rag_middle.errors import ConfigError, MethodConfigError
 from rag_middle.evaluation.conditions import (
     CHANGES,
     Change,
@@ -18,7 +18,6 @@ from rag_middle.evaluation.conditions import (
 from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.methods import Method, resolve_method
-from rag_middle.wording import Argument
 
 Scoring = Literal["generation", "likelihood"]
 Template = Literal["auto", "chat", "raw"]
@@ -43,7 +42,7 @@ def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...
     """Methods with their labels, the unmodified model first whether it was named or not.
 
     Raises:
-        EvaluationConfigError: two methods with one label, another method labelled ``none``, or a
+        ConfigError: two methods with one label, another method labelled ``none``, or a
             mapping of another shape.
         UnknownNameError: no such method.
         MethodConfigError: parameters that the method refuses.
@@ -56,7 +55,7 @@ def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...
         if labelled == baseline:
             continue
         if labelled.label in by_label:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Two methods are called {labelled.label!r}. Give one of them another label: "
                 "{'name': ..., 'options': {...}, 'label': ...}."
             )
@@ -73,7 +72,7 @@ def _labelled(spec: MethodSpec) -> LabelledMethod:
         return LabelledMethod(spec, resolve_method(spec))
     name = spec.get("name") if isinstance(spec, Mapping) else None
     if not isinstance(name, str) or not set(spec) <= {"name", "options", "label"}:
-        raise EvaluationConfigError(
+        raise ConfigError(
             "A method is a name, or an object with 'name' and perhaps 'options' and 'label'; got "
             f"{spec!r}."
         )
@@ -109,7 +108,7 @@ class Measurement:
         template: ``"auto"``, ``"chat"`` or ``"raw"``, as in generation.
 
     Raises:
-        EvaluationConfigError: a value that makes no sense.
+        ConfigError: a value that makes no sense.
     """
 
     limit: int | None = 100
@@ -134,23 +133,21 @@ class Measurement:
         if self.max_new_tokens is not None:
             require_whole("evaluation", 1, max_new_tokens=self.max_new_tokens)
         if self.orders == 1:
-            raise EvaluationConfigError("orders=1 leaves nothing to compare: use 0, or 2 and more.")
+            raise ConfigError("orders=1 leaves nothing to compare: use 0, or 2 and more.")
         if self.scoring not in get_args(Scoring):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"scoring must be one of {', '.join(get_args(Scoring))}, got {self.scoring!r}."
             )
         if self.template not in get_args(Template):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"template must be one of {', '.join(get_args(Template))}, got {self.template!r}."
             )
         for name, several in (("changes", self.changes), ("grid", self.grid)):
             if not isinstance(several, list | tuple):
-                raise EvaluationConfigError(f"{name} must be a list, got {several!r}.")
+                raise ConfigError(f"{name} must be a list, got {several!r}.")
         for change in self.changes:
             if change not in CHANGES:
-                raise EvaluationConfigError(
-                    f"A change is one of {', '.join(CHANGES)}; got {change!r}."
-                )
+                raise ConfigError(f"A change is one of {', '.join(CHANGES)}; got {change!r}.")
         for number in self.grid:
             require_whole("evaluation", 2, grid=number)
         object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))
@@ -161,7 +158,7 @@ class Measurement:
         for index, value in enumerate(positions):
             require_whole("evaluation", 0, **{f"positions[{index}]": value})
         if len(set(positions)) < 2:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"positions needs at least two different positions, got {list(positions)}."
             )
         object.__setattr__(self, "positions", tuple(sorted(set(positions))))
@@ -174,32 +171,29 @@ class Measurement:
             documents: one of `grid`, for the positions among so many documents.
 
         Raises:
-            EvaluationConfigError: positions that a prompt of the task does not have, or a grid
+            ConfigError: positions that a prompt of the task does not have, or a grid
                 with more documents than it has.
         """
         if not task.num_positions and not self.grid:
             return ()
         if self.grid and self.grid[-1] >= task.num_positions:
-            raise EvaluationConfigError(
-                Argument("grid"),
-                f" takes numbers below the {task.num_positions} documents that prompts of "
+            raise ConfigError(
+                f"grid takes numbers below the {task.num_positions} documents that prompts of "
                 f"{task.name} have, got {self.grid[-1]}. Give the task more documents.",
             )
         among = documents or task.num_positions
         if isinstance(self.positions, int):
             return spread_positions(among, self.positions)
         if self.positions[-1] >= task.num_positions:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Position {self.positions[-1]} does not exist: prompts of {task.name} have "
                 f"{task.num_positions} documents, positions 0 to {task.num_positions - 1}."
             )
         positions = tuple(index for index in self.positions if index < among)
         if len(positions) < 2:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Among {among} documents there are fewer than two of the positions "
-                f"{list(self.positions)}. Give a number of positions, or ",
-                Argument("grid"),
-                f" without {among}.",
+                f"{list(self.positions)}. Give a number of positions, or grid without {among}.",
             )
         return positions
 
@@ -215,20 +209,15 @@ class Measurement:
         """The conditions of `task` in rows and columns, where it varies more than one position.
 
         Raises:
-            EvaluationConfigError: positions by name, a grid or changes for such a task.
+            ConfigError: positions by name, a grid or changes for such a task.
         """
         numbered = isinstance(self.positions, int)
         layout = task.layout(self.positions if isinstance(self.positions, int) else 2)
         if layout is not None and (not numbered or self.grid or self.changes):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{task.name} varies {layout.row_title[0].lower()}{layout.row_title[1:]} instead "
-                "of one position, so it takes a number of ",
-                Argument("positions"),
-                ", no ",
-                Argument("grid"),
-                " and no ",
-                Argument("changes"),
-                ".",
+                "of one position, so it takes a number of positions, no grid and no changes "
+                "(--change).",
             )
         return layout
 
@@ -256,7 +245,7 @@ class Measurement:
         """The scores of a record; the first is the main one.
 
         Raises:
-            EvaluationConfigError: `metric` is none of them.
+            ConfigError: `metric` is none of them.
         """
         names = task.metrics
         if self.scoring == "likelihood":
@@ -264,7 +253,7 @@ class Measurement:
         if self.metric is None:
             return names
         if self.metric not in names:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{task.name} by {self.scoring} has no metric {self.metric!r}; it has "
                 f"{', '.join(names)}."
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rag_middle.errors import EvaluationRecordsError
+from rag_middle.errors import FileFormatError
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.files import append, check_appendable, expanded, lock_file, reason
 from rag_middle.generation.identity import with_later_digests
@@ -118,14 +118,14 @@ class Records:
         """Say which method a label stands for.
 
         Raises:
-            EvaluationRecordsError: it stood for another one when earlier records were made.
+            FileFormatError: it stood for another one when earlier records were made.
         """
         earlier = self._methods.get(label)
         if earlier is None:
             self._methods[label] = method
             self._write([{"kind": "method", "label": label, "method": method}])
         elif earlier != method:
-            raise EvaluationRecordsError(
+            raise FileFormatError(
                 f"Earlier records call {earlier} {label!r}; now it is {method}. Give the method "
                 "another label, or write to another file."
             )
@@ -140,7 +140,7 @@ class Records:
         """Keep records; those in a file are on disk when this returns.
 
         Raises:
-            EvaluationRecordsError: the file cannot be written; what it holds is whole.
+            FileFormatError: the file cannot be written; what it holds is whole.
         """
         new = list(records)
         self._write([_as_fields(record) for record in new])
@@ -172,7 +172,7 @@ class Records:
         lines = content[:whole].splitlines()
         if not lines:
             if not _as_line(header).startswith(content):
-                raise EvaluationRecordsError(
+                raise FileFormatError(
                     f"{str(file.name)!r} holds no records. Write to another file, or remove that "
                     "one."
                 )
@@ -194,10 +194,10 @@ class Records:
                     record = Record(**fields)
                     _check_values(record, metrics, generated)
                     self._records[record.key] = record
-            except EvaluationRecordsError:
+            except FileFormatError:
                 raise
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise EvaluationRecordsError(
+                raise FileFormatError(
                     f"Line {number} of {str(file.name)!r} is damaged ({error}). Remove that line "
                     "to have its question asked again, or write to another file."
                 ) from error
@@ -223,7 +223,7 @@ def open_records(
         generated: whether records must hold answers (True) or none (False); None takes both.
 
     Raises:
-        EvaluationRecordsError: the file is damaged before its last line, belongs to another
+        FileFormatError: the file is damaged before its last line, belongs to another
             measurement, is in use, or cannot be written.
     """
     if path is None:
@@ -236,7 +236,7 @@ def open_records(
         check_appendable(path)
         lock.acquire()
     except Timeout as error:
-        raise EvaluationRecordsError(
+        raise FileFormatError(
             f"Another run is writing {str(path)!r}. Wait for it, or write to another file."
         ) from error
     except (OSError, ValueError) as error:
@@ -259,8 +259,8 @@ def _as_line(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8")
 
 
-def _cannot_write(path: str, error: Exception) -> EvaluationRecordsError:
-    return EvaluationRecordsError(
+def _cannot_write(path: str, error: Exception) -> FileFormatError:
+    return FileFormatError(
         f"Records cannot be written to {path!r} ({reason(error)}). Free space, correct "
         "the permissions, or write to another file; then run it again to go on."
     )
@@ -299,7 +299,7 @@ def _check_header(header: dict[str, Any], expected: Mapping[str, Any], path: Any
         ]
         more = len(differences) - len(shown)
         shown += [f"and {counted(more, 'more difference')}"] if more else []
-        raise EvaluationRecordsError(
+        raise FileFormatError(
             f"The records in {str(path)!r} belong to another measurement, as line 1 says: "
             f"{'; '.join(shown)}. Write to another file, or remove that one to begin anew."
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import Condition, Item, order, position
 from rag_middle.evaluation.cost import Cost
 from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurement
@@ -254,10 +254,10 @@ class Results:
             seed: of the resamples.
 
         Raises:
-            EvaluationConfigError: the task has no gold document, so no positions.
+            ConfigError: the task has no gold document, so no positions.
         """
         if not self.positions:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{self.task.name} has no gold document, so there is no curve over its position."
             )
         scored = metric(metric_name) if metric_name else self.metric

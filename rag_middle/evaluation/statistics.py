@@ -19,7 +19,7 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 
 Array = NDArray[np.float64]
 RESAMPLES = 10_000
@@ -81,18 +81,18 @@ class Bootstrap:
         seed: of the draws.
 
     Raises:
-        EvaluationConfigError: no questions, or scores that are not finite.
+        ConfigError: no questions, or scores that are not finite.
     """
 
     def __init__(self, scores: Array, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or not scores.size:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Scores should be [questions, columns] with at least one of each, got shape "
                 f"{scores.shape}."
             )
         if not np.isfinite(scores).all():
-            raise EvaluationConfigError("Scores must be finite numbers; some are not.")
+            raise ConfigError("Scores must be finite numbers; some are not.")
         questions = len(scores)
         self._columns_agree = bool((scores == scores[:, :1]).all())
         draws = _cached_draws if questions * resamples <= _CACHED_DRAWS else _draws
@@ -280,7 +280,7 @@ def consistency(
         answers: by question, one per order, comparable.
 
     Raises:
-        EvaluationConfigError: fewer than two orders.
+        ConfigError: fewer than two orders.
     """
     disagreements = np.array([_disagreement(of_question) for of_question in answers])
     bootstrap = Bootstrap(disagreements, resamples=resamples, seed=seed)
@@ -295,7 +295,7 @@ def consistency(
 def _disagreement(answers: Sequence[object]) -> tuple[float, float, float, float]:
     """Of one question: share of pairs that differ, any difference, entropy, share off the mode."""
     if len(answers) < 2:
-        raise EvaluationConfigError("Answers can only flip between at least two orders.")
+        raise ConfigError("Answers can only flip between at least two orders.")
     pairs = list(combinations(answers, 2))
     flips = sum(first != second for first, second in pairs) / len(pairs)
     shares = [count / len(answers) for count in Counter(answers).values()]

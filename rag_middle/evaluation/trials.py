@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError, WeightsNeededError
+from rag_middle.errors import ConfigError, FileFormatError, WeightsNeededError
 from rag_middle.evaluation.asking import AnsweringWorkers, Batch, replies
 from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths, cut_middle
@@ -28,7 +28,6 @@ from rag_middle.generation import MethodLike, RagMiddleModel, Score, TextGenerat
 from rag_middle.methods import Method
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import uses_chat_template
-from rag_middle.wording import Argument
 
 #: Called with the number of prompts answered so far and the number of all.
 ProgressCallback = Callable[[int, int], None]
@@ -91,12 +90,12 @@ def run(
             `Results.left_out`.
 
     Raises:
-        WorkerError: a worker process ended.
-        EvaluationConfigError: positions that the task does not have, or a task that cannot be
+        RagMiddleError: a worker process ended.
+        ConfigError: positions that the task does not have, or a task that cannot be
             scored in this way, or whose prompts do not fit the model; all are checked before the
             first is asked.
-        EvaluationDataError: the task's data cannot be read, or holds no question.
-        EvaluationRecordsError: `records` is damaged, belongs to another measurement, or is in use.
+        FileFormatError: the task's data cannot be read, or holds no question.
+        FileFormatError: `records` is damaged, belongs to another measurement, or is in use.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
         WeightsNeededError: a method, or log-likelihoods, of a model behind an HTTP address.
@@ -114,7 +113,7 @@ def run(
         check_takes(model, entry.method)
     items, repeated = task.distinct_items(measurement.limit, measurement.seed)
     if not items:
-        raise EvaluationDataError(f"{task.name} has no questions. Check its data and limit.")
+        raise FileFormatError(f"{task.name} has no questions. Check its data and limit.")
     controls = measurement.control_conditions(task)
     trials = [
         _Trial(item, condition, entry, _prompt(model, task, measurement, item, condition))
@@ -260,19 +259,18 @@ def check_measurement(
     """The methods with their labels, once what needs no model to be refused is refused.
 
     Raises:
-        EvaluationConfigError, UnknownNameError, MethodConfigError: as `run`.
+        ConfigError, UnknownNameError, MethodConfigError: as `run`.
     """
     labelled = labelled_methods(methods)
     if measurement.scoring == "likelihood" and not task.by_likelihood:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"{task.name} has no single right answer whose log-likelihood could be measured: use "
             "scoring='generation'."
         )
     if measurement.orders and task.fixed_order:
-        raise EvaluationConfigError(
-            f"The reference answers of {task.name} depend on the order of its documents. Leave ",
-            Argument("orders"),
-            " out (0).",
+        raise ConfigError(
+            f"The reference answers of {task.name} depend on the order of its documents. Leave "
+            "orders out (0).",
         )
     measurement.metric_names(task)
     measurement.layout(task)
@@ -306,9 +304,8 @@ def local(model: TextGenerator, what: str) -> RagMiddleModel:
         return model
     raise WeightsNeededError(
         f"{what} from a model's weights, and this one is behind an HTTP address, which gives "
-        "answers only: score these with ",
-        Argument("scoring", "generation"),
-        ", or load the model here.",
+        "answers only: score these with scoring='generation' (--score-by generation), or load "
+        "the model here.",
     )
 
 

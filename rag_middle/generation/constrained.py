@@ -19,7 +19,6 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.tools.engine import Engine, EngineError, Texts
-from rag_middle.wording import Argument
 
 _engines: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Engine]] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -50,9 +49,9 @@ class Constraint:
             self._form = _engine(tokenizer, width, ends).compile(grammar)
         except EngineError as error:
             raise UnsupportedGenerationError(
-                Argument("response_format"),
-                " or the parameters of a tool hold what constrained decoding cannot keep to: "
-                f"{error}. Leave it out of the schema and check the answer for it.",
+                "response_format or the parameters of a tool hold what constrained decoding "
+                f"cannot keep to: {error}. Leave it out of the schema and check the answer for "
+                "it.",
             ) from error
 
     def begin(self, texts: int) -> Texts:
@@ -68,9 +67,8 @@ def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int])
         )
     if not ends:
         raise UnsupportedGenerationError(
-            "Answers of a given form end by a token, and there is none that ends answers. Pass ",
-            Argument("eos_token_id"),
-            ".",
+            "Answers of a given form end by a token, and there is none that ends answers. Pass "
+            "eos_token_id.",
         )
     key = (width, len(tokenizer), tuple(ends))
     with _lock:  # a vocabulary takes up to a second

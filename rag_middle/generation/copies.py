@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rag_middle.errors import WorkerConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation.identity import model_digests
 from rag_middle.generation.model import RagMiddleModel
 
@@ -49,7 +49,7 @@ def load_copy(
         digests: what `model_digests` says of the model of the run; None is not compared.
 
     Raises:
-        WorkerConfigError: the model here is another one.
+        ConfigError: the model here is another one.
         RagMiddleError: it cannot be loaded.
     """
     placed = dict(options) if device is None else {**options, "device": device}
@@ -61,7 +61,7 @@ def load_copy(
         if digest is not None and here.get(part) not in (None, digest)
     ]
     if different:
-        raise WorkerConfigError(
+        raise ConfigError(
             f"A worker found other {' and '.join(different)} under {name!r} "
             "than those of this run: the folder differs from machine to machine, or it or the "
             "model of this run has changed since that was loaded. Save the model as it is, copy it "

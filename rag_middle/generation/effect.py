@@ -26,7 +26,7 @@ from rag_middle.methods import Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, NumberedDocumentsWarning, warn_caller
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import shortened
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
@@ -84,13 +84,12 @@ def check_documents(
     message = (
         f"{' and '.join(lost)} needs documents, and prompt {example}{_beginning(text)} has none "
         f"that it can tell: nothing is changed.{broken if _BROKEN_MARKER.search(text) else ''} "
-        f"{options.missing_documents_hint} ",
-        Argument("on_missing_documents", "ignore"),
-        " says that this is meant.",
+        f"{options.missing_documents_hint} on_missing_documents='ignore' (--on-missing-documents "
+        "ignore) says that this is meant."
     )
     if options.on_missing_documents == "error":
-        raise PromptError(*message)
-    warn_caller(MissingDocumentsWarning(*message), every_time=True)
+        raise PromptError(message)
+    warn_caller(MissingDocumentsWarning(message), every_time=True)
 
 
 def _text(prompt: object) -> str:

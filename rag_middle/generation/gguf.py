@@ -20,15 +20,14 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from rag_middle.errors import (
-    ModelFormatError,
+    FileFormatError,
     ModelNotFoundError,
     OutputWriteError,
     UnsupportedGenerationError,
 )
 from rag_middle.extras import require
 from rag_middle.files import file_sha256, reason, user_cache, write_files
-from rag_middle.model_files import format_errors
-from rag_middle.wording import Argument
+from rag_middle.model_files import bad_model_file, format_errors
 
 #: A folder with one of these is loaded as it is, whatever GGUF files lie beside them.
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "adapter_config.json")
@@ -58,8 +57,8 @@ def find_gguf(
     if source.lower().endswith(".gguf") and not os.path.isdir(source):
         if gguf_file is not None:
             raise UnsupportedGenerationError(
-                Argument("gguf_file", gguf_file),
-                f" names a file in a folder or on the hub, and {source!r} is a file: leave it out.",
+                f"gguf_file={gguf_file!r} names a file in a folder or on the hub, and "
+                f"{source!r} is a file: leave it out.",
             )
         if os.path.isfile(source):
             return Path(source)
@@ -73,10 +72,9 @@ def find_gguf(
         return Path(hf_hub_download(source, gguf_file, revision=revision, **access))
     except (OSError, ValueError) as error:  # of the hub, its transport, or the name
         raise ModelNotFoundError(
-            f"Cannot load {source!r}: ",
-            Argument("gguf_file", gguf_file),
-            " is neither in the local cache nor to be fetched. Check both names; fetch it once "
-            f"with a network (`hf download {source} {gguf_file}`), or name a file that is here. "
+            f"Cannot load {source!r}: gguf_file={gguf_file!r} is neither in the local cache "
+            "nor to be fetched. Check both names; fetch it once with a network (`hf download "
+            f"{source} {gguf_file}`), or name a file that is here. "
             f"[{str(error).strip().splitlines()[0]}]",
         ) from error
 
@@ -98,9 +96,7 @@ def _not_found(source: str, problem: str, folder: Path) -> ModelNotFoundError:
     names = ", ".join(sorted(path.name for path in folder.glob("*.gguf"))) or "none"
     return ModelNotFoundError(
         f"Cannot load {source!r}. {problem}. GGUF files in {str(folder)!r}: {names}. Name one "
-        "with ",
-        Argument("gguf_file"),
-        ".",
+        "with gguf_file.",
     )
 
 
@@ -113,7 +109,7 @@ def dequantised_model(file: Path, dtype: str | torch.dtype) -> Path:
 
     Raises:
         MissingExtraError: what reads GGUF is not installed.
-        ModelFormatError: the file is damaged.
+        FileFormatError: the file is damaged.
         UnsupportedGenerationError: transformers cannot read this kind.
         OutputWriteError: the cache cannot be written to.
     """
@@ -126,7 +122,7 @@ def dequantised_model(file: Path, dtype: str | torch.dtype) -> Path:
         model, loaded = outcome
         if missing := sorted(loaded["missing_keys"]):  # transformers drew them at random
             problem = f"it lacks {len(missing)} tensors of its model, such as {missing[0]}."
-            raise ModelFormatError(str(file), file=file.name, reason=problem)
+            raise bad_model_file(str(file), file.name, problem)
         # Else save_pretrained refuses: it takes the model for one that is still quantised.
         model.hf_quantizer, model.is_quantized = None, False
         if hasattr(model.config, "quantization_config"):
@@ -142,11 +138,9 @@ def dequantised_tokenizer(file: Path) -> Path:
     def write(folder: Path) -> None:
         if tuple(map(int, transformers.__version__.split(".")[:2])) < _READS_TOKENIZERS:
             raise UnsupportedGenerationError(
-                f"transformers {transformers.__version__} misreads tokenizers of GGUF files: "
-                "pip install 'transformers>=5.18', or name the tokenizer of the model that the "
-                "file was made from with ",
-                Argument("tokenizer"),
-                ".",
+                f"transformers {transformers.__version__} misreads tokenizers of GGUF files: pip "
+                "install 'transformers>=5.18', or name the tokenizer of the model that the file "
+                "was made from with tokenizer.",
             )
         AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
         _check_control_tokens(file, AutoTokenizer.from_pretrained(folder))
@@ -176,9 +170,8 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
     if lost:
         raise UnsupportedGenerationError(
             f"transformers does not make the control token {lost[0]!r} of the GGUF file "
-            f"{str(file)!r}. Name the tokenizer of the model that the file was made from with ",
-            Argument("tokenizer"),
-            ".",
+            f"{str(file)!r}. Name the tokenizer of the model that the file was made from with "
+            "tokenizer.",
         )
 
 
@@ -195,7 +188,7 @@ def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
                 with format_errors(str(file), file.name):
                     write(Path(folder, name))
                 Path(folder, name).rename(target)
-    except ModelFormatError as error:
+    except FileFormatError as error:
         cause = error.__cause__
         if isinstance(cause, NotImplementedError) or "not supported" in str(cause):
             raise UnsupportedGenerationError(
@@ -218,7 +211,7 @@ def _check_readable(file: Path) -> None:
     with file.open("rb") as content:
         if content.read(4) != b"GGUF":
             problem = "it is no GGUF file, as an interrupted download or a Git LFS pointer is none."
-            raise ModelFormatError(str(file), file=file.name, reason=problem)
+            raise bad_model_file(str(file), file.name, problem)
 
 
 def _digest(file: Path, cache: Path) -> str:

@@ -32,7 +32,6 @@ from rag_middle.generation.own_config import TAKEN, end_tokens
 from rag_middle.methods import Method
 from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
-from rag_middle.wording import Argument
 
 _REMEMBERED = 64
 
@@ -229,9 +228,8 @@ def warn_of_mismatch(
                 ProfileWarning(
                     f"{source} was made {other} {profile.model.id} "
                     f"({'; '.join(shape + version)}): its settings may not suit this model. Make "
-                    "it again, or compare it with ",
-                    Argument("method", "none"),
-                    " on your own questions.",
+                    "it again, or compare it with method='none' (--method none) on your own "
+                    "questions.",
                 )
             )
         if profile.recommended is False:

@@ -62,7 +62,7 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
     Raises:
         MethodConfigError: the method is more than rotary tables, does not fit the model, makes its
             logits NaN or infinite, or another one is installed.
-        ProfileMismatchError: its parameters were calibrated for a model of another shape.
+        MethodConfigError: its parameters were calibrated for a model of another shape.
         UnsupportedArchitectureError: the model cannot take it.
         PatchIneffectiveError: the model's logits are what they were.
     """

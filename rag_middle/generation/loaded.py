@@ -13,7 +13,7 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.options import without_neutral
 from rag_middle.plain_data import check_keywords
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,13 @@ def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
         model, tokenizer = model.model, tokenizer or model.tokenizer
     if not callable(getattr(model, "can_generate", None)):
         raise UnsupportedGenerationError(
-            Argument("model"),
-            " must be a name, a directory, a RagMiddleModel, a loaded causal language model with "
-            f"its tokenizer, or a text-generation pipeline, got {shortened(repr(model))}.",
+            "model must be a name, a directory, a RagMiddleModel, a loaded causal language model "
+            f"with its tokenizer, or a text-generation pipeline, got {shortened(repr(model))}.",
         )
     if tokenizer is None:
         raise UnsupportedGenerationError(
-            "A loaded model needs its ",
-            Argument("tokenizer"),
-            ": pass that too, as an object or by name. Or wrap both: RagMiddleModel(model, "
-            "tokenizer).",
+            "A loaded model needs its tokenizer: pass that too, as an object or by name. Or wrap "
+            "both: RagMiddleModel(model, tokenizer).",
         )
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer, revision=None, trust_remote_code=False, options={})

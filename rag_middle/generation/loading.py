@@ -26,13 +26,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag_middle.checkpoints import cached_file
 from rag_middle.errors import (
-    ModelFormatError,
+    FileFormatError,
     ModelNotFoundError,
     RagMiddleError,
     UnsupportedGenerationError,
 )
 from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
 from rag_middle.model_files import (
+    bad_model_file,
     check_kernels,
     format_errors,
 )
@@ -40,7 +41,6 @@ from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 from rag_middle.small_model import HUB_NAME
-from rag_middle.wording import Argument
 
 #: Options of loading that say how files are reached.
 _ACCESS = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder", "token")
@@ -85,7 +85,7 @@ def load_model(
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
-        ModelFormatError: its config is damaged, or of another model than its weights.
+        FileFormatError: its config is damaged, or of another model than its weights.
         UnsupportedGenerationError: arguments that contradict each other, or name what is not there.
         ImportError: `device_map` without the accelerate package.
     """
@@ -140,8 +140,8 @@ def load_model(
             outcome: Any = AutoModelForCausalLM.from_pretrained(
                 source, output_loading_info=True, **stated
             )
-    except (OSError, ModelFormatError) as error:
-        if isinstance(error, ModelFormatError) and not _lacks(source, "config.json"):
+    except (OSError, FileFormatError) as error:
+        if isinstance(error, FileFormatError) and not _lacks(source, "config.json"):
             raise
         raise _not_found("model", source, revision, error) from error
     except SafetensorError as error:
@@ -153,7 +153,7 @@ def load_model(
     model, loaded = outcome
     if missing := sorted(loaded["missing_keys"]):  # transformers would draw them at random
         reason = f"it asks for {len(missing)} tensors that the weights lack, such as {missing[0]}."
-        raise ModelFormatError(source, file="config.json", reason=reason)
+        raise bad_model_file(source, "config.json", reason)
     if gguf is not None:
         model.config._name_or_path = model.name_or_path = named
         if not os.path.exists(named):  # .../snapshots/COMMIT/FILE
@@ -181,10 +181,8 @@ def check_loading(
     _check_dtype(dtype)
     if device_map is not None and device is not None:
         raise UnsupportedGenerationError(
-            Argument("device", device),
-            " and ",
-            Argument("device_map", device_map),
-            " both say where the model goes: pass one of them.",
+            f"device={device!r} and device_map={device_map!r} both say where the model "
+            "goes: pass one of them.",
         )
     if device_map is not None and find_spec("accelerate") is None:
         raise ImportError(
@@ -198,10 +196,8 @@ def check_loading(
     name = "eager" if attn_implementation is None else str(attn_implementation)
     if name not in backends and "/" not in name and not name.startswith("flash_attention"):
         raise UnsupportedGenerationError(
-            "There is no ",
-            Argument("attn_implementation"),
-            f" {name!r}.{suggest(name, backends)} Use sdpa, eager, or flash_attention_2 with its "
-            "package.",
+            f"There is no attn_implementation {name!r}.{suggest(name, backends)} Use sdpa, "
+            "eager, or flash_attention_2 with its package.",
         )
 
 
@@ -217,7 +213,7 @@ def load_tokenizer(
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
-        ModelFormatError: one of its files is damaged.
+        FileFormatError: one of its files is damaged.
     """
     source = named = _source(name_or_path)
     chosen = {"trust_remote_code": trust_remote_code, **options}
@@ -233,8 +229,8 @@ def load_tokenizer(
         with format_errors(source, "tokenizer.json or tokenizer_config.json"):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **chosen)
             tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
-    except (OSError, ModelFormatError) as error:
-        if isinstance(error, ModelFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
+    except (OSError, FileFormatError) as error:
+        if isinstance(error, FileFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
             if not (chosen["trust_remote_code"] or _lacks(source, "config.json")):
                 load_config(source)  # it says which tokenizer to make, so it may be to blame
             raise
@@ -251,7 +247,7 @@ def load_config(name_or_path: str | Path) -> PretrainedConfig:
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
-        ModelFormatError: it is damaged.
+        FileFormatError: it is damaged.
         UnsupportedGenerationError: the config needs code of the model's own.
     """
     source = _source(name_or_path)
@@ -289,7 +285,7 @@ def _loaded_config(
                     if backend != named:
                         config._attn_implementation = backend  # of all its parts
                         is_changed = True
-    except (OSError, ModelFormatError) as error:
+    except (OSError, FileFormatError) as error:
         cause = error.__cause__
         if isinstance(error, OSError) or _lacks(source, "config.json"):
             raise _not_found("model", source, revision, error) from error
@@ -376,7 +372,7 @@ def _base_of_adapter(source: str) -> str:
         base = parse_json((Path(source) / name).read_bytes(), repeated_keys=True).get(_BASE)
     if not isinstance(base, str):
         reason = f"{_BASE} should be a folder or a name on the hub, got {base!r}."
-        raise ModelFormatError(source, file=name, field=_BASE, reason=reason)
+        raise bad_model_file(source, name, reason)
     return base
 
 
@@ -417,29 +413,27 @@ def _check_dtype(dtype: str | torch.dtype) -> None:
         return
     if not isinstance(getattr(torch, str(dtype), None), torch.dtype):
         raise UnsupportedGenerationError(
-            Argument("dtype"),
-            f" must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got {dtype!r}.",
+            "dtype must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got "
+            f"{dtype!r}.",
         )
 
 
 def _check_quantization(bits: str) -> None:
-    argument = Argument("quantization_config", bits)
     if bits not in ("4bit", "8bit"):
         raise UnsupportedGenerationError(
-            Argument("quantization_config"),
-            f" must be '4bit', '8bit' or a configuration object of transformers, got {bits!r}.",
+            "quantization_config (--quantize) must be '4bit', '8bit' or a configuration object "
+            f"of transformers, got {bits!r}.",
         )
     if not torch.cuda.is_available():
         raise UnsupportedGenerationError(
-            argument,
-            f" needs a CUDA GPU, and PyTorch {torch.__version__} sees none. Leave it out, or "
-            "choose a smaller model.",
+            f"quantization_config={bits!r} (--quantize) needs a CUDA GPU, and PyTorch "
+            f"{torch.__version__} sees none. Leave it out, or choose a smaller model."
         )
     missing = [name for name in ("bitsandbytes", "accelerate") if find_spec(name) is None]
     if missing:
         raise UnsupportedGenerationError(
-            argument,
-            f" needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}.",
+            f"quantization_config={bits!r} (--quantize) needs {' and '.join(missing)}, not "
+            f"installed here: pip install {' '.join(missing)}."
         )
 
 
@@ -462,10 +456,8 @@ def _device(device: str | torch.device | None) -> torch.device:
         ) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedGenerationError(
-            Argument("device", str(device)),
-            f" was asked for, and PyTorch {torch.__version__} sees no GPU. Pass ",
-            Argument("device", "cpu"),
-            ", or install PyTorch for CUDA.",
+            f"device={str(device)!r} was asked for, and PyTorch {torch.__version__} sees no "
+            "GPU. Pass device='cpu' (--device cpu), or install PyTorch for CUDA.",
         )
     return chosen
 
@@ -480,10 +472,9 @@ def _available_backend(name: str | None) -> str | None:
         return name  # transformers knows better what it does not know
     warn_caller(
         BackendFallbackWarning(
-            f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): using "
-            "sdpa, which gives the same results. `pip install flash-attn`, or pass ",
-            Argument("attn_implementation", "sdpa"),
-            ".",
+            f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): "
+            "using sdpa, which gives the same results. `pip install flash-attn`, or pass "
+            "attn_implementation='sdpa' (--attn-implementation sdpa).",
         )
     )
     return "sdpa"

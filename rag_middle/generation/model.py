@@ -44,7 +44,7 @@ from rag_middle.options import (
 )
 from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import shortened
 
 
 class RagMiddleModel:
@@ -74,7 +74,7 @@ class RagMiddleModel:
             make their own choice.
 
     Raises:
-        KernelsUnavailableError: kernels that cannot run here, or that the method does not have.
+        ConfigError: kernels that cannot run here, or that the method does not have.
         UnknownNameError: no such method.
         MethodConfigError: parameters the method refuses, or that do not fit the model.
         UnsupportedArchitectureError: the model cannot take the method; says what to use instead.
@@ -99,13 +99,12 @@ class RagMiddleModel:
         ):
             if not callable(getattr(value, method_name, None)):  # wrappers (PEFT) have it too
                 raise UnsupportedGenerationError(
-                    Argument(name),
-                    f" must be a loaded Hugging Face {kind}, got {shortened(repr(value))}. "
+                    f"{name} must be a loaded Hugging Face {kind}, got {shortened(repr(value))}. "
                     "RagMiddleModel.from_pretrained loads both by name.",
                 )
         if not isinstance(document_cache, DocumentCache | None):
             raise UnsupportedGenerationError(
-                Argument("document_cache"), f" must be a DocumentCache, got {document_cache!r}."
+                f"document_cache must be a DocumentCache, got {document_cache!r}."
             )
         if model.config.is_encoder_decoder or not model.can_generate():
             raise UnsupportedGenerationError(
@@ -172,7 +171,7 @@ class RagMiddleModel:
 
         Raises:
             ModelNotFoundError: neither here nor to be fetched.
-            ModelFormatError: a file of it is damaged.
+            FileFormatError: a file of it is damaged.
             UnsupportedGenerationError: arguments that contradict each other, or a device that is
                 not there.
         """
@@ -284,14 +283,13 @@ class RagMiddleModel:
             isinstance(followers, Sequence) and all(isinstance(f, Follower) for f in followers)
         ):
             raise UnsupportedGenerationError(
-                Argument("followers"), f" must be a list of Follower, got {followers!r}."
+                f"followers must be a list of Follower, got {followers!r}."
             )
         if followers is not None and (len(followers) != len(prompts) or settings.num_beams > 1):
             raise UnsupportedGenerationError(
                 f"There are {len(followers)} followers for {len(prompts)} prompts with "
-                f"{settings.num_beams} beams: give one per prompt, and ",
-                Argument("num_beams", 1),
-                ", as beams know their text only at the end.",
+                f"{settings.num_beams} beams: give one per prompt, and num_beams=1 (--beams 1), "
+                "as beams know their text only at the end.",
             )
 
         def run(group: list[int]) -> list[Generation]:
@@ -355,9 +353,7 @@ class RagMiddleModel:
         if settings.num_beams > 1:
             raise UnsupportedGenerationError(
                 f"A search with {settings.num_beams} beams knows its text only at the end: use "
-                "generate(), or ",
-                Argument("num_beams", 1),
-                ".",
+                "generate(), or num_beams=1 (--beams 1).",
             )
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
         model, tokenizer = self.model, self._prepare.tokenizer
@@ -551,7 +547,7 @@ class RagMiddleModel:
         for name, values in (("prompts", prompts), ("continuations", continuations)):
             if isinstance(values, str) or not isinstance(values, Sequence):
                 raise UnsupportedGenerationError(
-                    Argument(name), f" must be a list, got {type(values).__name__}."
+                    f"{name} must be a list, got {type(values).__name__}."
                 )
         if len(prompts) != len(continuations):
             raise UnsupportedGenerationError(

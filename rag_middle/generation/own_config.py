@@ -16,7 +16,6 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 from rag_middle.attention import vocabulary_size
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
-from rag_middle.wording import Argument
 
 #: Which tokens are possible, where a text ends, and how hypotheses of a beam search compare.
 TAKEN = frozenset(
@@ -110,8 +109,8 @@ def check_token_ids(model: PreTrainedModel, options: GenerationOptions) -> None:
         for token in ids:
             if token is not None and token >= rows:
                 raise UnsupportedGenerationError(
-                    Argument(name),
-                    f" must be below {rows}, the size of the model's vocabulary, got {token}.",
+                    f"{name} must be below {rows}, the size of the model's vocabulary, got "
+                    f"{token}.",
                 )
 
 

@@ -42,7 +42,6 @@ from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
-from rag_middle.wording import Argument, quoted
 
 MethodLike = str | Method | Sequence[str | Method]
 
@@ -274,8 +273,7 @@ class Preparer:
             isinstance(text, str) or all(isinstance(token, Integral) for token in text)
         ):
             raise UnsupportedGenerationError(
-                Argument("continuation"),
-                f" must be text or a list of token ids, got {quoted(text)}.",
+                f"continuation must be text or a list of token ids, got {text!r:.100}.",
             )
         ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
         if not ids:

@@ -20,7 +20,6 @@ from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, forced_tools
 from rag_middle.tools.formats import AnswerText, ToolFormat, ToolMessage, format_of
 from rag_middle.tools.grammars import answer_grammar, call_grammar
-from rag_middle.wording import Argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +177,22 @@ def constraint_of(
         return None
     if options.num_beams > 1:
         raise UnsupportedGenerationError(
-            Argument("num_beams", options.num_beams),
-            " and answers of a given form exclude each other: beams are cut to the likeliest "
-            "texts, which may be incomplete ones. Pass ",
-            Argument("num_beams", 1),
-            ".",
+            f"num_beams={options.num_beams} (--beams) and answers of a given form exclude "
+            "each other: beams are cut to the likeliest texts, which may be incomplete ones. "
+            "Pass num_beams=1 (--beams 1).",
         )
     if options.no_repeat_ngram_size:
         raise UnsupportedGenerationError(
-            Argument("no_repeat_ngram_size", options.no_repeat_ngram_size),
-            " and answers of a given form exclude each other: the form may need a sequence again. "
-            "Leave it out.",
+            f"no_repeat_ngram_size={options.no_repeat_ngram_size} and answers of a given "
+            "form exclude each other: the form may need a sequence again. Leave it out.",
         )
     if reader is not None and (chosen or reader.form is not None):
         form = reader.form
         if form is None or not form.call:
             raise UnsupportedGenerationError(
-                Argument("tool_choice", options.tool_choice),
-                f" cannot be forced for calls as {form.name if form else 'this model'} writes "
-                "them. Pass 'auto', or ask for ",
-                Argument("response_format"),
-                " instead of a call.",
+                f"tool_choice={options.tool_choice!r:.100} cannot be forced for calls as "
+                f"{form.name if form else 'this model'} writes them. Pass 'auto', or ask for "
+                "response_format instead of a call.",
             )
         ids = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
         grammar = call_grammar(

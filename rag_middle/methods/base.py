@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeV
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import MethodConfigError, ProfileMismatchError, RegistrationError
+from rag_middle.errors import MethodConfigError, RegistrationError
 from rag_middle.plain_data import is_finite_number
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.registry import Registry
@@ -124,7 +124,7 @@ class Method(ABC):
         """Refuse a model of another shape than that which the parameters were fitted to.
 
         Raises:
-            ProfileMismatchError: it has another shape.
+            MethodConfigError: it has another shape.
         """
         for part in self.parts:
             # An order of documents goes with any shape; `warn_of_mismatch` tells of another.
@@ -410,7 +410,7 @@ class Provenance:
         """Refuse a model that is not built as the profile says.
 
         Raises:
-            ProfileMismatchError: it is not.
+            MethodConfigError: it is not.
         """
         first = next(iter(traits.layers.values()), None)
         here = ModelFacts(
@@ -423,7 +423,7 @@ class Provenance:
         )
         differences = self.profile.model.shape_differences(here)
         if differences:
-            raise ProfileMismatchError(
+            raise MethodConfigError(
                 f"{self.source} was made for {self.profile.model.id}, a model of another shape: "
                 f"{'; '.join(differences)}. Calibrate for this model, or use the profile with the "
                 "model that it was made for."

@@ -15,7 +15,6 @@ from rag_middle.methods.compose import Compose
 from rag_middle.plain_data import check_keywords
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
-from rag_middle.wording import Argument
 
 _PROFILE = "profile"
 
@@ -36,7 +35,7 @@ def resolve_method(
         MethodConfigError: options that the method does not have, or that it refuses; or arguments
             of other types.
         IncompatibleMethodsError: a composition that is refused.
-        ProfileFormatError: a profile that cannot be read.
+        FileFormatError: a profile that cannot be read.
     """
     check_keywords("method_options", options, MethodConfigError)
     if isinstance(method, Method):
@@ -48,9 +47,9 @@ def resolve_method(
     written: object = method
     if isinstance(written, bytes) or not isinstance(written, Sequence) or not written:
         raise MethodConfigError(
-            Argument("method"),
-            " must be a name ('pine', 'METHOD:PRESET', 'profile:PATH'), a method object such as "
-            f"Pine(), or a list of these, got {method!r}. `rag-middle methods` lists the names.",
+            "method must be a name ('pine', 'METHOD:PRESET', 'profile:PATH'), a method object "
+            f"such as Pine(), or a list of these, got {method!r}. `rag-middle methods` lists the "
+            "names.",
         )
     if not isinstance(method, str) or ("+" in method and not _is_profile(method)):
         if options:
@@ -90,7 +89,7 @@ def method_from_file(path: str | Path) -> Method:
     """The method of a profile on disk.
 
     Raises:
-        ProfileFormatError: it cannot be read.
+        FileFormatError: it cannot be read.
         UnknownNameError: it is about a method that is not installed.
         MethodConfigError: settings that the method refuses.
     """

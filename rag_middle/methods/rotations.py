@@ -37,7 +37,7 @@ def layer_rotations(method: Method, traits: ModelTraits) -> Mapping[int, Rotatio
 
     Raises:
         MethodConfigError: the method does more than that, or its parameters do not fit the model.
-        ProfileMismatchError: its parameters were calibrated for a model of another shape.
+        MethodConfigError: its parameters were calibrated for a model of another shape.
         UnsupportedArchitectureError: this model cannot take it.
     """
     if method.rewrites:

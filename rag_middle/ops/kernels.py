@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from rag_middle.errors import KernelsUnavailableError
+from rag_middle.errors import ConfigError
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.ops.flash import HALF, LARGEST_HEAD, capability
 from rag_middle.ops.rope import RotaryStyle
@@ -129,7 +129,7 @@ def uses_triton(
         obstacle: why the method's kernels cannot run, whatever the tensors are like.
 
     Raises:
-        KernelsUnavailableError: they were asked for and cannot run, or compute wrong numbers.
+        ConfigError: they were asked for and cannot run, or compute wrong numbers.
     """
     if kernels == "torch":
         return False
@@ -143,7 +143,7 @@ def uses_triton(
         )  # fmt: skip
         reason = _fault(kernels, query, check, case)
     if reason is not None and kernels == "triton":
-        raise KernelsUnavailableError(
+        raise ConfigError(
             f"kernels='triton' cannot run here: {reason}. Use kernels='auto', which computes with "
             "PyTorch's operators where Triton kernels cannot run."
         )

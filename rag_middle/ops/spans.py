@@ -81,7 +81,7 @@ def reads_spans(
         unknown: what the method's spans cannot say, and whether it is asked for.
 
     Raises:
-        KernelsUnavailableError: Triton kernels were asked for and cannot run here.
+        ConfigError: Triton kernels were asked for and cannot run here.
     """
     if query.shape[2] != 1:
         return False

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from rag_middle.errors import ProfileFormatError, RegistrationError
+from rag_middle.errors import FileFormatError, RegistrationError
 from rag_middle.files import expanded, read_regular, reason, write_files
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
@@ -23,14 +23,14 @@ def read_profile(path: str | Path) -> Profile:
     """The profile in a file, or in the folder that ``rag-middle diagnose`` wrote.
 
     Raises:
-        ProfileFormatError: no such file, not JSON, or not a profile of this version.
+        FileFormatError: no such file, not JSON, or not a profile of this version.
     """
     path = expanded(path)
     if os.path.isfile(path / PROFILE_FILE):
         path = path / PROFILE_FILE
     if os.path.isdir(path):
         there = ", ".join(sorted(entry.name for entry in path.glob("*.json"))[:8])
-        raise ProfileFormatError(
+        raise FileFormatError(
             f"{str(path)!r} is a folder without {PROFILE_FILE}, which `rag-middle diagnose` "
             "writes; profiles of `rag-middle calibrate` are files (METHOD.json). JSON files in "
             f"this folder: {there or 'none'}."
@@ -39,27 +39,27 @@ def read_profile(path: str | Path) -> Profile:
         text = read_regular(path, _MAX_BYTES).decode("utf-8")
         _refuse_state(path, text)
         content = parse_json(text)
-    except ProfileFormatError:
+    except FileFormatError:
         raise
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
-        raise ProfileFormatError(
+        raise FileFormatError(
             f"The profile {str(path)!r} cannot be read ({reason(error)}). Give the path of a "
             "file that `rag-middle calibrate` wrote."
         ) from error
     try:
         return Profile.from_dict(content)
-    except ProfileFormatError as error:
-        raise ProfileFormatError(f"{path}: {error}") from None
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
 
 
 def _refuse_state(path: Path, text: str) -> None:
-    """Raise ProfileFormatError for what a search keeps beside its profile, to be continued."""
+    """Raise FileFormatError for what a search keeps beside its profile, to be continued."""
     try:
         first = parse_json(text.partition("\n")[0])
     except ValueError:
         return
     if isinstance(first, dict) and "identity" in first and "format" in first:
-        raise ProfileFormatError(
+        raise FileFormatError(
             f"{str(path)!r} is the state of a calibration, which continues from it, not a profile. "
             f"Its profile is {str(path.with_suffix('.json'))!r} once the search has ended: run the "
             "same `rag-middle calibrate` command again to finish it."

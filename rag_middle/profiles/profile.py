@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from rag_middle.errors import ProfileFormatError
+from rag_middle.errors import FileFormatError
 from rag_middle.plain_data import is_whole
 
 FORMAT = "rag-middle profile"
@@ -126,11 +126,11 @@ class Profile:
         _require(self, str, "method", "note")
         _require(self, Mapping, "options", "software", "data", "search", "scores")
         if not isinstance(self.model, ModelFacts):
-            raise ProfileFormatError(f"'model' should be an object, got {self.model!r}.")
+            raise FileFormatError(f"'model' should be an object, got {self.model!r}.")
         _require(self, bool | None, "recommended")
         _require(self, int | None, "seed")
         if self.origin not in get_args(Origin):
-            raise ProfileFormatError(
+            raise FileFormatError(
                 f"'origin' should be one of {', '.join(get_args(Origin))}, got {self.origin!r}."
             )
 
@@ -143,16 +143,16 @@ class Profile:
         """The profile of plain data.
 
         Raises:
-            ProfileFormatError: not a profile, of another version, or incomplete.
+            FileFormatError: not a profile, of another version, or incomplete.
         """
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ProfileFormatError(
+            raise FileFormatError(
                 f"This is not a profile: its 'format' is not {FORMAT!r}. Write one with "
                 "`rag-middle calibrate`."
             )
         # True is equal to 1.
         if not is_whole(content.get("version")) or content["version"] != FORMAT_VERSION:
-            raise ProfileFormatError(
+            raise FileFormatError(
                 f"This profile has version {content.get('version')!r} of the format, and this "
                 f"package reads version {FORMAT_VERSION}. Use the package version that wrote it, "
                 "or calibrate again."
@@ -168,11 +168,11 @@ def _create(kind: type[Any], values: Mapping[str, Any]) -> Any:
     names = [field.name for field in fields(kind)]
     for name in values:
         if name not in names:
-            raise ProfileFormatError(f"A profile has no field {name!r}; it has {', '.join(names)}.")
+            raise FileFormatError(f"A profile has no field {name!r}; it has {', '.join(names)}.")
     try:
         return kind(**values)
     except TypeError as error:  # a field that has no default is missing
-        raise ProfileFormatError(f"The profile is incomplete: {error}.") from error
+        raise FileFormatError(f"The profile is incomplete: {error}.") from error
 
 
 def _require(owner: object, kind: Any, *names: str) -> None:
@@ -181,4 +181,4 @@ def _require(owner: object, kind: Any, *names: str) -> None:
         # True is an instance of int, and not a number of layers.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind != bool | None):
             expected = getattr(kind, "__name__", str(kind))
-            raise ProfileFormatError(f"{name!r} should be a {expected}, got {value!r}.")
+            raise FileFormatError(f"{name!r} should be a {expected}, got {value!r}.")

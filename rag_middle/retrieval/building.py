@@ -62,10 +62,10 @@ def build_index(
         max_file_bytes: larger files are skipped.
 
     Raises:
-        DocumentLoadError: there are no documents.
-        IndexFormatError: the saved index is damaged, of an earlier version, of another embedder, or
+        FileFormatError: there are no documents.
+        FileFormatError: the saved index is damaged, of an earlier version, of another embedder, or
             has chunks that were added to it, and not `rebuild`.
-        IndexWriteError: it cannot be saved.
+        OutputWriteError: it cannot be saved.
     """
     embedder = SentenceTransformerEmbedder() if embedder is None else embedder
     settings: dict[str, Any] = {

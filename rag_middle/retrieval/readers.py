@@ -18,7 +18,7 @@ from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rag_middle.errors import DocumentLoadError, RagMiddleError, RetrievalConfigError
+from rag_middle.errors import ConfigError, FileFormatError, RagMiddleError
 from rag_middle.extras import require
 from rag_middle.plain_data import parse_json, whole_characters
 
@@ -108,7 +108,7 @@ def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
         max_file_bytes: larger files are skipped.
 
     Raises:
-        DocumentLoadError: there is nothing at `path`, a single file cannot be read, or a folder
+        FileFormatError: there is nothing at `path`, a single file cannot be read, or a folder
             holds no document.
         MissingExtraError: a format needs a package that is not installed.
     """
@@ -138,9 +138,9 @@ def file_digests(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> d
 
 
 def check_exists(path: str | Path) -> None:
-    """Raise `DocumentLoadError` where there is nothing at `path`."""
+    """Raise `FileFormatError` where there is nothing at `path`."""
     if not os.path.exists(path):
-        raise DocumentLoadError(
+        raise FileFormatError(
             f"There is no file or folder {str(path)!r}. Check the path ('~' is not expanded)."
         )
 
@@ -153,7 +153,7 @@ def is_index_folder(folder: str | Path) -> bool:
         return False
 
 
-# -- Formats: bytes in, records out; a DocumentLoadError says what follows the name of the file ----
+# -- Formats: bytes in, records out; a FileFormatError says what follows the name of the file ----
 
 
 def _read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -186,7 +186,7 @@ def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it says of a file quotes it
     reader = require("pypdf", package="pypdf", what="Reading PDF").PdfReader(BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
-        raise DocumentLoadError("it is encrypted: save it without a password.")
+        raise FileFormatError("it is encrypted: save it without a password.")
     title = (reader.metadata and reader.metadata.title) or None
     empty = []
     for number, page in enumerate(reader.pages, start=1):
@@ -327,13 +327,13 @@ def _decoded(content: bytes) -> str:
         except ImportError:
             best = None
         if best is None:
-            raise DocumentLoadError(
+            raise FileFormatError(
                 f"it is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8, "
                 "or remove it if it is no text."
             ) from error
         text = str(best)
     if "\x00" in text:
-        raise DocumentLoadError("it is binary. Remove it, or give it the suffix of its format.")
+        raise FileFormatError("it is binary. Remove it, or give it the suffix of its format.")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -343,7 +343,7 @@ def _decoded(content: bytes) -> str:
 def _contents(root: Path, max_file_bytes: int) -> Iterator[tuple[str, bytes | Skipped]]:
     """Every entry by its source: what it holds, or why it is left out."""
     if max_file_bytes <= 0:
-        raise RetrievalConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
+        raise ConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
     check_exists(root)
     entries = _walk(root) if root.is_dir() else [(root, "")]
     for path, reason in entries:
@@ -419,7 +419,7 @@ def _items(source: str, content: bytes | Skipped) -> Iterator[Record | Skipped]:
             yield _titled(item) if isinstance(item, Record) else item
         if empty:
             yield Skipped(source=source, reason="it holds no text. Fill it or remove it.")
-    except DocumentLoadError as error:
+    except FileFormatError as error:
         yield Skipped(source=source, reason=str(error))
     except RagMiddleError:
         raise
@@ -450,13 +450,13 @@ def _location(record: Record) -> str:
     return record.source
 
 
-def _no_documents(root: Path, skipped: list[Skipped]) -> DocumentLoadError:
+def _no_documents(root: Path, skipped: list[Skipped]) -> FileFormatError:
     if root.is_file() and len(skipped) == 1:
-        return DocumentLoadError(f"{str(root)!r} cannot be loaded: {skipped[0].reason}")
+        return FileFormatError(f"{str(root)!r} cannot be loaded: {skipped[0].reason}")
     shown = "".join(f"\n  {entry}" for entry in skipped[:5])
     more = f"\n  and {len(skipped) - 5} more" if len(skipped) > 5 else ""
     left_out = f" Left out:{shown}{more}" if skipped else " It is empty."
-    return DocumentLoadError(
+    return FileFormatError(
         f"There are no documents in {str(root)!r}. Put files with the suffixes {_SUFFIXES} "
         f"there.{left_out}"
     )

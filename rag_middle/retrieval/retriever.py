@@ -6,26 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rag_middle.documents import Document
-from rag_middle.errors import RetrievalConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.plain_data import is_whole
-from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.retrieval.faiss_index import FaissIndex
 
 
 def check_question(question: object) -> None:
-    """Raise `RetrievalConfigError` unless `question` asks something."""
+    """Raise `ConfigError` unless `question` asks something."""
     if not isinstance(question, str) or not question.strip():
-        raise RetrievalConfigError(f"The question is empty: ask something; got {question!r}.")
+        raise ConfigError(f"The question is empty: ask something; got {question!r}.")
 
 
 def check_top_k(top_k: object) -> None:
-    """Raise `RetrievalConfigError` unless `top_k` is a number of documents."""
+    """Raise `ConfigError` unless `top_k` is a number of documents."""
     if not is_whole(top_k, 1):
-        raise RetrievalConfigError(
-            Argument("top_k"), f" must be a whole number of documents, at least 1, got {top_k!r}."
-        )
+        raise ConfigError(f"top_k must be a whole number of documents, at least 1, got {top_k!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ class Retriever:
         (characters of the source) beside what the file says.
 
         Raises:
-            RetrievalConfigError: the question is empty, or `top_k` is below 1.
+            ConfigError: the question is empty, or `top_k` is below 1.
         """
         hits = self.index.search(question, self.top_k if top_k is None else top_k)
         return [

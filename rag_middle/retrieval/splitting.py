@@ -13,9 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from rag_middle.documents import Document
-from rag_middle.errors import RetrievalConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.retrieval.readers import Record
-from rag_middle.wording import Argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +74,14 @@ class Splitter:
 
     def __post_init__(self) -> None:
         if self.chunk_size <= 0:
-            raise RetrievalConfigError(
-                Argument("chunk_size"), f" must be positive, got {self.chunk_size}."
-            )
+            raise ConfigError(f"chunk_size must be positive, got {self.chunk_size}.")
         if not 0 <= self.overlap < self.chunk_size:
-            raise RetrievalConfigError(
+            raise ConfigError(
                 f"overlap must be at least 0 and below chunk_size ({self.chunk_size}), got "
                 f"{self.overlap}."
             )
         if (self.length is None) != (self.unit == "characters"):
-            raise RetrievalConfigError(
+            raise ConfigError(
                 "length and unit belong together: name what length counts, for example "
                 f"unit='tokens'; got unit={self.unit!r} and length={self.length}."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,6 @@ from starlette.requests import ClientDisconnect
 
 from rag_middle.errors import (
     ContextOverflowError,
-    MarkerError,
     PromptError,
     RagMiddleError,
     UnsupportedGenerationError,
@@ -59,11 +59,13 @@ def api_error(error: BaseException) -> ApiError:
         return _of_body(error)
     if not isinstance(error, RagMiddleError):
         return ApiError(500, "The server failed. Its log says how.", code="internal_error")
-    is_of_request = isinstance(error, PromptError | MarkerError | UnsupportedGenerationError)
+    message = str(error).replace("max_new_tokens", "max_tokens")
+    field = re.split(r"\W", message, maxsplit=1)[0]  # most messages begin with the option's name
+    is_of_request = isinstance(error, PromptError | UnsupportedGenerationError)
     return ApiError(
         400 if is_of_request else 500,
-        str(error).replace("max_new_tokens", "max_tokens"),
-        param=(error.parameter or "").replace("max_new_tokens", "max_tokens") or None,
+        message,
+        param=field if field in ChatRequest.model_fields else None,
         code="context_length_exceeded" if isinstance(error, ContextOverflowError) else None,
     )
 

@@ -21,7 +21,6 @@ from pydantic import (
 from rag_middle.conventions.documents import Block, ListOf, TopDocument
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.definitions import check_response_format, check_tool_choice, check_tools
-from rag_middle.wording import Argument
 
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
@@ -139,15 +138,14 @@ class ChatRequest(SamplingRequest):
         check_tool_choice(self.tool_choice, self.tools)
         if self.top_logprobs and not self.logprobs:
             raise UnsupportedGenerationError(
-                Argument("top_logprobs"), " come with log-probabilities only: pass logprobs=true."
+                "top_logprobs come with log-probabilities only: pass logprobs=true."
             )
         if not self.tools or self.tool_choice == "none":
             return super().constraints()
         if self.tool_choice == "auto" and not self.parallel_tool_calls:
             raise UnsupportedGenerationError(
-                Argument("parallel_tool_calls", False),
-                " holds only for calls that are forced, which come alone: pass a tool_choice, or "
-                "leave it out.",
+                "parallel_tool_calls=False holds only for calls that are forced, which come "
+                "alone: pass a tool_choice, or leave it out.",
             )
         return {**super().constraints(), "tools": self.tools, "tool_choice": self.tool_choice}
 

@@ -23,7 +23,6 @@ from rag_middle.serving.responses import Reply
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.wording import quoted
 
 Body = ChatRequest | CompletionRequest
 Emit = Callable[[Job | None, Piece], None]
@@ -95,13 +94,13 @@ class Service:
     def _method_name(self, body: Body) -> str:
         settings = self._settings
         if body.model != settings.model_name:
-            message = f"There is no model {quoted(body.model)} here, only {settings.model_name!r}."
+            message = f"There is no model {body.model!r:.100} here, only {settings.model_name!r}."
             raise ApiError(404, message, param="model", code="model_not_found")
         name = settings.default_method if body.method is None else body.method
         if name not in settings.methods:
             raise ApiError(
                 400,
-                f"There is no method {quoted(name)} here.{suggest(name, settings.methods)} "
+                f"There is no method {name!r:.100} here.{suggest(name, settings.methods)} "
                 f"Methods: {', '.join(settings.methods)}.",
                 param="method",
                 code="method_not_allowed",

@@ -24,7 +24,7 @@ from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import MODEL_ROLES, SYSTEM_ROLES, Conversation, Message
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template, vocabulary
 from rag_middle.tokens.text import TextEncoder, Tokenizer
-from rag_middle.wording import Argument, shortened
+from rag_middle.wording import shortened
 
 _OTHERS = frozenset({"user", "human", "tool", "function", "ipython", "observation"})
 _WORD = re.compile(r"[\w-]+")
@@ -75,9 +75,8 @@ def render_chat(
     if not has_chat_template(tokenizer):
         raise ChatTemplateError(
             "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
-            "instruction-tuned model's tokenizer, or encode a single prompt with ",
-            Argument("template", "raw"),
-            ".",
+            "instruction-tuned model's tokenizer, or encode a single prompt with template='raw' "
+            "(--template raw).",
         )
     write = ChatTemplate(tokenizer, template_options)
     if conversation.tools:
@@ -405,10 +404,8 @@ class _Rendering:
         if len(parts) != expected:
             what = "drops" if len(parts) < expected else "repeats"
             raise ChatTemplateError(
-                f"The {self._name} {what} the message with the documents. Move them into the last "
-                "user message, or use ",
-                Argument("template", "raw"),
-                ".",
+                f"The {self._name} {what} the message with the documents. Move them into the "
+                "last user message, or use template='raw' (--template raw).",
             )
         return parts
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import PromptError
-from rag_middle.wording import Argument, quoted
 
 Message = Mapping[str, Any]
 Content = MarkedText | ContextPrompt | None
@@ -101,9 +100,8 @@ class Conversation:
         """
         if self.messages and self.messages[0]["role"] == "system":
             raise PromptError(
-                "The messages start with a system message, and ",
-                Argument("system"),
-                " was given too. Only one of the two can be.",
+                "The messages start with a system message, and system was given too. Only one of "
+                "the two can be.",
             )
         messages = (message_of("system", system), *self.messages)
         return replace(self, messages=messages, at=None if self.at is None else self.at + 1)
@@ -196,7 +194,7 @@ def _content(message: Message, index: int) -> Content:
     if not isinstance(role, str) or not isinstance(content, str | Content):
         raise PromptError(
             f"Message {index} needs a role and a content: strings, or a ContextPrompt as content; "
-            f"got role={quoted(role)} and content of type {type(content).__name__}. Join content "
+            f"got role={role!r:.100} and content of type {type(content).__name__}. Join content "
             "blocks into one string."
         )
     if isinstance(content, str):

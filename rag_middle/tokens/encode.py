@@ -16,11 +16,8 @@ from rag_middle.tokens.conversation import Conversation, Message
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
 from rag_middle.tokens.templates import has_chat_template
 from rag_middle.tokens.text import TextEncoder, Tokenizer
-from rag_middle.wording import Argument
 
 Prompt = ContextPrompt | str | Sequence[Message]
-
-_RAW = Argument("template", "raw")
 
 #: How the turns of chat templates begin.
 _TURN = re.compile(
@@ -92,10 +89,10 @@ def encode(
     OPTIONS["template_options"].check(template_options)
     if template_options and template_options.get("documents"):
         raise PromptError(
-            Argument("template_options"),
-            " must not hold documents: the template would write them as text, and no method could "
-            "tell where they are. Put them into the prompt: ContextPrompt(documents=[...]), or "
-            "documents= of an integration or of a request to the server.",
+            "template_options must not hold documents: the template would write them as text, "
+            "and no method could tell where they are. Put them into the prompt: "
+            "ContextPrompt(documents=[...]), or documents= of an integration or of a request to "
+            "the server.",
         )
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
@@ -107,9 +104,8 @@ def encode(
         asked = _rewritten(prompt, rewrite, allow_control_tokens)
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
-            Argument("tools"),
-            " go through the tokenizer's chat template: it has none, or another template was "
-            "chosen. Leave out template=, or use a model whose chat template knows tools.",
+            "tools go through the tokenizer's chat template: it has none, or another template "
+            "was chosen. Leave out template=, or use a model whose chat template knows tools.",
         )
     if callable(template):
         if allow_control_tokens or template_options or not add_generation_prompt:
@@ -125,9 +121,11 @@ def encode(
             raise PromptError("template_options were given, but no chat template is used.")
         return _encode_raw(encoder, asked, system, allow_control_tokens)
     if template == "raw":
-        raise PromptError(_RAW, " takes a prompt or a string, not chat messages.")
+        raise PromptError(
+            "template='raw' (--template raw) takes a prompt or a string, not messages."
+        )
     if allow_control_tokens:
-        raise PromptError(Argument("allow_control_tokens", True), " needs ", _RAW, ".")
+        raise PromptError("allow_control_tokens=True needs template='raw'.")
     options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
     conversation = replace(_conversation(asked, system), tools=tuple(tools or ()))
     rendered = render_chat(tokenizer, encoder, conversation, options)
@@ -211,11 +209,8 @@ def _warn_of_written_template(prompt: str) -> None:
                 f"The prompt begins with {written[1]!r}, as a chat template written by hand does. "
                 "It is read as text, and no turn begins there. Pass chat messages, which the "
                 "model's own template writes (with LangChain ChatRagMiddle, with LlamaIndex "
-                "completion_to_prompt); or, if all of the text is your own, ",
-                _RAW,
-                " with ",
-                Argument("allow_control_tokens", True),
-                ".",
+                "completion_to_prompt); or, if all of the text is your own, template='raw' "
+                "with allow_control_tokens=True."
             )
         )
 
@@ -236,10 +231,9 @@ def _rewritten(
         if allow_control_tokens and any(d.render() not in texts for d in changed.documents):
             # What a caller's own control tokens mean would depend on where a copy of them stands.
             raise PromptError(
-                "The method writes the text around the documents once more, and ",
-                Argument("allow_control_tokens", True),
-                " lets that text hold control tokens. Leave it out, and let a chat template "
-                "write them.",
+                "The method writes the text around the documents once more, and "
+                "allow_control_tokens=True lets that text hold control tokens. Leave it out, and "
+                "let a chat template write them.",
             )
         return changed
     conversation = Conversation.of_messages(prompt)

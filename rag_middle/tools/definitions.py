@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
-from rag_middle.wording import Argument, quoted
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
 #: Characters of tools or a form as JSON, which is read several times before the engine has it: a
@@ -79,11 +78,11 @@ def check_tools(tools: Any) -> None:
         function = tool.get("function") if isinstance(tool, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(name, str) or not name or tool.get("type", "function") != "function":
-            _refuse("tools", f" must hold {_EXAMPLE}, got {quoted(tool)}.")
+            _refuse("tools", f" must hold {_EXAMPLE}, got {tool!r:.100}.")
         if name != name.strip() or not name.isprintable() or _MARKER_CHARACTERS & {*name}:
             _refuse(
                 "tools",
-                f": {quoted(name)} is no name that can be read in a call. Leave out "
+                f": {name!r:.100} is no name that can be read in a call. Leave out "
                 f"{' '.join(sorted(_MARKER_CHARACTERS))}, line ends, and spaces around it.",
             )
         parameters = tool["function"].get("parameters") or {}
@@ -91,7 +90,7 @@ def check_tools(tools: Any) -> None:
             _refuse(
                 "tools",
                 f": the parameters of {name!r} must be a JSON schema of an object, with its "
-                f"properties by name, got {quoted(parameters)}.",
+                f"properties by name, got {parameters!r:.100}.",
             )
         names.append(name)
     if len({*names}) < len(names):
@@ -108,7 +107,7 @@ def _is_object_schema(parameters: Any) -> bool:
 
 
 def _refuse(name: str, problem: str) -> NoReturn:
-    raise UnsupportedGenerationError(Argument(name), problem)
+    raise UnsupportedGenerationError(f"{name}{problem}")
 
 
 def _check_plain(name: str, value: Any) -> None:
@@ -151,11 +150,9 @@ def forced_tools(
     chosen = [tool for tool in tools if is_any or tool["function"]["name"] == name]
     if not chosen:
         names = [tool["function"]["name"] for tool in tools]
+        known = f"is no tool: pass 'auto', 'none', 'any', or one of {names}"
         raise UnsupportedGenerationError(
-            Argument("tool_choice", choice),
-            f" is no tool: pass 'auto', 'none', 'any', or one of {names}."
-            if tools
-            else " needs tools: pass some.",
+            f"tool_choice={choice!r:.100} {known if tools else 'needs tools: pass some'}."
         )
     return chosen
 
@@ -197,7 +194,7 @@ def check_response_format(response_format: Any) -> None:
         _refuse(
             "response_format",
             f" must be a mapping whose type is one of {', '.join(_FORMAT_FIELDS)}, got "
-            f"{quoted(response_format)}.",
+            f"{response_format!r:.100}.",
         )
     needed, example = _FORMAT_FIELDS[kind]
     value = response_format.get(needed)
@@ -210,7 +207,7 @@ def check_response_format(response_format: Any) -> None:
             # Elsewhere {"type": "json_object", "schema": ...} asks for that schema.
             _refuse(
                 "response_format",
-                f" of type {kind} has no {quoted(name)}. Leave it out; a schema belongs into "
+                f" of type {kind} has no {name!r:.100}. Leave it out; a schema belongs into "
                 '{"type": "json_schema", "json_schema": {"schema": ...}}.',
             )
     _check_plain("response_format", response_format)

@@ -14,7 +14,6 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
 from rag_middle.tools.definitions import parameters_of
 from rag_middle.tools.formats import ARGUMENTS, ToolFormat
-from rag_middle.wording import Argument
 
 #: JSON as chat templates write it. Any whitespace would be allowed otherwise, and small models
 #: write some without end.
@@ -123,17 +122,15 @@ def _check_schema(schema: Any) -> None:
     remainders = [_remainders(it) for it in multiples if isinstance(it, int | float)]
     if max(sum(remainders), lcm(*remainders)) > _MOST_REMAINDERS:
         raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " or the parameters of tools hold multiples of so large numbers, or so many, that "
-            f"constrained decoding would count to more than {_MOST_REMAINDERS}. Leave multipleOf "
-            "out and check the answer for it.",
+            "response_format or the parameters of tools hold multiples of so large numbers, or "
+            f"so many, that constrained decoding would count to more than {_MOST_REMAINDERS}. "
+            "Leave multipleOf out and check the answer for it.",
         )
     references = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
     if len(references) * levels_of(schema) > _MOST_LEVELS:
         raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " or the parameters of tools hold too many references in a schema of so many levels. "
-            "Write some of the parts where they are used.",
+            "response_format or the parameters of tools hold too many references in a schema of "
+            "so many levels. Write some of the parts where they are used.",
         )
 
 
@@ -159,15 +156,13 @@ def _check_grammar(grammar: str) -> None:
     """Refuse a grammar whose rules, or schemas in them, the engine cannot follow."""
     if len(grammar) > _LONGEST_GRAMMAR or len(_RULE.findall(grammar)) > _MOST_RULES:
         raise UnsupportedGenerationError(
-            Argument("response_format"),
-            f" holds a grammar of more than {_LONGEST_GRAMMAR:,} characters or {_MOST_RULES:,} "
-            "rules. Make it smaller.",
+            f"response_format holds a grammar of more than {_LONGEST_GRAMMAR:,} characters or "
+            f"{_MOST_RULES:,} rules. Make it smaller.",
         )
     if "::" in grammar:
         raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " holds a grammar with ::, by which rules have parameters that may be followed without "
-            'end. Write the rules out, and :: in a text as ":" ":".',
+            "response_format holds a grammar with ::, by which rules have parameters that may be "
+            'followed without end. Write the rules out, and :: in a text as ":" ":".',
         )
     schemas = []
     for begun in re.finditer(r"%json\s*", grammar):

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention import ModelTraits, last_token_attention, model_traits
-from rag_middle.errors import GoldenFormatError
+from rag_middle.errors import FileFormatError
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.methods import PINE, Method, NoMethod
 from rag_middle.tokens import TokenizedPrompt
@@ -35,7 +35,7 @@ def arranged_run(
     """The run in the method's order; unchanged for methods that reorder nothing.
 
     Raises:
-        GoldenFormatError: no order was recorded.
+        FileFormatError: no order was recorded.
     """
     if not method.arranges:
         return Arranged(run)
@@ -94,4 +94,4 @@ class _GoldenRunner:
         return next_token_logits(self._model, prompt, method or NoMethod())
 
     def token_ids(self, text: str) -> tuple[int, ...]:
-        raise GoldenFormatError(f"{self._method} needs a tokenizer, which golden cases have not.")
+        raise FileFormatError(f"{self._method} needs a tokenizer, which golden cases have not.")

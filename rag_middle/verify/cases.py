@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.errors import GoldenFormatError, PromptError
+from rag_middle.errors import FileFormatError, PromptError
 from rag_middle.files import open_regular
 from rag_middle.layout import PromptLayout
 from rag_middle.plain_data import parse_json
@@ -78,7 +78,7 @@ class GoldenCase:
         """What a run of a model gave.
 
         Raises:
-            GoldenFormatError: something is missing, or does not fit the rest.
+            FileFormatError: something is missing, or does not fit the rest.
         """
         input_ids = self._ints("input_ids")
         tokens = self._ints("generated_tokens")
@@ -113,7 +113,7 @@ class GoldenCase:
         """The named arrays of the case's ``.npz`` file.
 
         Raises:
-            GoldenFormatError: the file is missing or damaged, or lacks one of them.
+            FileFormatError: the file is missing or damaged, or lacks one of them.
         """
         with self._archive() as archive:
             return {name: archive[name] for name in names}
@@ -122,7 +122,7 @@ class GoldenCase:
         """The names in the case's ``.npz`` file.
 
         Raises:
-            GoldenFormatError: the file is missing or damaged.
+            FileFormatError: the file is missing or damaged.
         """
         with self._archive() as archive:
             return list(archive.files)
@@ -143,9 +143,9 @@ class GoldenCase:
         except (TypeError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise self.malformed(f"{path} cannot be read: {error}") from error
 
-    def malformed(self, problem: str) -> GoldenFormatError:
+    def malformed(self, problem: str) -> FileFormatError:
         """The error to raise about this case."""
-        return GoldenFormatError(
+        return FileFormatError(
             f"Golden case {self.id!r} in {self.directory}: {problem.rstrip('.')}. "
             "Copy the directory again, whole, or remove the case from cases.json."
         )
@@ -200,7 +200,7 @@ def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
     """Read ``cases.json``; arrays are read when a case is run.
 
     Raises:
-        GoldenFormatError: there is none, or it is not of this format.
+        FileFormatError: there is none, or it is not of this format.
     """
     directory = Path(directory)
     path = directory / "cases.json"
@@ -252,8 +252,8 @@ def _case(directory: Path, index: int, fields: object) -> GoldenCase:
     )
 
 
-def _unreadable(directory: Path, problem: str) -> GoldenFormatError:
-    return GoldenFormatError(
+def _unreadable(directory: Path, problem: str) -> FileFormatError:
+    return FileFormatError(
         f"{str(directory)!r} {problem}. Pass a directory with cases.json, models/ and arrays/, or "
         "none to use the cases shipped with the package."
     )

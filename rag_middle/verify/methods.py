@@ -62,7 +62,7 @@ def method_for(case: GoldenCase) -> Method:
     """The method object that should give what the case recorded.
 
     Raises:
-        GoldenFormatError: parameters that are missing, not known or refused.
+        FileFormatError: parameters that are missing, not known or refused.
     """
     try:
         if case.method == "moice":

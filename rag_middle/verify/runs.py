@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 import rag_middle
 from rag_middle.attention import applied
-from rag_middle.errors import GoldenFormatError, UnknownNameError
+from rag_middle.errors import FileFormatError, UnknownNameError
 from rag_middle.generation.loading import load_config
 from rag_middle.methods import Method
 from rag_middle.registry import suggest
@@ -73,7 +73,7 @@ def verify(
         skipped.
 
     Raises:
-        GoldenFormatError: the directory is not of the expected format.
+        FileFormatError: the directory is not of the expected format.
         UnknownNameError: there is no case of one of `methods`.
     """
     directory = shipped_directory() if directory is None else Path(directory)
@@ -134,7 +134,7 @@ def _result(
         return result("unknown", f"rag-middle {version} has no method for {case.method!r}")
     try:
         difference, mismatch = _compared(case, load)
-    except GoldenFormatError:
+    except FileFormatError:
         raise
     except Exception as error:  # whatever another version of a library does is the finding
         return result("failed", f"{type(error).__name__}: {error}")

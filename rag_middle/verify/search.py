@@ -26,7 +26,7 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
         The largest absolute difference of a smoothness, and what else differs ("" for nothing).
 
     Raises:
-        GoldenFormatError: the case lacks something, or was made with other settings.
+        FileFormatError: the case lacks something, or was made with other settings.
     """
     params, fields = case.params, case.fields
     arrays = case.arrays("hidden_states", "smoothness_all")

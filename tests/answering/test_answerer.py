@@ -13,13 +13,12 @@ import pytest
 from rag_middle.answering import DEFAULT_TEMPLATE, TEMPLATE_FILE, Answerer, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import (
+    ConfigError,
     ContextOverflowError,
-    DocumentLoadError,
-    EmbedderError,
+    FileFormatError,
     MethodConfigError,
     ModelNotFoundError,
     PromptError,
-    RetrievalConfigError,
     UnknownNameError,
     UnsupportedGenerationError,
 )
@@ -211,7 +210,7 @@ def test_threads_get_their_own_answers(answerer: Answerer) -> None:
 
 @pytest.mark.parametrize("question", ["", " \n", None, 3])
 def test_an_empty_question_is_refused(answerer: Answerer, question: Any) -> None:
-    with pytest.raises(RetrievalConfigError, match="The question is empty: ask something"):
+    with pytest.raises(ConfigError, match="The question is empty: ask something"):
         answerer.ask(question)
 
 
@@ -241,11 +240,11 @@ def test_options_are_checked_before_anything_is_searched(
 
 @pytest.mark.parametrize("top_k", [0, -1, 2.5, True, "3"])
 def test_top_k_is_a_number_of_documents(answerer: Answerer, top_k: Any) -> None:
-    with pytest.raises(RetrievalConfigError, match="top_k must be a whole number of documents"):
+    with pytest.raises(ConfigError, match="top_k must be a whole number of documents"):
         answerer.ask(QUESTION, top_k=top_k)
-    with pytest.raises(RetrievalConfigError, match="top_k must be a whole number of documents"):
+    with pytest.raises(ConfigError, match="top_k must be a whole number of documents"):
         Answerer.over("nothing loaded", top_k=top_k)
-    with pytest.raises(RetrievalConfigError, match="top_k must be a whole number of documents"):
+    with pytest.raises(ConfigError, match="top_k must be a whole number of documents"):
         Retriever(index=answerer.retriever.index, top_k=top_k)
 
 
@@ -319,7 +318,7 @@ def test_an_index_can_be_given_or_its_folder(
     other = Answerer.over(tmp_path / "index", model=model, embedder=embedder, top_k=2)
     assert one.ask(QUESTION, **SHORT).sources == other.ask(QUESTION, **SHORT).sources
     assert len(one.ask(QUESTION, **SHORT).sources) == 2
-    with pytest.raises(RetrievalConfigError, match="cannot be rebuilt without its documents"):
+    with pytest.raises(ConfigError, match="cannot be rebuilt without its documents"):
         Answerer.over(tmp_path / "index", model=model, embedder=embedder, rebuild=True)
 
 
@@ -358,16 +357,16 @@ def test_documents_are_read_before_the_embedder_is_loaded(
 
     def load(self: SentenceTransformerEmbedder) -> object:
         loaded.append(self)
-        raise EmbedderError("loaded")
+        raise ConfigError("loaded")
 
     monkeypatch.setattr(SentenceTransformerEmbedder, "_load", load)
     options: dict[str, Any] = {"model": model, "index_folder": tmp_path / "index"}
     damaged = tmp_path / "damaged.pdf"
     damaged.write_bytes(b"%PDF-1.7 and no more")
-    with pytest.raises(DocumentLoadError, match="damaged"):
+    with pytest.raises(FileFormatError, match="damaged"):
         Answerer.over(damaged, **options)
     assert loaded == []
-    with pytest.raises(EmbedderError, match="loaded"):
+    with pytest.raises(ConfigError, match="loaded"):
         Answerer.over(docs, **options)
     options["embedder"] = embedder
     Answerer.over(docs, **options)
@@ -375,7 +374,7 @@ def test_documents_are_read_before_the_embedder_is_loaded(
     monkeypatch.setattr("rag_middle.retrieval.building.load", read.append)
     Answerer.over(docs, **options)  # nothing has changed: nothing is parsed
     assert read == []
-    with pytest.raises(RetrievalConfigError, match="cannot be rebuilt"):
+    with pytest.raises(ConfigError, match="cannot be rebuilt"):
         Answerer.over(tmp_path / "index", model=model, rebuild=True)
     assert len(loaded) == 1
 
@@ -386,7 +385,7 @@ def test_what_costs_little_is_looked_at_first(
     options: dict[str, Any] = {"embedder": embedder, "index_folder": tmp_path / "index"}
     with pytest.raises(UnknownNameError, match="Did you mean 'pine'"):
         Answerer.over(docs, method="pinee", **options)
-    with pytest.raises(DocumentLoadError, match="There is no file or folder"):
+    with pytest.raises(FileFormatError, match="There is no file or folder"):
         Answerer.over(tmp_path / "gone", model="nobody/nothing", **options)
     with pytest.raises(ModelNotFoundError):
         Answerer.over(docs, model="nobody/nothing", **options)

@@ -27,7 +27,7 @@ from rag_middle.calibration import (
     score_group,
 )
 from rag_middle.calibration.jobs import Group
-from rag_middle.errors import CalibrationConfigError, CalibrationStateError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES, Method, NoMethod, resolve_method
 from rag_middle.methods.resolve import as_option
@@ -98,7 +98,7 @@ def test_a_search_is_not_continued_under_another_adapter(tmp_path: Path) -> None
     model, state = RagMiddleModel(network, tokenizer, self_check=False), tmp_path / "s.state"
     first = calibrate(model, SMALL, objective=lambda _: 0.5, state=state)
     layer._active_adapter = ["b"]
-    with pytest.raises(CalibrationStateError, match="it differs in model"):
+    with pytest.raises(FileFormatError, match="it differs in model"):
         calibrate(model, SMALL, objective=lambda _: 0.5, state=state)
     layer._active_adapter = ["a"]
     assert calibrate(model, SMALL, objective=lambda _: 0.5, state=state).profile == first.profile
@@ -121,7 +121,7 @@ def test_a_search_is_not_continued_by_another_objective(
     first: list[Method] = []
     again: list[Method] = []
     made = calibrate(model, SMALL, objective=closeness(1.2, first), state=state)
-    with pytest.raises(CalibrationStateError, match="by another objective"):
+    with pytest.raises(FileFormatError, match="by another objective"):
         calibrate(model, SMALL, objective=closeness(1.8, []), state=state)
     assert calibrate(model, SMALL, objective=closeness(1.2, again), state=state) == made
     assert len(again) == 3 < len(first)
@@ -137,7 +137,7 @@ def test_a_score_that_is_no_finite_number_is_refused_at_once(
         calls.append(method)
         return score if len(calls) == 3 else 0.5
 
-    with pytest.raises(CalibrationConfigError, match=r"The objective returned .* for LPES"):
+    with pytest.raises(ConfigError, match=r"The objective returned .* for LPES"):
         calibrate(model, SMALL, objective=objective, state=state)
     assert len(calls) == 3
     calibrate(model, SMALL, objective=objective, state=state)  # the state takes no harm
@@ -158,7 +158,7 @@ def test_verdicts_on_other_prompts_are_damage(
     entry["outcome"]["right"] = right
     text = json.dumps(entry).encode()
     state.write_bytes(b"".join(lines) + b"%08x " % zlib.crc32(text) + text + b"\n")
-    with pytest.raises(CalibrationStateError, match=f"there are {len(held_out)} prompts"):
+    with pytest.raises(FileFormatError, match=f"there are {len(held_out)} prompts"):
         calibrate(model, SMALL, searched, held_out, state=state)
 
 
@@ -262,9 +262,9 @@ def test_other_examples_do_not_continue_a_search(
 ) -> None:
     state = tmp_path / "s.state"
     calibrate(model, SMALL, examples(4), state=state)
-    with pytest.raises(CalibrationStateError, match="differs in data"):
+    with pytest.raises(FileFormatError, match="differs in data"):
         calibrate(model, SMALL, examples(5), state=state)
-    with pytest.raises(CalibrationStateError, match="differs in seed"):
+    with pytest.raises(FileFormatError, match="differs in seed"):
         calibrate(model, SMALL, examples(4), state=state, seed=1)
 
 
@@ -341,5 +341,5 @@ def test_what_cannot_be_calibrated_is_refused(
     elif "held_out" in given:
         whole = examples(6, start=50)
         given["held_out"] = whole[:-1] if given["held_out"] == "cut" else [*whole, whole[0]]
-    with pytest.raises(CalibrationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         calibrate(model, SMALL, **given)

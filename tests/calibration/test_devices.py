@@ -19,7 +19,7 @@ from rag_middle.calibration import (
     Scoring,
     scored,
 )
-from rag_middle.errors import WorkerConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method
 from rag_middle.workers import Processes, RayWorkers, _Worker, worker_devices
@@ -49,14 +49,14 @@ def test_workers_get_a_gpu_each(
     [
         (3, {"gpus": 2}, r"workers=3 .*take a GPU each, and there are 2 GPUs here: .* at most 2"),
         (2, {"gpus": 4, "device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
-        (1, {"gpus": 4, "device": "cuda:2", "cluster": True}, "the cluster gives it"),
+        (1, {"gpus": 4, "device": "cuda:2", "cluster": True}, "cluster gives a worker its GPU"),
         (1, {"gpus": 2, "device": "cuda:2"}, "counts from 0, and there are 2 GPUs here"),
         (2, {"gpus": 4, "device_map": "auto"}, "device_map='auto' .*spreads one model"),
         (2, {"gpus": 4, "device": "auto"}, "device='auto' .*spreads one model"),
     ],
 )
 def test_what_does_not_fit_is_refused(count: int, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(WorkerConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         worker_devices(count, **options)
 
 
@@ -102,7 +102,7 @@ def test_every_process_takes_another_device(tmp_path: Path) -> None:
     reporting = Scoring(Reporting(tmp_path, 2))
     with closing(Processes(reporting, 2, 1, ("cuda:1", "cuda:0"))) as workers:
         assert {outcome.score for _, outcome in scored(workers, jobs)} == {0.0, 1.0}
-    with pytest.raises(WorkerConfigError, match="2 worker processes and 1 devices"):
+    with pytest.raises(ConfigError, match="2 worker processes and 1 devices"):
         Processes(reporting, 2, 1, ("cuda:1",))
 
 
@@ -139,6 +139,6 @@ def test_ray_actors_ask_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert [options["num_gpus"] for options in ray.asked] == [1, 0]
     assert [made[2:] for made in ray.made] == [("cuda",)] * 2 + [()] * 3
     ray.down = False
-    with pytest.raises(WorkerConfigError, match=r"workers=3 .* cluster has 2: .* 2"):
+    with pytest.raises(ConfigError, match=r"workers=3 .* cluster has 2: .* 2"):
         RayWorkers(reporting, 3, 1, gpus_each=1)
     assert ray.down

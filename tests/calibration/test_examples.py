@@ -20,7 +20,7 @@ from rag_middle.calibration import (
     make_search,
 )
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation import MultiDocumentQA, task_for_file
 from tests.reader.questions import InventedDocuments
 
@@ -46,13 +46,13 @@ def test_weights_become_the_smallest_whole_numbers() -> None:
     [({"weight": 0.0}, "weight must be"), ({"metric": "rouge"}, "metric must be one of")],
 )
 def test_examples_that_cannot_be_scored_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(CalibrationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         example(**change)
 
 
 @pytest.mark.parametrize("weights", [(-1.0, 2.0), (0.0, 0.0), (1.0,), (float("nan"), 1.0)])
 def test_weights_that_make_no_sense_are_refused(weights: tuple[float, ...]) -> None:
-    with pytest.raises(CalibrationConfigError, match="weights must be at least two numbers"):
+    with pytest.raises(ConfigError, match="weights must be at least two numbers"):
         draw_examples(InventedDocuments(), "lpes", weights=weights, questions=5, held_out=2)
 
 
@@ -139,7 +139,7 @@ def test_tasks_without_gold_documents_give_no_examples() -> None:
     class NoGold(InventedDocuments):
         num_positions = 0  # type: ignore[assignment]
 
-    with pytest.raises(CalibrationConfigError, match="cannot be calibrated on"):
+    with pytest.raises(ConfigError, match="cannot be calibrated on"):
         draw_examples(NoGold(), "lpes", questions=10, held_out=2)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rag_middle.calibration import CurveSearch, Outcome, Race, evolve
 from rag_middle.calibration.searches.genetic import Genome, _Evolution
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from tests.reference import lpes_search as naive
 
 LAYERS = 32
@@ -246,7 +246,7 @@ def test_what_was_dropped_is_no_parent() -> None:
 
 def test_more_points_than_layers_are_refused() -> None:
     settings = CurveSearch(control_points=5)
-    with pytest.raises(CalibrationConfigError, match="model has 4: lower control_points"):
+    with pytest.raises(ConfigError, match="model has 4: lower control_points"):
         evolve(settings, 4, 0, Landscape(settings))
 
 
@@ -263,5 +263,5 @@ def test_more_points_than_layers_are_refused() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(CalibrationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         CurveSearch(**settings)

@@ -11,7 +11,7 @@ import pytest
 
 from rag_middle.calibration import Outcome
 from rag_middle.calibration.journal import open_journal
-from rag_middle.errors import CalibrationStateError
+from rag_middle.errors import FileFormatError
 
 IDENTITY = {"seed": 1, "search": {"factors": (0.5, 1.0)}}
 FIRST = Outcome(score=0.1 + 0.2, right="011", log_likelihood=-1 / 3)
@@ -39,7 +39,7 @@ def test_what_was_added_is_there_again_to_the_last_bit(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "s.state"
     path.write_bytes(content)
-    with pytest.raises(CalibrationStateError), open_journal(path, IDENTITY):
+    with pytest.raises(FileFormatError), open_journal(path, IDENTITY):
         pass
     assert path.read_bytes() == content
 
@@ -51,7 +51,7 @@ def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path, target: str | None
         os.mkfifo(path)
     else:
         path.symlink_to(target)
-    with pytest.raises(CalibrationStateError, match="no regular file"), open_journal(path, {}):
+    with pytest.raises(FileFormatError, match="no regular file"), open_journal(path, {}):
         pass
 
 
@@ -79,7 +79,7 @@ def test_a_model_with_another_adapter_is_refused_and_one_without_digests_taken(
         pass
     for field in ("adapters_sha256", "generation"):
         with (
-            pytest.raises(CalibrationStateError, match="it differs in model"),
+            pytest.raises(FileFormatError, match="it differs in model"),
             open_journal(path, {**IDENTITY, "model": {**model, field: "c"}}),
         ):
             pass
@@ -121,7 +121,7 @@ def test_another_search_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = written(tmp_path / "s.state")
     before = path.read_bytes()
     with (
-        pytest.raises(CalibrationStateError, match="differs in seed"),
+        pytest.raises(FileFormatError, match="differs in seed"),
         open_journal(path, {**IDENTITY, "seed": 2}),
     ):
         pass
@@ -135,7 +135,7 @@ def test_the_state_of_an_earlier_version_is_refused_and_left_alone(tmp_path: Pat
     path.write_bytes(b"%08x " % zlib.crc32(text) + text + b"\n" + b"".join(lines[1:]))
     before = path.read_bytes()
     with (
-        pytest.raises(CalibrationStateError, match=r"another version of rag-middle \(format 1;"),
+        pytest.raises(FileFormatError, match=r"another version of rag-middle \(format 1;"),
         open_journal(path, IDENTITY),
     ):
         pass
@@ -146,7 +146,7 @@ def test_a_flipped_digit_is_noticed(tmp_path: Path) -> None:
     path = written(tmp_path / "s.state")
     path.write_bytes(path.read_bytes().replace(b'"011"', b'"111"'))
     with (
-        pytest.raises(CalibrationStateError, match=r"damaged .*checksum"),
+        pytest.raises(FileFormatError, match=r"damaged .*checksum"),
         open_journal(path, IDENTITY),
     ):
         pass
@@ -171,7 +171,7 @@ def test_impossible_outcomes_with_the_right_checksum_are_noticed(
     header = path.read_bytes().splitlines(keepends=True)[0]
     text = json.dumps({"key": "a", "outcome": {"score": 0.5, field: value}}).encode()
     path.write_bytes(header + b"%08x " % zlib.crc32(text) + text + b"\n")
-    with pytest.raises(CalibrationStateError, match="damaged"), open_journal(path, IDENTITY):
+    with pytest.raises(FileFormatError, match="damaged"), open_journal(path, IDENTITY):
         pass
 
 
@@ -179,7 +179,7 @@ def test_one_search_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "s.state"
     with (
         open_journal(path, IDENTITY),
-        pytest.raises(CalibrationStateError, match="in use"),
+        pytest.raises(FileFormatError, match="in use"),
         open_journal(path, IDENTITY),
     ):
         pass
@@ -192,7 +192,7 @@ def test_one_search_at_a_time_also_through_a_link(tmp_path: Path) -> None:
     link.symlink_to("s.state")
     with (
         open_journal(tmp_path / "s.state", IDENTITY),
-        pytest.raises(CalibrationStateError, match="in use"),
+        pytest.raises(FileFormatError, match="in use"),
         open_journal(link, IDENTITY),
     ):
         pass

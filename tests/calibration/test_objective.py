@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rag_middle.calibration import Example, ExampleObjective, Race
-from rag_middle.errors import CalibrationConfigError, UnsupportedGenerationError
+from rag_middle.errors import ConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, SIW, Method, MsPoE, NoMethod, PositionalHiddenStates
 from tests.reference.lpes_search import weighted_accuracy
@@ -148,7 +148,7 @@ def test_a_race_that_is_not_lost_tells_what_there_is_without_one(
 
 def test_a_race_over_other_examples_is_refused(model: RagMiddleModel, examples: Examples) -> None:
     objective = ExampleObjective(model, examples(4))
-    with pytest.raises(CalibrationConfigError, match="over 3 examples, and 4 are scored"):
+    with pytest.raises(ConfigError, match="over 3 examples, and 4 are scored"):
         objective.outcome(NoMethod(), 0, 4, Race(reference="111"))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rag_middle.calibration import ScoringScheme
 from rag_middle.calibration.racing import UNSCORED, Race, tail_probability
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 
 
 def tried(verdicts: str, count: int, order: tuple[int, ...] | None = None) -> str:
@@ -69,7 +69,7 @@ def test_without_risk_a_chance_too_small_for_a_float_still_counts() -> None:
 
 
 def test_verdicts_on_other_examples_are_refused() -> None:
-    with pytest.raises(CalibrationConfigError, match="the reference has 3, an earlier candidate 2"):
+    with pytest.raises(ConfigError, match="the reference has 3, an earlier candidate 2"):
         Race(reference="101", earlier=("111", "10"))
 
 
@@ -109,7 +109,7 @@ def test_the_positions_of_a_question_are_scored_together_and_count_by_weight() -
 
 
 def test_a_scheme_for_other_prompts_is_refused() -> None:
-    with pytest.raises(CalibrationConfigError, match="the scoring scheme 2"):
+    with pytest.raises(ConfigError, match="the scoring scheme 2"):
         Race(reference="101", scheme=ScoringScheme.of_single_prompts(2))
 
 

@@ -32,7 +32,7 @@ from rag_middle.calibration.jobs import Group, score_group
 from rag_middle.calibration.journal import Journal
 from rag_middle.calibration.plots import plot_channels
 from rag_middle.calibration.searches import layer_ranges
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -146,7 +146,7 @@ def test_a_chart_of_the_channels(model: RagMiddleModel, examples: Examples, tmp_
         values = result.hidden[channel["layers"][0], :, channel["channel"]]
         assert axis.lines[0].get_ydata() == pytest.approx(values.tolist())
     assert (tmp_path / "channels.png").stat().st_size > 1000
-    with pytest.raises(CalibrationConfigError, match="nothing to draw"):
+    with pytest.raises(ConfigError, match="nothing to draw"):
         plot_channels(result.hidden, [])
 
 
@@ -205,7 +205,7 @@ def test_groups_are_tried_under_windows_that_prompts_leave(
     tried = {(m.group, m.window) for m in seen if isinstance(m, SelfExtend)}
     assert tried == {(2, 4), (2, 8), (2, 16), (8, 8), (8, 16)}
     assert result.ranked[0][0].method == SelfExtend(group=2, window=4)
-    with pytest.raises(CalibrationConfigError, match=f"has {longest} tokens"):
+    with pytest.raises(ConfigError, match=f"has {longest} tokens"):
         searched(GroupSearch(windows=(longest,)), model, made, lambda method: 0.0)
 
 
@@ -230,7 +230,7 @@ def test_an_entropy_needs_no_answers(model: RagMiddleModel) -> None:
     ]
     assert objective(method) == pytest.approx(-torch.stack(expected).mean().item(), abs=1e-5)
     assert objective(method) != objective(ZeroTuning(factor=1.0))
-    with pytest.raises(CalibrationConfigError, match="needs prompts"):
+    with pytest.raises(ConfigError, match="needs prompts"):
         EntropyObjective(model, [])
 
 
@@ -245,9 +245,9 @@ def test_curves_become_factors_of_layers(model: RagMiddleModel) -> None:
 
 
 def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
-    with pytest.raises(CalibrationConfigError, match="Did you mean 'ms_poe'"):
+    with pytest.raises(ConfigError, match="Did you mean 'ms_poe'"):
         make_search("mspoe")
-    with pytest.raises(CalibrationConfigError, match="Did you mean 'generations'"):
+    with pytest.raises(ConfigError, match="Did you mean 'generations'"):
         make_search("lpes", {"generation": 3})
     assert make_search("lpes", {"generations": 3}) == LayerSearch(generations=3)
 
@@ -272,10 +272,10 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
 def test_searches_that_make_no_sense_are_refused(
     method: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CalibrationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         make_search(method, options)
 
 
 def test_layers_that_the_model_does_not_have(model: RagMiddleModel) -> None:
-    with pytest.raises(CalibrationConfigError, match="beyond the model's 4 layers"):
+    with pytest.raises(ConfigError, match="beyond the model's 4 layers"):
         searched(RatioSearch(first_layers=(4, 8)), model, [], lambda method: 0.0)

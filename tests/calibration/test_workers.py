@@ -30,7 +30,7 @@ from rag_middle.calibration import (
 )
 from rag_middle.calibration.jobs import ObjectiveFactory, groups
 from rag_middle.calibration.objective import Objective
-from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
+from rag_middle.errors import ContextOverflowError, MissingExtraError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, PositionalHiddenStates
 from rag_middle.workers import InProcess, Processes, RayWorkers, torch_threads
@@ -120,7 +120,7 @@ def test_jobs_are_grouped_where_they_may_be() -> None:
 def test_a_worker_that_dies_is_told() -> None:
     with (
         closing(Processes(Scoring(Dying()), 1, 1)) as workers,
-        pytest.raises(WorkerError, match="worker process ended"),
+        pytest.raises(RagMiddleError, match="worker process ended"),
     ):
         list(scored(workers, [Job(key="a", method=LPES(factors=1.1))]))
 

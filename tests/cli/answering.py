@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.answering import opening
-from rag_middle.errors import EmbedderError
+from rag_middle.errors import ConfigError
 from tests.retrieval.embedding import HashingEmbedder
 
 QUESTION = "Which river is Nantes on, the Loire?"
@@ -24,7 +24,7 @@ class NamedEmbedder(HashingEmbedder):
         progress: object = None,
     ) -> None:
         if str(name).startswith("nobody/"):
-            raise EmbedderError(f"Cannot load the embedder {str(name)!r}. unset HF_HUB_OFFLINE")
+            raise ConfigError(f"Cannot load the embedder {str(name)!r}. unset HF_HUB_OFFLINE")
         super().__init__(name=str(name or "default"))
 
 

@@ -79,7 +79,7 @@ def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: An
     ("arguments", "kind", "message"),
     [
         (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
-        (("--method", "none"), "EvaluationConfigError", "--method pine"),
+        (("--method", "none"), "ConfigError", "--method pine"),
         (("-o", "no_such=1"), "MethodConfigError", "no_such"),
     ],
 )

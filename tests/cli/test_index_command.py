@@ -94,7 +94,7 @@ def test_a_damaged_index_is_refused_and_rebuilt_on_request(
 def test_a_missing_folder_is_an_error(run: Run, tmp_path: Path) -> None:
     refused = run("index", tmp_path / "nothing", "--json")
     assert refused.status == 2
-    assert refused.json["error"]["type"] == "DocumentLoadError"
+    assert refused.json["error"]["type"] == "FileFormatError"
 
 
 def test_a_model_reads_all_documents_beforehand(

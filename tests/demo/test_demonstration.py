@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 
 from rag_middle.demo import Demo, demonstration, full_measurement
 from rag_middle.demo.demonstration import QUESTIONS
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.passages import passages_path
 from tests.retrieval.embedding import HashingEmbedder
@@ -82,7 +82,7 @@ def test_other_passages_are_neither_gold_nor_hold_the_answer(demo: Demo) -> None
 
 
 def test_the_unmodified_model_is_no_method_to_compare_with_itself() -> None:
-    with pytest.raises(EvaluationConfigError, match="name one"):
+    with pytest.raises(ConfigError, match="name one"):
         Demo("nothing", method="none")
 
 

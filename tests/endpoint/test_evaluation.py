@@ -10,11 +10,7 @@ import pytest
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.endpoint import EndpointModel
-from rag_middle.errors import (
-    EndpointRefusedError,
-    EvaluationRecordsError,
-    WeightsNeededError,
-)
+from rag_middle.errors import EndpointError, FileFormatError, WeightsNeededError
 from rag_middle.evaluation import (
     Measurement,
     Results,
@@ -143,7 +139,7 @@ def test_an_interrupted_run_goes_on_and_pays_for_no_answer_twice(tmp_path: Path)
     with serving(failing) as server:
         model = EndpointModel(server.url, retries=0)
         one_at_a_time = Measurement(limit=3, positions=2, controls=True, max_batch_size=1)
-        with pytest.raises(EndpointRefusedError, match=r"no money left.*goes on where it stopped"):
+        with pytest.raises(EndpointError, match=r"no money left.*goes on where it stopped"):
             run(model, TASK, (), one_at_a_time, records=records)
         before = records.read_bytes()
         assert before.count(b'"kind": "record"') == 5
@@ -162,7 +158,7 @@ def test_what_was_on_its_way_when_a_request_failed_is_kept(tmp_path: Path) -> No
         return Said(answer("yes"))
 
     with serving(one_fails) as server:
-        with pytest.raises(EndpointRefusedError, match="status 400"):
+        with pytest.raises(EndpointError, match="status 400"):
             run(EndpointModel(server.url), TASK, (), FEW, records=records)
         answered = len(server.asked) - 1
     assert records.read_bytes().count(b'"kind": "record"') == answered >= 1
@@ -176,14 +172,14 @@ def test_records_of_another_server_or_model_are_not_continued(tmp_path: Path) ->
         assert header["model"]["endpoint"] == server.url
         server.models = Said({"data": [{"id": "tiny", "created": 2}]})  # vLLM: when it was asked
         run(EndpointModel(server.url), TASK, (), FEW, records=records)
-        with pytest.raises(EvaluationRecordsError, match="another measurement"):
+        with pytest.raises(FileFormatError, match="another measurement"):
             run(EndpointModel(other.url), TASK, (), FEW, records=records)
-        with pytest.raises(EvaluationRecordsError, match="another measurement"):
+        with pytest.raises(FileFormatError, match="another measurement"):
             run(EndpointModel(server.url, "larger"), TASK, (), FEW, records=records)
         server.models = Said({"data": [{"id": "tiny", "max_model_len": 4096}]})
         changed = EndpointModel(server.url)
         assert changed.context_window == 4096
-        with pytest.raises(EvaluationRecordsError, match="another measurement"):
+        with pytest.raises(FileFormatError, match="another measurement"):
             run(changed, TASK, (), FEW, records=records)
 
 

@@ -13,12 +13,7 @@ from rag_middle.answering import Answerer
 from rag_middle.conventions.documents import parsed_document
 from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.endpoint import EndpointModel
-from rag_middle.errors import (
-    EndpointConfigError,
-    EndpointReplyError,
-    PromptError,
-    WeightsNeededError,
-)
+from rag_middle.errors import ConfigError, EndpointError, PromptError, WeightsNeededError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import METHODS, LongContextReorder, Method, Permutation
 from rag_middle.notices import MissingDocumentsWarning
@@ -306,7 +301,7 @@ def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> No
     with serving(lambda _: stream if streamed else Said(reply)) as server:
         model = EndpointModel(server.url, send_documents="text")
         ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
-        with pytest.raises(EndpointReplyError, match="'pine', which had no effect"):
+        with pytest.raises(EndpointError, match="'pine', which had no effect"):
             ask(AS_READ)
         assert "yes" in ask("Which?", on_missing_documents="ignore").text
 
@@ -324,7 +319,7 @@ def test_the_method_of_the_model_list_stands_in_for_replies_without_one() -> Non
 
 def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(_ours) as server:
-        with pytest.raises(EndpointConfigError, match="RAG_MIDDLE_MARKER_KEY"):
+        with pytest.raises(ConfigError, match="RAG_MIDDLE_MARKER_KEY"):
             EndpointModel(server.url, send_documents="marked")
         with monkeypatch.context() as patch:
             patch.setenv("RAG_MIDDLE_MARKER_KEY", "k" * 32)
@@ -356,7 +351,7 @@ def test_a_server_that_has_not_read_the_documents_is_no_measurement(
     with serving(lambda request: stream if streamed else Said(reply)) as server:
         model = EndpointModel(server.url, send_documents="field")
         ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
-        with pytest.raises(EndpointReplyError, match="3 documents under pine"):
+        with pytest.raises(EndpointError, match="3 documents under pine"):
             ask(AS_READ, method="pine")
 
 

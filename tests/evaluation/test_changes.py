@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation import (
     Condition,
     Item,
@@ -73,7 +73,7 @@ def test_a_run_without_changes_is_as_before(model: RagMiddleModel) -> None:
 
 
 def test_other_changes_are_refused() -> None:
-    with pytest.raises(EvaluationConfigError, match="A change is one of repeated, random_filler"):
+    with pytest.raises(ConfigError, match="A change is one of repeated, random_filler"):
         Measurement(changes=("doubled",))  # type: ignore[arg-type]
-    with pytest.raises(EvaluationConfigError, match="no change"):
+    with pytest.raises(ConfigError, match="no change"):
         Condition("closed_book", change="random_filler")

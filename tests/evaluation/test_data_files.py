@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.errors import EvaluationDataError
+from rag_middle.errors import FileFormatError
 from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.evaluation.tasks.data_files import read_entries
 
@@ -23,7 +23,7 @@ def test_torn_lists_and_rows_are_named(tmp_path: Path) -> None:
         ("rows.csv", r"rows\.csv: row 1 has not as many fields"),
         ("none.csv", "is empty"),
     ):
-        with pytest.raises(EvaluationDataError, match=message):
+        with pytest.raises(FileFormatError, match=message):
             task_for_file(tmp_path / name)
 
 
@@ -37,5 +37,5 @@ def test_parquet_rows_are_read_as_lines_are(tmp_path: Path) -> None:
     assert [row for _, row in read_entries(tmp_path / "questions.parquet")] == rows
     assert task_for_file(tmp_path / "questions.parquet").num_questions == 1
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(EvaluationDataError, match=r"torn\.parquet.*cannot be read as Parquet"):
+    with pytest.raises(FileFormatError, match=r"torn\.parquet.*cannot be read as Parquet"):
         task_for_file(tmp_path / "torn.parquet")

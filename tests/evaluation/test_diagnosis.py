@@ -11,7 +11,7 @@ import pytest
 
 from rag_middle.calibration import SEARCHES
 from rag_middle.cli.calibrate import Fitted
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Diagnosis, Measurement, OwnQuestions, diagnose
 from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
 from rag_middle.evaluation.measurement import LabelledMethod
@@ -246,5 +246,5 @@ def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None
     class NoGold(InventedDocuments):
         num_positions = 0  # type: ignore[assignment]
 
-    with pytest.raises(EvaluationConfigError, match=r"rag_middle\.evaluation\.run"):
+    with pytest.raises(ConfigError, match=r"rag_middle\.evaluation\.run"):
         diagnose(model, NoGold())

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RagMiddleError
+from rag_middle.errors import ConfigError, FileFormatError, RagMiddleError
 from rag_middle.evaluation import (
     GOLD_ABSENT,
     GOLD_ONLY,
@@ -73,12 +73,12 @@ def test_gold_documents_stand_where_the_condition_says_and_the_others_keep_their
     assert chain((3, 1)).name == "chain:3,1"
     assert chain((3, 1), 1).name == "chain:3,1/1"
     for wrong in ((0,), (0, 5), (0, 1, 2)):
-        with pytest.raises(EvaluationConfigError, match="a 0-based position to each"):
+        with pytest.raises(ConfigError, match="a 0-based position to each"):
             arranged_documents(item, chain(wrong))
     for golds_at in ((1, 1), (-1, 2)):
-        with pytest.raises(EvaluationConfigError, match="different 0-based positions"):
+        with pytest.raises(ConfigError, match="different 0-based positions"):
             chain(golds_at)
-    with pytest.raises(EvaluationConfigError, match="takes no positions of several"):
+    with pytest.raises(ConfigError, match="takes no positions of several"):
         Condition("as_given", golds=(1, 2))
 
 
@@ -168,7 +168,7 @@ def test_own_questions_name_their_gold_documents_by_position_or_by_flag(tmp_path
     three = {**LINE, "documents": list("abcdef"), "gold": [0, 1, 2]}
     mixed = written(tmp_path / "mixed.jsonl", {**LINE, "documents": FLAGGED}, three)
     assert [item.id for item in MultiHop(data=mixed, hops=3).items(None, 0)] == ["1"]
-    with pytest.raises(EvaluationDataError, match=r"mixed.jsonl:2 has 3 gold.*hops=2"):
+    with pytest.raises(FileFormatError, match=r"mixed.jsonl:2 has 3 gold.*hops=2"):
         MultiHop(data=mixed)
 
 
@@ -204,7 +204,7 @@ def test_data_that_cannot_be_read_is_refused(
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: Callable[[], object], message: str) -> None:
-    with pytest.raises(EvaluationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         wrong()
 
 

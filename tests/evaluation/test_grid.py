@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from rag_middle.documents import Document
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation import (
     AS_GIVEN,
     Condition,
@@ -63,9 +63,9 @@ def test_fewer_documents_are_the_gold_one_and_the_first_of_the_others() -> None:
     condition = position(1, 3)
     assert condition.name == "position:1/3"
     assert "".join(d.text for d in arranged_documents(item, condition)) == "agb"
-    with pytest.raises(EvaluationConfigError, match="cannot be at position 3"):
+    with pytest.raises(ConfigError, match="cannot be at position 3"):
         arranged_documents(item, position(3, 3))
-    with pytest.raises(EvaluationConfigError, match="takes no number of documents"):
+    with pytest.raises(ConfigError, match="takes no number of documents"):
         Condition("as_given", documents=3)
 
 
@@ -126,7 +126,7 @@ def test_a_grid_is_added_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path
     ],
 )
 def test_a_grid_that_cannot_be_is_refused(wrong: Callable[[], object], message: str) -> None:
-    with pytest.raises(EvaluationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         wrong()
 
 

@@ -18,7 +18,7 @@ import torch
 from transformers import GenerationConfig
 
 from rag_middle.documents import mark
-from rag_middle.errors import EvaluationConfigError, MethodConfigError
+from rag_middle.errors import ConfigError, MethodConfigError
 from rag_middle.generation import RagMiddleModel, UnreadMarkersWarning
 from rag_middle.notices import ChatTemplateWarning
 
@@ -331,14 +331,14 @@ def test_the_model_is_found_by_name() -> None:
 
 
 def test_arguments_that_do_not_exist_are_refused(model: RagMiddleModel) -> None:
-    with pytest.raises(EvaluationConfigError, match="'parallelize'"):
+    with pytest.raises(ConfigError, match="'parallelize'"):
         RagMiddleLM(model, parallelize=True)
-    with pytest.raises(EvaluationConfigError, match="batch_size"):
+    with pytest.raises(ConfigError, match="batch_size"):
         RagMiddleLM(model, batch_size="auto")
     with pytest.raises(MethodConfigError, match="factor"):
         RagMiddleLM(model, method="lpes", method_factor=1.2)
     ours = RagMiddleLM(model)
-    with pytest.raises(EvaluationConfigError, match="min_p"):
+    with pytest.raises(ConfigError, match="min_p"):
         ours.generate_until([request("a", {"min_p": 0.5})])
-    with pytest.raises(EvaluationConfigError, match="max_gen_toks"):
+    with pytest.raises(ConfigError, match="max_gen_toks"):
         ours.generate_until([request("a", {"max_gen_toks": 99_999})])

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from rag_middle import ContextPrompt, Document, EvaluationConfigError, RagMiddleModel
+from rag_middle import ConfigError, ContextPrompt, Document, RagMiddleModel
 from rag_middle.evaluation import Item, Measurement, run
 from rag_middle.evaluation.conditions import Condition
 from rag_middle.evaluation.lengths import cut_middle
@@ -58,7 +58,7 @@ def test_documents_within_the_cut_are_left_out(model: RagMiddleModel) -> None:
         "d",
     ]
     assert len(model.encode(short, method="none")) <= 160
-    with pytest.raises(EvaluationConfigError, match="No prompt fits 3 tokens"):
+    with pytest.raises(ConfigError, match="No prompt fits 3 tokens"):
         cut_middle(model, prompt, 3)
 
 
@@ -68,5 +68,5 @@ def test_a_run_cuts_the_prompts_of_a_task_that_wants_it(
     results = run(model, _Long(), measurement=Measurement(limit=1))
     assert len(results.records) == 1
     monkeypatch.setattr(_Long, "cuts_middle", False)
-    with pytest.raises(EvaluationConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match="do not fit"):
         run(model, _Long(letters=99_999), measurement=Measurement(limit=1))

@@ -7,7 +7,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.shapes import shape_of
 from rag_middle.evaluation.statistics import Bootstrap, Estimate, consistency, wilson
 
@@ -158,18 +158,18 @@ def test_answers_agree_or_not_over_orders() -> None:
     assert (both.flip_rate.value, both.changed.value, both.entropy.value) == (0.5, 0.5, 0.5)
     assert not both.changed.exact
     assert consistency(["aa", "bb"], resamples=10).changed.exact
-    with pytest.raises(EvaluationConfigError, match="at least two orders"):
+    with pytest.raises(ConfigError, match="at least two orders"):
         consistency(["a"])
 
 
 @pytest.mark.parametrize("scores", [np.zeros((0, 2)), np.zeros(3), np.zeros((2, 0))])
 def test_scores_of_another_shape_are_refused(scores: np.ndarray) -> None:
-    with pytest.raises(EvaluationConfigError, match="questions, columns"):
+    with pytest.raises(ConfigError, match="questions, columns"):
         Bootstrap(scores)
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(EvaluationConfigError, match="finite"):
+    with pytest.raises(ConfigError, match="finite"):
         Bootstrap(np.array([[0.0, np.nan]]))
 
 

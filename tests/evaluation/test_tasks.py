@@ -14,7 +14,7 @@ import pytest
 
 from rag_middle import retrieval
 from rag_middle.documents import Document
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError, UnknownNameError
+from rag_middle.errors import ConfigError, FileFormatError, UnknownNameError
 from rag_middle.evaluation.conditions import (
     AS_GIVEN,
     CLOSED_BOOK,
@@ -91,7 +91,7 @@ def test_another_seed_draws_other_questions() -> None:
 
 @pytest.mark.parametrize("name", ["multi_hop", "key_value_retrieval"])
 def test_generated_tasks_have_no_end(name: str) -> None:
-    with pytest.raises(EvaluationConfigError, match="limit"):
+    with pytest.raises(ConfigError, match="limit"):
         make_task(name).items(None, 0)
     assert make_task(name).num_questions is None
 
@@ -130,25 +130,25 @@ def test_orders_are_shuffled_repeatably_and_differ() -> None:
 
 def test_a_position_that_is_not_there_is_refused() -> None:
     [item] = make_task("key_value_retrieval", {"keys": 3}).items(1, 0)
-    with pytest.raises(EvaluationConfigError, match="position 3"):
+    with pytest.raises(ConfigError, match="position 3"):
         arranged_documents(item, position(3))
 
 
 def test_a_position_needs_a_gold_document() -> None:
-    with pytest.raises(EvaluationConfigError, match="no gold document"):
+    with pytest.raises(ConfigError, match="no gold document"):
         arranged_documents(Item(id="0", question="q", answers=("a",)), position(0))
 
 
 @pytest.mark.parametrize(("kind", "index"), [("middle", None), ("position", None), ("order", None)])
 def test_a_condition_checks_itself(kind: str, index: int | None) -> None:
-    with pytest.raises(EvaluationConfigError):
+    with pytest.raises(ConfigError):
         Condition(kind, index)  # type: ignore[arg-type]
 
 
 def test_positions_are_spread_as_in_the_benchmark() -> None:
     assert spread_positions(20, 5) == (0, 4, 9, 14, 19)
     assert spread_positions(3, 5) == (0, 1, 2)
-    with pytest.raises(EvaluationConfigError, match="at least two"):
+    with pytest.raises(ConfigError, match="at least two"):
         spread_positions(1, 5)
 
 
@@ -193,20 +193,20 @@ def test_a_pipe_or_a_device_holds_no_questions(tmp_path: Path, target: str | Non
         os.mkfifo(path)
     else:
         path.symlink_to(target)
-    with pytest.raises(EvaluationDataError, match="no regular file"):
+    with pytest.raises(FileFormatError, match="no regular file"):
         make_task("own_questions", {"data": path})
 
 
 def test_a_truth_value_is_no_position(tmp_path: Path) -> None:
     line = {"question": "q", "answers": ["a"], "documents": ["a", "b"], "gold": True}
-    with pytest.raises(EvaluationDataError, match="'gold' should be a int, got bool"):
+    with pytest.raises(FileFormatError, match="'gold' should be a int, got bool"):
         make_task("own_questions", {"data": written(tmp_path / "own.jsonl", line)})
 
 
 def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:
     line = {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "x", "value": "b"}
     task = make_task("key_value_retrieval", {"data": written(tmp_path / "kv.jsonl", line)})
-    with pytest.raises(EvaluationDataError, match="with that key 0 times"):
+    with pytest.raises(FileFormatError, match="with that key 0 times"):
         task.items(None, 0)
 
 
@@ -415,7 +415,7 @@ def test_a_document_that_holds_a_short_answer_is_not_drawn(tmp_path: Path) -> No
 
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     task = make_task("own_questions", {"data": written(tmp_path / "q.jsonl", OWN), "documents": 9})
-    with pytest.raises(EvaluationDataError, match="6 documents are needed"):
+    with pytest.raises(FileFormatError, match="6 documents are needed"):
         task.items(None, 0)
 
 
@@ -465,7 +465,7 @@ def test_a_wrong_line_is_named(
     tmp_path: Path, name: str, line: dict[str, Any], message: str
 ) -> None:
     path = written(tmp_path / "data.jsonl", line)
-    with pytest.raises(EvaluationDataError, match=rf"data\.jsonl:1.*{message}"):
+    with pytest.raises(FileFormatError, match=rf"data\.jsonl:1.*{message}"):
         make_task(name, {"data": path}).items(None, 0)
 
 
@@ -484,18 +484,18 @@ def test_a_file_that_cannot_be_read_is_refused(
 ) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EvaluationDataError, match=message):
+    with pytest.raises(FileFormatError, match=message):
         make_task("own_questions", {"data": path})
 
 
 @pytest.mark.parametrize("data", [5, ["a.jsonl"]])
 def test_what_is_no_path_is_refused(data: object) -> None:
-    with pytest.raises(EvaluationConfigError, match="data must be a path, got"):
+    with pytest.raises(ConfigError, match="data must be a path, got"):
         make_task("own_questions", {"data": data})
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationDataError, match="cannot be read"):
+    with pytest.raises(FileFormatError, match="cannot be read"):
         task_for_file(tmp_path / "nothing.jsonl")
 
 
@@ -505,7 +505,7 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     # A title and a text are anybody's: no instruction of a benchmark.
     assert task_for_file(NQ).name == "own_questions"
     assert task_for_file(written(tmp_path / "own.jsonl", OWN)).name == "own_questions"
-    with pytest.raises(EvaluationDataError, match="none of the known formats"):
+    with pytest.raises(FileFormatError, match="none of the known formats"):
         task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))
 
 
@@ -523,7 +523,7 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     ],
 )
 def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(EvaluationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         make_task(name, options)
 
 

@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 
 import rag_middle
-from rag_middle.errors import (
-    EvaluationConfigError,
-    EvaluationRecordsError,
-    MethodConfigError,
-    UnknownNameError,
-)
+from rag_middle.errors import ConfigError, FileFormatError, MethodConfigError, UnknownNameError
 from rag_middle.evaluation import (
     InterimReport,
     Measurement,
@@ -129,7 +124,7 @@ def test_records_are_no_pipe_or_device(
         os.mkfifo(path)
     else:
         path.symlink_to(target)
-    with pytest.raises(EvaluationRecordsError, match="no regular file"):
+    with pytest.raises(FileFormatError, match="no regular file"):
         run(fake_reader(model, TASK, u_shape), TASK, ["pine"], HOW, records=path)
 
 
@@ -188,9 +183,7 @@ def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_p
         (TASK, Measurement(limit=2, seed=1), "seed is 0 there and 1 in this run"),
         (TASK, Measurement(limit=2, template="raw"), "template is 'auto' there and 'raw' in"),
     ):
-        with pytest.raises(
-            EvaluationRecordsError, match="another measurement, as line 1"
-        ) as raised:
+        with pytest.raises(FileFormatError, match="another measurement, as line 1") as raised:
             run(fake, task, [], how, records=path)
         assert re.search(difference, str(raised.value))
         assert "{" not in str(raised.value)
@@ -220,7 +213,7 @@ def test_a_file_of_something_else_is_left_as_it_is(
 ) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EvaluationRecordsError, match=r"no records|another measurement"):
+    with pytest.raises(FileFormatError, match=r"no records|another measurement"):
         run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
     assert path.read_bytes() == content
 
@@ -237,7 +230,7 @@ def test_a_model_goes_by_its_folders_name_and_its_weights(
     assert str(tmp_path) not in content
     # Another model, in a folder of that name.
     path.write_text(content.replace(first.model["weights"], "0123456789abcdef"), encoding="utf-8")
-    with pytest.raises(EvaluationRecordsError, match="another measurement"):
+    with pytest.raises(FileFormatError, match="another measurement"):
         run(fake, TASK, [], Measurement(limit=2), records=path)
 
 
@@ -247,7 +240,7 @@ def test_a_run_is_not_continued_by_other_versions(
     path, fake = tmp_path / "records.jsonl", fake_reader(model, TASK, u_shape)
     run(fake, TASK, [], Measurement(limit=2), records=path)
     monkeypatch.setattr(rag_middle, "__version__", "99.0")
-    with pytest.raises(EvaluationRecordsError, match=r"rag-middle is .* there and '99\.0'"):
+    with pytest.raises(FileFormatError, match=r"rag-middle is .* there and '99\.0'"):
         run(fake, TASK, ["pine"], Measurement(limit=2), records=path)
 
 
@@ -258,7 +251,7 @@ def test_a_run_is_not_continued_under_another_chat_template(
     run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
     tokenizer.chat_template = "Answer only: nothing. {{ messages[0].content }}"
     other = fake_reader(RagMiddleModel(model.model, tokenizer), TASK, u_shape)
-    with pytest.raises(EvaluationRecordsError, match=r"model\.tokenizer is"):
+    with pytest.raises(FileFormatError, match=r"model\.tokenizer is"):
         run(other, TASK, [], Measurement(limit=4), records=path)
 
 
@@ -273,7 +266,7 @@ def test_a_file_of_a_model_with_another_part_is_refused(
     header = json.loads(head)
     header["model"][part] = "0123456789abcdef"
     path.write_text("".join([json.dumps(header) + "\n", *answers]), encoding="utf-8")
-    with pytest.raises(EvaluationRecordsError, match=rf"model\.{part} is '0123456789abcdef'"):
+    with pytest.raises(FileFormatError, match=rf"model\.{part} is '0123456789abcdef'"):
         run(fake, TASK, [], Measurement(limit=4), records=path)
     del header["model"][part]  # as the first versions wrote it
     path.write_text("".join([json.dumps(header) + "\n", *answers]), encoding="utf-8")
@@ -285,7 +278,7 @@ def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path
     fake = fake_reader(model, TASK, u_shape)
     how = Measurement(limit=1)
     run(fake, TASK, [{"name": "lpes", "options": {"factors": 1.2}}], how, records=path)
-    with pytest.raises(EvaluationRecordsError, match=r"LPES\(factors=1.2\)"):
+    with pytest.raises(FileFormatError, match=r"LPES\(factors=1.2\)"):
         run(fake, TASK, [{"name": "lpes", "options": {"factors": 1.3}}], how, records=path)
     fitted = {"name": "lpes", "options": {"factors": 1.4}, "label": "lpes fitted"}
     results = run(fake, TASK, [fitted], how, records=path)
@@ -298,7 +291,7 @@ def test_a_damaged_line_is_named(model: RagMiddleModel, tmp_path: Path) -> None:
     run(fake, TASK, [], Measurement(limit=2), records=path)
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join([*lines[:3], "{", *lines[4:], ""]), encoding="utf-8")
-    with pytest.raises(EvaluationRecordsError, match="Line 4"):
+    with pytest.raises(FileFormatError, match="Line 4"):
         run(fake, TASK, [], Measurement(limit=2), records=path)
 
 
@@ -312,7 +305,7 @@ def test_a_file_in_use_is_refused(model: RagMiddleModel, tmp_path: Path, is_link
 
     def meanwhile(done: int, total: int) -> None:
         if done == total:
-            with pytest.raises(EvaluationRecordsError, match="Another run"):
+            with pytest.raises(FileFormatError, match="Another run"):
                 run(fake, TASK, [], Measurement(limit=1), records=other)
 
     run(fake, TASK, [], Measurement(limit=1), records=path, progress=meanwhile)
@@ -346,11 +339,11 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
         run(fake, TASK, [{"name": "lpes", "options": {"factors": [1.0, 1.2]}}], HOW)
     with pytest.raises(UnknownNameError, match="ms_poe"):
         run(fake, TASK, ["mspoe"], HOW)
-    with pytest.raises(EvaluationConfigError, match="called 'pine'"):
+    with pytest.raises(ConfigError, match="called 'pine'"):
         run(fake, TASK, ["pine", "pine"], HOW)
-    with pytest.raises(EvaluationConfigError, match="'none'"):
+    with pytest.raises(ConfigError, match="'none'"):
         run(fake, TASK, [{"name": "pine", "label": "none"}], HOW)
-    with pytest.raises(EvaluationConfigError, match="A method is a name"):
+    with pytest.raises(ConfigError, match="A method is a name"):
         run(fake, TASK, [{"nam": "pine"}], HOW)
     assert fake.asked == 0
 
@@ -371,13 +364,13 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
     ],
 )
 def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(EvaluationConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Measurement(**settings)  # type: ignore[arg-type]
 
 
 def test_prompts_that_do_not_fit_the_context_window_are_refused(model: RagMiddleModel) -> None:
     small = RagMiddleModel(model.model, model.tokenizer, context_window=100)
-    with pytest.raises(EvaluationConfigError, match="context window has 100"):
+    with pytest.raises(ConfigError, match="context window has 100"):
         run(small, TASK, [], Measurement(limit=2, positions=2))
 
 
@@ -393,7 +386,7 @@ def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     small = RagMiddleModel(model.model, model.tokenizer, context_window=1000)
     asked: list[int] = []
-    with pytest.raises(EvaluationConfigError, match=r"with documents: about 3 fit"):
+    with pytest.raises(ConfigError, match=r"with documents: about 3 fit"):
         run(
             small,
             task_for_file(path, documents=4),
@@ -516,7 +509,7 @@ def test_only_a_collapse_beyond_chance_counts(own: tuple[float, ...], drops: boo
 
 
 def test_a_position_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:
-    with pytest.raises(EvaluationConfigError, match="positions 0 to 3"):
+    with pytest.raises(ConfigError, match="positions 0 to 3"):
         run(model, TASK, [], Measurement(limit=1, positions=(0, 4)))
 
 
@@ -545,7 +538,7 @@ def test_records_that_no_run_could_have_made_are_refused(
         change = {"scores": dict.fromkeys(record["scores"], change["score"])}
     lines[-1] = json.dumps({**record, **change})
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(EvaluationRecordsError, match=rf"Line {len(lines)} of .*{re.escape(words)}"):
+    with pytest.raises(FileFormatError, match=rf"Line {len(lines)} of .*{re.escape(words)}"):
         run(fake, TASK, [], Measurement(limit=2, positions=2), records=path)
 
 

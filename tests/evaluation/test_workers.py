@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rag_middle.errors import RagMiddleError, WorkerConfigError, WorkerError
+from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.evaluation import (
     Abstention,
     Answering,
@@ -50,7 +50,7 @@ class Backwards(InProcess[Batch, list[Reply]]):
         self.sizes += [len(task.prompts) for task in tasks]
         for index, replies in reversed(list(super().results(tasks))):
             if not self.lives:
-                raise WorkerError("Worker processes ended 3 times in a row.")
+                raise RagMiddleError("Worker processes ended 3 times in a row.")
             self.lives -= 1
             yield index, replies
 
@@ -96,7 +96,7 @@ def test_what_workers_answered_before_they_ended_is_kept(
     model: RagMiddleModel, tmp_path: Path
 ) -> None:
     path, how = tmp_path / "records.jsonl", measurement()
-    with pytest.raises(WorkerError):
+    with pytest.raises(RagMiddleError):
         run(model, TASK, METHODS, how, records=path, workers=Backwards(model, lives=4))
     asked = Backwards(model)
     results = run(model, TASK, METHODS, how, records=path, workers=asked)
@@ -149,7 +149,7 @@ def test_other_weights_under_the_same_name_are_refused(
     with torch.no_grad():
         next(loaded.model.parameters()).add_(1)
     loaded.model.save_pretrained(found["model"])
-    with pytest.raises(WorkerConfigError, match="found other weights under"):
+    with pytest.raises(ConfigError, match="found other weights under"):
         Answering(**found)()
 
 
@@ -164,7 +164,7 @@ def test_another_template_or_config_under_the_same_name_is_refused(
         loaded.tokenizer.chat_template = "{{ messages[0].content }}"
     else:
         loaded.model.config.rms_norm_eps = 0.1
-    with pytest.raises(WorkerConfigError, match=f"found other {changed} under"):
+    with pytest.raises(ConfigError, match=f"found other {changed} under"):
         Answering(**origin(loaded))()
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied, mark
-from rag_middle.errors import KernelsUnavailableError, PromptError, UnsupportedGenerationError
+from rag_middle.errors import ConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -377,5 +377,5 @@ def test_each_wrapper_of_a_model_runs_on_its_own_kernels(
             lambda: fast.checked_method("pine"),
             lambda: fast.runner.logits(fast.encode(prompt), PINE()),
         ):
-            with pytest.raises(KernelsUnavailableError, match="kernels='auto'"):
+            with pytest.raises(ConfigError, match="kernels='auto'"):
                 refused()

@@ -14,8 +14,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.checkpoints import checkpoint_states
 from rag_middle.errors import (
+    FileFormatError,
     MissingExtraError,
-    ModelFormatError,
     ModelNotFoundError,
     UnsupportedGenerationError,
 )
@@ -195,7 +195,7 @@ def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_no_gguf_file_is_damaged(folder: Path) -> None:
     (folder / NAME).write_text("version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(ModelFormatError, match=NAME):
+    with pytest.raises(FileFormatError, match=NAME):
         load(folder)
 
 

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import (
-    ModelFormatError,
+    FileFormatError,
     ModelNotFoundError,
     UnknownNameError,
     UnsupportedGenerationError,
@@ -280,7 +280,7 @@ def test_the_base_of_an_adapter_is_checked_as_any_model(folder: Path, tmp_path: 
     config["_attn_implementation"] = "some/kernel"
     (base / "config.json").write_text(json.dumps(config), encoding="utf-8")
     adapter = _adapter(tmp_path / "adapter", str(base))
-    with pytest.raises(ModelFormatError, match="code that would be fetched"):
+    with pytest.raises(FileFormatError, match="code that would be fetched"):
         RagMiddleModel.from_pretrained(adapter, tokenizer=str(folder))
 
 
@@ -297,5 +297,5 @@ def test_the_base_of_an_adapter_is_not_fetched(
 
 
 def test_an_adapter_without_a_base_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelFormatError, match="base_model_name_or_path"):
+    with pytest.raises(FileFormatError, match="base_model_name_or_path"):
         RagMiddleModel.from_pretrained(_adapter(tmp_path / "adapter", 7), tokenizer=str(folder))

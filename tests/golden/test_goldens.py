@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from rag_middle.errors import GoldenFormatError, UnknownNameError
+from rag_middle.errors import FileFormatError, UnknownNameError
 from rag_middle.methods import METHODS
 from rag_middle.verify import load_cases, shipped_directory, verify
 from rag_middle.verify.methods import GOLDEN_METHODS
@@ -215,12 +215,12 @@ def test_progress_is_reported_before_each_case() -> None:
 
 
 def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GoldenFormatError, match=r"is not a directory\. Pass a directory with"):
+    with pytest.raises(FileFormatError, match=r"is not a directory\. Pass a directory with"):
         verify(tmp_path / "nowhere")
 
 
 def test_a_directory_without_cases_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GoldenFormatError, match=r"has no cases\.json"):
+    with pytest.raises(FileFormatError, match=r"has no cases\.json"):
         verify(tmp_path)
 
 
@@ -237,7 +237,7 @@ def test_a_directory_without_cases_is_refused(tmp_path: Path) -> None:
 )
 def test_a_list_of_cases_that_is_none_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "cases.json").write_text(text, encoding="utf-8")
-    with pytest.raises(GoldenFormatError, match=problem):
+    with pytest.raises(FileFormatError, match=problem):
         load_cases(tmp_path)
 
 
@@ -263,7 +263,7 @@ def test_a_case_that_does_not_fit_together_is_refused(
 ) -> None:
     single.case |= change
     single.write()
-    with pytest.raises(GoldenFormatError, match=problem):
+    with pytest.raises(FileFormatError, match=problem):
         verify(single.path)
 
 
@@ -293,7 +293,7 @@ def test_weights_that_lie_elsewhere_are_refused(
         with safe_open(elsewhere, "pt") as file:
             index = {"weight_map": dict.fromkeys(file.keys(), str(elsewhere))}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(GoldenFormatError, match=r"leads out of the directory|in one file"):
+    with pytest.raises(FileFormatError, match=r"leads out of the directory|in one file"):
         verify(single.path)
 
 
@@ -305,23 +305,23 @@ def test_pipes_are_not_waited_for(single: SingleCase, name: str) -> None:
     )
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(GoldenFormatError, match="no regular file"):
+    with pytest.raises(FileFormatError, match="no regular file"):
         verify(single.path)
 
 
 def test_an_id_used_twice_is_refused(single: SingleCase) -> None:
     single.write(cases=[single.case, single.case])
-    with pytest.raises(GoldenFormatError, match="used twice"):
+    with pytest.raises(FileFormatError, match="used twice"):
         verify(single.path)
 
 
 def test_a_damaged_file_is_refused(single: SingleCase) -> None:
     single.arrays.write_bytes(single.arrays.read_bytes()[:100])
-    with pytest.raises(GoldenFormatError, match="cannot be read"):
+    with pytest.raises(FileFormatError, match="cannot be read"):
         verify(single.path)
 
 
 def test_rows_outside_the_prompt_are_refused(single: SingleCase) -> None:
     single.change_arrays(lambda arrays: arrays["prefill_positions"].__iadd__(5))
-    with pytest.raises(GoldenFormatError, match="reach outside"):
+    with pytest.raises(FileFormatError, match="reach outside"):
         verify(single.path)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.library import opcheck
 from transformers import MistralConfig, MistralForCausalLM
 
-from rag_middle.errors import KernelsUnavailableError
+from rag_middle.errors import ConfigError
 from rag_middle.methods import APE, Method, SelfExtend
 from rag_middle.ops import prompt_kernels, spans
 from rag_middle.ops.flash import Attended
@@ -153,5 +153,5 @@ def test_windows_that_spans_cannot_say_are_refused(method: Method, unknown: str)
         num_attention_heads=2, num_key_value_heads=1, pad_token_id=0, sliding_window=20,
     )  # fmt: skip
     model = MistralForCausalLM(config).eval()
-    with pytest.raises(KernelsUnavailableError, match=rf"{unknown}.*kernels='auto'"):
+    with pytest.raises(ConfigError, match=rf"{unknown}.*kernels='auto'"):
         step_logits(model, method, "triton")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_middle.attention import AttentionPlan, Rotation, model_traits
-from rag_middle.errors import MethodConfigError, ProfileMismatchError, RagMiddleError
+from rag_middle.errors import MethodConfigError, RagMiddleError
 from rag_middle.methods import (
     LPES,
     METHODS,
@@ -71,5 +71,5 @@ def test_a_method_that_plans_nothing_is_refused() -> None:
 
 
 def test_a_profile_of_another_shape_is_refused() -> None:
-    with pytest.raises(ProfileMismatchError, match="decoder layers 4, here 3"):
+    with pytest.raises(MethodConfigError, match="decoder layers 4, here 3"):
         layer_rotations(resolve_method(READER_LPES), TRAITS)

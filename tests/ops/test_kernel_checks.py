@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensorMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import applied, use_kernels
-from rag_middle.errors import KernelsUnavailableError
+from rag_middle.errors import ConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import APE, PINE, Method, MsPoE, RoToR
 from rag_middle.methods.pine.kernels import check as pine
@@ -105,7 +105,7 @@ def test_wrong_kernels_leave_the_work_to_pytorchs_operators(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not uses_triton("auto", QUERY, VALUE, check)
-        with pytest.raises(KernelsUnavailableError, match=f"{where}{what}.*kernels='auto'"):
+        with pytest.raises(ConfigError, match=f"{where}{what}.*kernels='auto'"):
             uses_triton("triton", QUERY, VALUE, check)
     assert len(cases) == 1
 
@@ -168,5 +168,5 @@ def test_a_model_computes_with_operators_where_kernels_fail(
     with pytest.warns(BackendFallbackWarning, match=name) as caught:
         assert torch.equal(generated("auto"), expected)
     assert len(caught) == 1
-    with pytest.raises(KernelsUnavailableError, match=f"{name}.*RuntimeError: out of resource"):
+    with pytest.raises(ConfigError, match=f"{name}.*RuntimeError: out of resource"):
         generated("triton")

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import applied, kernels_in_use, use_kernels
-from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
+from rag_middle.errors import ConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE, SIW
 from rag_middle.ops import kernels
@@ -45,7 +45,7 @@ def test_kernels_that_cannot_run_are_refused(
     with (
         torch.no_grad(),
         use_kernels("triton"),
-        pytest.raises(KernelsUnavailableError, match=rf"{reason}.*kernels='auto'"),
+        pytest.raises(ConfigError, match=rf"{reason}.*kernels='auto'"),
         applied(model, PINE(), [laid_out(LAYOUT)]),
     ):
         model(torch.ones(1, 12, dtype=torch.long))
@@ -54,7 +54,7 @@ def test_kernels_that_cannot_run_are_refused(
 def test_a_method_without_kernels_is_refused(model: LlamaForCausalLM) -> None:
     with (
         use_kernels("triton"),
-        pytest.raises(KernelsUnavailableError, match=r"SIW.*no Triton kernels.*kernels='auto'"),
+        pytest.raises(ConfigError, match=r"SIW.*no Triton kernels.*kernels='auto'"),
         applied(model, SIW(), [laid_out(LAYOUT)]),
     ):
         pass
@@ -85,5 +85,5 @@ def test_kernels_without_gradients_are_not_chosen_where_these_are_taken() -> Non
     query = torch.empty(1, 2, 3, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
     assert uses_triton("auto", query.detach(), query.detach(), CHECK)
     assert not uses_triton("auto", query, query, CHECK)
-    with pytest.raises(KernelsUnavailableError, match="gradients are taken"):
+    with pytest.raises(ConfigError, match="gradients are taken"):
         uses_triton("triton", query, query, CHECK)

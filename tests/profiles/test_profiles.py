@@ -15,12 +15,7 @@ from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle.attention import applied
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import (
-    MethodConfigError,
-    ProfileFormatError,
-    ProfileMismatchError,
-    RegistrationError,
-)
+from rag_middle.errors import FileFormatError, MethodConfigError, RegistrationError
 from rag_middle.generation import DocumentCache, ProfileWarning, RagMiddleModel, model_facts
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import APE, LPES, METHODS, SIW, Compose, resolve_method
@@ -179,7 +174,7 @@ def test_a_model_of_another_shape_is_refused_with_the_reason(
     tmp_path: Path,
 ) -> None:
     other = build("other", tiny(LlamaConfig, vocab_size=len(tokenizer), **change), "sdpa")
-    with pytest.raises(ProfileMismatchError, match=told):
+    with pytest.raises(MethodConfigError, match=told):
         RagMiddleModel(other, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
 
 
@@ -189,10 +184,10 @@ def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
     config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=2)
     other, method = build("two layers", config, "sdpa"), f"profile:{saved(profile, tmp_path)}"
     for chosen in (method, f"{method}+siw"):
-        with pytest.raises(ProfileMismatchError, match="decoder layers 3, here 2"):
+        with pytest.raises(MethodConfigError, match="decoder layers 3, here 2"):
             RagMiddleModel(other, tokenizer, method=chosen, self_check=False)
         with (
-            pytest.raises(ProfileMismatchError, match="decoder layers 3, here 2"),
+            pytest.raises(MethodConfigError, match="decoder layers 3, here 2"),
             applied(other, resolve_method(chosen), [laid_out(PromptLayout(4))]),
         ):
             pass
@@ -201,7 +196,7 @@ def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
 def test_a_preset_is_refused_on_another_model(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    with pytest.raises(ProfileMismatchError, match=r"Llama-2-7b-chat-hf.*layers 32, here 3"):
+    with pytest.raises(MethodConfigError, match=r"Llama-2-7b-chat-hf.*layers 32, here 3"):
         RagMiddleModel(llama, tokenizer, method="positional_hidden_states:llama-2-7b-chat")
 
 
@@ -350,7 +345,7 @@ def test_what_is_no_profile_is_refused(
         path.write_text(changed(profile, **content), encoding="utf-8")
     elif content is not None:
         path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(ProfileFormatError, match=told):
+    with pytest.raises(FileFormatError, match=told):
         resolve_method(f"profile:{path}")
 
 
@@ -397,7 +392,7 @@ def test_a_measured_preset_does_not_replace_a_published_one(
 
 def test_a_folder_named_as_a_profile_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "lpes.json").write_text("{}")
-    with pytest.raises(ProfileFormatError, match=r"is a folder.*in this folder: lpes\.json"):
+    with pytest.raises(FileFormatError, match=r"is a folder.*in this folder: lpes\.json"):
         resolve_method(f"profile:{tmp_path}")
 
 
@@ -405,5 +400,5 @@ def test_a_folder_named_as_a_profile_is_said_to_be_one(tmp_path: Path) -> None:
 def test_the_state_of_a_calibration_is_no_profile(tmp_path: Path, lines: int) -> None:
     state = tmp_path / "lpes.state"
     state.write_text('{"format": 2, "identity": {}}\n' * lines)
-    with pytest.raises(ProfileFormatError, match=r"state of a calibration.*lpes\.json"):
+    with pytest.raises(FileFormatError, match=r"state of a calibration.*lpes\.json"):
         resolve_method(f"profile:{state}")

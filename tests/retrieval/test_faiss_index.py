@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rag_middle.errors import (
-    EmbedderError,
-    IndexFormatError,
-    IndexMismatchError,
-    IndexWriteError,
-    RetrievalConfigError,
-)
+from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.files import write_files
 from rag_middle.retrieval import Changes, Chunk, FaissIndex
 from tests.retrieval.embedding import HashingEmbedder
@@ -159,7 +153,7 @@ def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
 def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) -> None:
     index = _index()
     index.embedder.embed = lambda texts: vectors  # type: ignore[method-assign, assignment]
-    with pytest.raises(EmbedderError, match=message):
+    with pytest.raises(ConfigError, match=message):
         index.add([_chunk("rome", "Rome")])
     assert len(index) == 4
 
@@ -176,12 +170,12 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
     ],
 )
 def test_wrong_questions_are_refused(query: object, k: int, message: str) -> None:
-    with pytest.raises(RetrievalConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         _index().search(query, k)  # type: ignore[arg-type]
 
 
 def test_a_single_id_is_no_list_of_ids() -> None:
-    with pytest.raises(RetrievalConfigError, match="ids must be a list of ids, got 'lyon'"):
+    with pytest.raises(ConfigError, match="ids must be a list of ids, got 'lyon'"):
         _index().delete("lyon")
 
 
@@ -230,7 +224,7 @@ def test_an_index_is_written_whole_or_not_at_all(
 
     monkeypatch.setattr("rag_middle.retrieval.faiss_index.write_files", write)
     index.add([_chunk("rome", "Rome")])
-    with pytest.raises(IndexWriteError, match="No space left"):
+    with pytest.raises(OutputWriteError, match="No space left"):
         index.save(tmp_path / "index")
     assert len(FaissIndex.load(tmp_path / "index", HashingEmbedder())) == 4
     index.save(tmp_path / "index")
@@ -240,34 +234,34 @@ def test_an_index_is_written_whole_or_not_at_all(
 
 def test_an_index_is_not_put_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(IndexWriteError, match=r"something else \('notes.txt'\)"):
+    with pytest.raises(OutputWriteError, match=r"something else \('notes.txt'\)"):
         _index().save(tmp_path)
 
 
 def test_what_is_no_whole_index_of_this_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IndexFormatError, match=r"There is no index .*rag-middle index"):
+    with pytest.raises(FileFormatError, match=r"There is no index .*rag-middle index"):
         FaissIndex.load(tmp_path, HashingEmbedder())
     _index().save(tmp_path)
     manifest = tmp_path / "manifest.json"
     saved = manifest.read_text()
     for damaged in ("{", "[]", "{}", saved.replace('"version": 2', '"version": 1')):
         manifest.write_text(damaged)
-        with pytest.raises(IndexFormatError, match="rebuild=True"):
+        with pytest.raises(FileFormatError, match="rebuild=True"):
             FaissIndex.load(tmp_path, HashingEmbedder())
     manifest.write_text(saved)
     for file in [*tmp_path.glob("vectors-*"), *tmp_path.glob("chunks-*")]:
         content = file.read_bytes()
         for damage in (content[: len(content) // 2], b""):
             file.write_bytes(damage)
-            with pytest.raises(IndexFormatError, match="rebuild=True"):
+            with pytest.raises(FileFormatError, match="rebuild=True"):
                 FaissIndex.load(tmp_path, HashingEmbedder())
         file.write_bytes(content)
-    with pytest.raises(IndexMismatchError, match="the embedder hashing, not with other"):
+    with pytest.raises(FileFormatError, match="the embedder hashing, not with other"):
         FaissIndex.load(tmp_path, HashingEmbedder(name="other"))
 
 
 def test_metadata_that_is_no_json_is_named(tmp_path: Path) -> None:
     index = FaissIndex(HashingEmbedder())
     index.add([Chunk(id="a", text="Lyon", source="a", metadata={"at": object()})])
-    with pytest.raises(RetrievalConfigError, match="cannot be saved as JSON"):
+    with pytest.raises(ConfigError, match="cannot be saved as JSON"):
         index.save(tmp_path)

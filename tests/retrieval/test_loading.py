@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
-from rag_middle.errors import DocumentLoadError, MissingExtraError, RetrievalConfigError
+from rag_middle.errors import ConfigError, FileFormatError, MissingExtraError
 from rag_middle.retrieval import Record, Splitter, load
 from rag_middle.retrieval.readers import file_digests
 from tests.retrieval.pdf import pdf
@@ -274,9 +274,9 @@ def test_a_large_file_is_left_out_unless_asked_for(tmp_path: Path) -> None:
     [skipped] = load(tmp_path).skipped
     assert "it has 50 MiB, above the limit of 32 MiB" in skipped.reason
     assert "max_file_bytes (--max-file-mib)" in skipped.reason
-    with pytest.raises(DocumentLoadError, match="max_file_bytes"):
+    with pytest.raises(FileFormatError, match="max_file_bytes"):
         load(tmp_path / "good.txt", max_file_bytes=9)
-    with pytest.raises(RetrievalConfigError, match="must be positive"):
+    with pytest.raises(ConfigError, match="must be positive"):
         load(tmp_path, max_file_bytes=0)
 
 
@@ -291,12 +291,12 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_documents_says_what_was_left_out(tmp_path: Path) -> None:
-    with pytest.raises(DocumentLoadError, match="It is empty"):
+    with pytest.raises(FileFormatError, match="It is empty"):
         load(tmp_path)
     _write(tmp_path / "a.png", b"\x89PNG")
-    with pytest.raises(DocumentLoadError, match=r"Left out:\n  a.png: '.png' is not read"):
+    with pytest.raises(FileFormatError, match=r"Left out:\n  a.png: '.png' is not read"):
         load(tmp_path)
-    with pytest.raises(DocumentLoadError, match="There is no file or folder"):
+    with pytest.raises(FileFormatError, match="There is no file or folder"):
         load(tmp_path / "gone")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rag_middle.errors import MissingExtraError, RetrievalConfigError
+from rag_middle.errors import ConfigError, MissingExtraError
 from rag_middle.extras import require
 from rag_middle.retrieval import Record, Splitter
 
@@ -150,7 +150,7 @@ def test_ids_depend_on_content_source_and_place_alone() -> None:
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(RetrievalConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Splitter(**options)  # type: ignore[arg-type]
 
 

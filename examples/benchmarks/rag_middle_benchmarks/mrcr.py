@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.errors import EvaluationDataError
+from rag_middle.errors import FileFormatError
 from rag_middle.evaluation import (
     CLOSED_BOOK,
     METRICS,
@@ -92,7 +92,7 @@ def item_of(line: str, entry: dict[str, Any]) -> Item:
     first = max(roles.index("assistant") - 1, 0) if "assistant" in roles else 0
     turns = (len(roles) - first) // 2
     if not turns or roles[first:] != ["user", "assistant"] * turns + ["user"]:
-        raise EvaluationDataError(f"{line}: 'prompt' should be requests and replies in turn.")
+        raise FileFormatError(f"{line}: 'prompt' should be requests and replies in turn.")
     pairs = zip(texts[first:-1:2], texts[first + 1 :: 2], strict=True)
     return Item(
         id=line,

@@ -9,7 +9,7 @@ from rag_middle_benchmarks.helmet import Helmet
 from rag_middle_benchmarks.mrcr import Mrcr
 from rag_middle_benchmarks.nolima import NoLiMa
 
-from rag_middle.errors import EvaluationDataError
+from rag_middle.errors import FileFormatError
 from rag_middle.evaluation import AS_GIVEN, TASKS, Task, position
 
 FILES = Path(__file__).parent / "files"
@@ -67,7 +67,7 @@ def test_mrcr_keeps_the_conversation_and_needs_the_random_text() -> None:
 def test_a_conversation_without_replies_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "[]", "answer": "a", "random_string_to_prepend": "a"}\n')
-    with pytest.raises(EvaluationDataError, match=r"rows\.jsonl:1: 'prompt' should be requests"):
+    with pytest.raises(FileFormatError, match=r"rows\.jsonl:1: 'prompt' should be requests"):
         Mrcr(data=path).items(None, 0)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import Condition, position
 from rag_middle.evaluation.plots import image, new_figure
 from rag_middle_reproduce.attention_view import (
@@ -124,12 +124,12 @@ def pictures(
     """A picture for each model, task and method of a configuration.
 
     Raises:
-        EvaluationConfigError: no `attention` in it, rows that a task has not, layers or heads that
+        ConfigError: no `attention` in it, rows that a task has not, layers or heads that
             a model has not; and as `EvaluationConfig.check`.
     """
     shown = config.attention
     if shown is None:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"{config.title} asks questions: run python -m rag_middle_reproduce with it, or say "
             "what to show (attention: {show: layers})."
         )
@@ -139,7 +139,7 @@ def pictures(
         for task_entry in config.tasks:
             task = task_entry.make(data, entry)
             if shown.show == "gold" and not task.num_positions:
-                raise EvaluationConfigError(f"{task_entry.label} has no gold documents to move.")
+                raise ConfigError(f"{task_entry.label} has no gold documents to move.")
             measurement = config.measurement_of(task_entry)
             items = task.items(measurement.limit, measurement.seed)
             conditions: dict[int | None, Condition] = {

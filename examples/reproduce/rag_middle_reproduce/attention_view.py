@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rag_middle.attention import in_eval_mode, last_token_masses, model_traits, turn, use_kernels
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.plots import new_figure
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
@@ -79,7 +79,7 @@ class DocumentAttention:
         """These layers and heads only; None for all of them.
 
         Raises:
-            EvaluationConfigError: there are no such layers or heads.
+            ConfigError: there are no such layers or heads.
         """
         rows = _indices("layer", self.layers if layers is None else layers, self.layers)
         columns = _indices("head", self.heads if heads is None else heads, self.heads)
@@ -92,7 +92,7 @@ class DocumentAttention:
 
 def _indices(kind: str, wanted: Sequence[int], there: Sequence[int]) -> list[int]:
     if not wanted or not set(wanted) <= set(there):
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"Attention can be seen in {kind}s {there[0]} to {there[-1]}; got {list(wanted)}."
         )
     return [there.index(index) for index in wanted]
@@ -116,7 +116,7 @@ def document_attention(
         method: that the model runs under; the unmodified model by default.
 
     Raises:
-        EvaluationConfigError: a prompt has no documents, or another number of them than the first;
+        ConfigError: a prompt has no documents, or another number of them than the first;
             or the method combines several forward passes.
         UnsupportedArchitectureError: the model's attention cannot be reached, or the model cannot
             take the method.
@@ -124,13 +124,13 @@ def document_attention(
     prompts = [prompts] if isinstance(prompts, ContextPrompt) else list(prompts)
     counts = {len(prompt.documents) for prompt in prompts}
     if len(counts) != 1 or 0 in counts:
-        raise EvaluationConfigError(
+        raise ConfigError(
             "An attention view needs documents in every prompt, the same number in each: pass "
             f"ContextPrompt(documents=[...]). Numbers of documents: {sorted(counts)}."
         )
     chosen = resolve_method(method)
     if chosen.combines:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"{chosen.name} combines several forward passes, each with attention of its own: look "
             "at the model under one of them."
         )

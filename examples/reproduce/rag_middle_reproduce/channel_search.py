@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.calibration import ChannelSearch, calibrate, draw_examples
 from rag_middle.evaluation import (
     KeyValueRetrieval,
@@ -81,8 +81,8 @@ def searched_methods(
         template: as in generation.
 
     Raises:
-        EvaluationConfigError: a search without candidates.
-        CalibrationConfigError: as `calibrate` and `draw_examples`.
+        ConfigError: a search without candidates.
+        ConfigError: as `calibrate` and `draw_examples`.
     """
     examples, _ = draw_examples(validation, search, questions=questions, held_out=2, seed=_SEED)
     chosen: dict[str, PositionalHiddenStates] = {}
@@ -92,7 +92,7 @@ def searched_methods(
         profile = calibrate(model, part, examples, template=template).profile
         method = resolve_method(profile.method, profile.options)
         if not isinstance(method, PositionalHiddenStates):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"No channel's mean drifts one way along {search.texts} texts of {search.tokens} "
                 "tokens: read more texts, or longer ones."
             )

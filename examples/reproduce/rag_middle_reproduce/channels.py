@@ -24,7 +24,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.attention import model_traits
 from rag_middle.calibration import ChannelSearch, Example, mean_hidden_states, random_texts
 from rag_middle.calibration.searches import layer_ranges
@@ -80,14 +80,14 @@ def channels_by_statistics(
         seed: of the texts.
 
     Raises:
-        EvaluationConfigError: no channel drifts.
+        ConfigError: no channel drifts.
     """
     examples = examples_of(task, questions, seed)
     tokens = min(search.tokens, model.context_window or search.tokens)
     texts = random_texts(model, examples, count=search.texts, tokens=tokens, seed=seed)
     ranked = search.channels(mean_hidden_states(model, texts))
     if not ranked:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"No channel's mean drifts one way along {search.texts} texts of {tokens} tokens: read "
             "more texts, or longer ones."
         )

@@ -36,7 +36,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from rag_middle import EvaluationConfigError, EvaluationDataError
+from rag_middle import ConfigError, FileFormatError
 from rag_middle.evaluation import (
     TASKS,
     LabelledMethod,
@@ -119,7 +119,7 @@ class TaskConfig:
         """The task as it is put to a model, with its files in the folder `data`.
 
         Raises:
-            EvaluationDataError: a file is not there.
+            FileFormatError: a file is not there.
         """
         parameters = fields(TASKS.get(self.task))
         names = {parameter.name for parameter in parameters}
@@ -131,7 +131,7 @@ class TaskConfig:
             if "Path" in str(parameter.type) and options.get(parameter.name):
                 options[parameter.name] = path = data / options[parameter.name]
                 if not path.exists():
-                    raise EvaluationDataError(
+                    raise FileFormatError(
                         f"There is no data file {str(path)!r}. Fetch the datasets with "
                         f"`python {_PREPARE} --data FOLDER` and name that folder with --data, or "
                         "see with --try-out that all goes together, without data."
@@ -167,7 +167,7 @@ class AttentionConfig:
         heads: which ones; None for all.
 
     Raises:
-        EvaluationConfigError: no such rows.
+        ConfigError: no such rows.
     """
 
     show: AttentionRows = "layers"
@@ -177,7 +177,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         shown = get_args(AttentionRows)
         if self.show not in shown:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"attention: show must be one of {', '.join(shown)}, got {self.show!r}."
             )
 
@@ -216,16 +216,14 @@ class EvaluationConfig:
         names = [field.name for field in fields(Measurement)]
         for name in values:
             if name not in names:
-                raise EvaluationConfigError(
-                    f"A measurement has no {name!r}. It has {', '.join(names)}."
-                )
+                raise ConfigError(f"A measurement has no {name!r}. It has {', '.join(names)}.")
         return Measurement(**values)
 
     def methods_of(self, model: ModelConfig, data: Path) -> tuple[LabelledMethod, ...]:
         """What is compared on a model, the unmodified model first.
 
         Raises:
-            EvaluationConfigError: a profile that is not in the folder `data`, or LPES without
+            ConfigError: a profile that is not in the folder `data`, or LPES without
                 fitted factors.
             UnknownNameError, MethodConfigError: as `rag_middle.evaluation.labelled_methods`.
         """
@@ -234,7 +232,7 @@ class EvaluationConfig:
         for method in methods:
             for part in method.method.parts:
                 if isinstance(part, LPES) and not isinstance(part.factors, tuple):
-                    raise EvaluationConfigError(
+                    raise ConfigError(
                         f"{method.label}: one factor in every layer is position interpolation, not "
                         "LPES, whose factors are fitted to the model. Fit them with `rag-middle "
                         f"calibrate --method lpes:paper --model {model.name}`, or name "
@@ -256,7 +254,7 @@ class EvaluationConfig:
         models = {model.name: model for model in self.models}
         for name in names:
             if name not in models:
-                raise EvaluationConfigError(
+                raise ConfigError(
                     f"The configuration has no model {name!r}. It has {', '.join(models)}."
                 )
         return replace(self, models=tuple(models[name] for name in names))
@@ -298,14 +296,14 @@ class EvaluationConfig:
         """Refuse what cannot be run, before any model is loaded.
 
         Raises:
-            EvaluationConfigError, EvaluationDataError, UnknownNameError, MethodConfigError: why.
+            ConfigError, FileFormatError, UnknownNameError, MethodConfigError: why.
         """
         for kind, names in (
             ("models", [model.name for model in self.models]),
             ("tasks", [task.label for task in self.tasks]),
         ):
             if not names or len(set(names)) < len(names):
-                raise EvaluationConfigError(
+                raise ConfigError(
                     f"{self.title} should have at least one of its {kind}, under different names; "
                     f"got {names}."
                 )
@@ -321,7 +319,7 @@ def read_config(path: str | Path) -> EvaluationConfig:
     """Read a configuration.
 
     Raises:
-        EvaluationConfigError: it cannot be read, or has fields that there are not.
+        ConfigError: it cannot be read, or has fields that there are not.
     """
     path = Path(path)
     content = _with_bases(path)
@@ -340,12 +338,12 @@ def read_config(path: str | Path) -> EvaluationConfig:
 def _with_bases(path: Path, below: tuple[Path, ...] = ()) -> Any:
     """The content of a file over that of its bases, the later ones over the earlier."""
     if path in below:
-        raise EvaluationConfigError(f"{path.name} is its own base. Take 'base' out of one file.")
+        raise ConfigError(f"{path.name} is its own base. Take 'base' out of one file.")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         needed = f", which {below[-1].name} names as its base" if below else ""
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"The configuration {str(path)!r}{needed} cannot be read ({error}). Pass a YAML file."
         ) from error
     if not isinstance(content, dict) or "base" not in content:
@@ -363,7 +361,7 @@ def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
         return spec
     path = data / spec.removeprefix(_PROFILE)
     if not path.is_file():
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"There is no profile {str(path)!r}: its parameters are fitted to {model.name}, and "
             "not published with the paper. Fit them with `rag-middle calibrate --method lpes:paper "
             f"--model {model.name}`, with the -s options that the configuration names for it if "
@@ -396,6 +394,6 @@ def _parsed(kind: type, content: Any, name: str) -> Any:
         return kind(**content)
     except TypeError as error:  # no mapping, a field too many or one missing
         names = ", ".join(field.name for field in fields(kind))
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"{name}: a {kind.__name__} has the fields {names}; got {content!r} ({error})."
         ) from error

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle import ContextPrompt, EvaluationConfigError, RagMiddleError, RagMiddleModel
+from rag_middle import ConfigError, ContextPrompt, RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import LabelledMethod, labelled_methods
 from rag_middle.methods import Method
 from rag_middle_reproduce.matrix import markdown_table
@@ -76,12 +76,12 @@ def calibrated(log_probabilities: Numbers, content_free: Numbers) -> Numbers:
         `[k]`, in nats.
 
     Raises:
-        EvaluationConfigError: a choice that has no probability without content: nothing can be
+        ConfigError: a choice that has no probability without content: nothing can be
             divided by it.
     """
     bias = np.logaddexp.reduce(content_free, axis=0)  # sums and factors of all choices cancel out
     if not np.isfinite(bias).all():
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"The choices' log-likelihoods without content are {content_free.tolist()}, and a "
             "question's probabilities are divided by them. Load the model in a wider number format."
         )
@@ -107,7 +107,7 @@ def choice_accuracies(
         max_batch_size: prompts per forward pass.
 
     Raises:
-        EvaluationConfigError: as `calibrated`.
+        ConfigError: as `calibrated`.
     """
     results = []
     for labelled in methods:

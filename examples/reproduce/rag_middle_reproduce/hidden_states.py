@@ -22,7 +22,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.attention import applied
 from rag_middle.calibration import ChannelSearch, mean_hidden_states, random_texts
 from rag_middle.calibration.plots import plot_channels
@@ -53,12 +53,12 @@ def cropped_hidden_states(
         max_batch_size: texts per forward pass.
 
     Raises:
-        EvaluationConfigError: tokens that the texts have not.
+        ConfigError: tokens that the texts have not.
         UnsupportedArchitectureError: as `CroppedMask`.
     """
     length = texts.shape[1]
     if not 0 <= tokens.start < tokens.stop <= length:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"Tokens {tokens.start} to {tokens.stop - 1} are not within texts of {length} tokens: "
             "crop others."
         )

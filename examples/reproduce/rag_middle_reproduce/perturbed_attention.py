@@ -53,7 +53,7 @@ def perturbed_pictures(
         layers: 0-based, averaged in the pictures; None for all.
 
     Raises:
-        EvaluationConfigError: layers that the model has not.
+        ConfigError: layers that the model has not.
         MethodConfigError: a channel that it has not.
         UnsupportedArchitectureError: as `document_attention`.
     """

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from rag_middle_reproduce.attention_view import document_attention
 
-from rag_middle import EvaluationConfigError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.evaluation import position
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
@@ -87,8 +87,8 @@ def test_a_file_says_whether_it_asks_or_draws(model: RagMiddleModel, tmp_path: P
     )
     with pytest.raises(SystemExit, match=r"run python -m rag_middle_reproduce\.attention"):
         ask([str(path)])
-    with pytest.raises(EvaluationConfigError, match="asks questions"):
+    with pytest.raises(ConfigError, match="asks questions"):
         next(pictures(replace(CONFIG, attention=None), lambda entry: model, Path()))
     path.write_text(path.read_text().replace("heads", "lines"))
-    with pytest.raises(EvaluationConfigError, match="layers, heads, gold"):
+    with pytest.raises(ConfigError, match="layers, heads, gold"):
         read_config(path)

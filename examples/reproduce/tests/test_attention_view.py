@@ -17,7 +17,7 @@ from rag_middle_reproduce.attention_view import (
 )
 
 from rag_middle import ContextPrompt
-from rag_middle.errors import EvaluationConfigError, UnsupportedArchitectureError
+from rag_middle.errors import ConfigError, UnsupportedArchitectureError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import AttentionSorting
 from tests.tokenizers import wordlevel
@@ -117,15 +117,15 @@ def test_documents_are_those_of_the_prompt_under_methods_that_reorder_them(
 
 
 def test_a_view_needs_documents_and_one_forward_pass(model: RagMiddleModel) -> None:
-    with pytest.raises(EvaluationConfigError, match="needs documents"):
+    with pytest.raises(ConfigError, match="needs documents"):
         document_attention(model, ContextPrompt(suffix="Question?"))
     fewer = ContextPrompt(documents=PROMPT.documents[:2], suffix="Question?")
-    with pytest.raises(EvaluationConfigError, match=r"Numbers of documents: \[2, 3\]"):
+    with pytest.raises(ConfigError, match=r"Numbers of documents: \[2, 3\]"):
         document_attention(model, [PROMPT, fewer])
-    with pytest.raises(EvaluationConfigError, match="several forward passes"):
+    with pytest.raises(ConfigError, match="several forward passes"):
         document_attention(model, PROMPT, method="permutation")
     view = document_attention(model, PROMPT)
-    with pytest.raises(EvaluationConfigError, match="layers 0 to 2; got \\[3\\]"):
+    with pytest.raises(ConfigError, match="layers 0 to 2; got \\[3\\]"):
         view.chosen(layers=[3])
 
 

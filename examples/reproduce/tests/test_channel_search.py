@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle import EvaluationConfigError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.calibration import calibrate
 from rag_middle.calibration.searches import channels as searching
 from rag_middle.evaluation import KeyValueRetrieval
@@ -83,7 +83,7 @@ def test_each_search_is_validated_and_the_last_takes_the_smoothest(
     ]
     assert asked == [[0, 1, 2] * 3] * 3
     monkeypatch.setattr(searching, "mean_hidden_states", lambda *_, **__: torch.zeros(4, 60, 64))
-    with pytest.raises(EvaluationConfigError, match="read more texts"):
+    with pytest.raises(ConfigError, match="read more texts"):
         searched_methods(model, SEARCH, task, questions=3)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rag_middle import EvaluationConfigError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.calibration import ChannelSearch
 from rag_middle.evaluation import KeyValueRetrieval, Measurement, position, run
 from rag_middle.methods import PositionalHiddenStates
@@ -46,7 +46,7 @@ def test_the_smoothest_channels_are_chosen_without_any_answer(
     assert channels_by_statistics(model, TASK, SEARCH, questions=2) == (5, 2)
     assert seen == [(2, 60)]
     monkeypatch.setattr(channels, "mean_hidden_states", lambda *_: torch.zeros(3, 60, 8))
-    with pytest.raises(EvaluationConfigError, match="read more texts"):
+    with pytest.raises(ConfigError, match="read more texts"):
         channels_by_statistics(model, TASK, SEARCH, questions=2)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rag_middle import EvaluationConfigError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.evaluation import labelled_methods
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
@@ -32,7 +32,7 @@ def test_probabilities_are_divided_by_those_without_content() -> None:
     for scale in (1, 1e-9):  # letters may have a small part of the probability
         got = calibrated(np.log([0.6 * scale, 0.4 * scale]), content_free)
         np.testing.assert_allclose(np.exp(got), expected)
-    with pytest.raises(EvaluationConfigError, match="wider number format"):
+    with pytest.raises(ConfigError, match="wider number format"):
         calibrated(np.log([0.6, 0.4]), np.array([[0.0, -np.inf]]))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from rag_middle import EvaluationConfigError, RagMiddleModel
+from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.calibration import mean_hidden_states
 from rag_middle.evaluation import KeyValueRetrieval, position
 from tests.tiny_models import build, tiny
@@ -86,7 +86,7 @@ def test_cropped_tokens_have_the_states_of_a_text_of_their_own(model: RagMiddleM
     plain = mean_hidden_states(model, texts)
     torch.testing.assert_close(hidden[:, :20], plain[:, :20], atol=1e-5, rtol=0)
     assert (hidden[1, 20:30] - plain[1, 20:30]).abs().max() > 1e-3
-    with pytest.raises(EvaluationConfigError, match="within texts of 40 tokens"):
+    with pytest.raises(ConfigError, match="within texts of 40 tokens"):
         cropped_hidden_states(model, texts, range(30, 41))
 
 

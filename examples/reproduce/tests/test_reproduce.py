@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle import EvaluationConfigError, RagMiddleModel, UnknownNameError
+from rag_middle import ConfigError, RagMiddleModel, UnknownNameError
 from rag_middle.passages import passages_path
 from rag_middle.profiles import read_profile, write_profile
 
@@ -172,10 +172,10 @@ def test_published_numbers_are_of_models_and_tasks_that_are_there() -> None:
 
 def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
     unfitted = {"name": "lpes", "options": {"factors": 1.5}}
-    with pytest.raises(EvaluationConfigError, match="position interpolation, not LPES"):
+    with pytest.raises(ConfigError, match="position interpolation, not LPES"):
         read_config(written(tmp_path, methods=[unfitted])).check(data)
     missing = read_config(FOLDER / "lpes/multi_document_qa.yaml")
-    with pytest.raises(EvaluationConfigError, match="calibrate --method lpes:paper --model lmsys"):
+    with pytest.raises(ConfigError, match="calibrate --method lpes:paper --model lmsys"):
         missing.methods_of(missing.models[0], tmp_path)
 
 
@@ -203,10 +203,10 @@ def test_fields_replace_those_of_the_base_and_a_later_base_those_of_an_earlier(
     config = read_config(path)
     assert (config.title, config.methods, config.source) == ("A comparison", ("pine",), "ours")
     path.write_text("base: nothing.yaml")
-    with pytest.raises(EvaluationConfigError, match=r"table\.yaml names as its base"):
+    with pytest.raises(ConfigError, match=r"table\.yaml names as its base"):
         read_config(path)
     path.write_text("base: table.yaml")
-    with pytest.raises(EvaluationConfigError, match="its own base"):
+    with pytest.raises(ConfigError, match="its own base"):
         read_config(path)
 
 
@@ -278,12 +278,12 @@ def test_a_wrong_configuration_is_refused_before_a_model_is_loaded(
 
 
 def test_models_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationConfigError, match="It has a/model"):
+    with pytest.raises(ConfigError, match="It has a/model"):
         read_config(written(tmp_path)).with_models(["b/model"])
-    with pytest.raises(EvaluationConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "nothing.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(EvaluationConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "broken.yaml")
     with pytest.raises(UnknownNameError, match="own_questions"):
         read_config(written(tmp_path, tasks=[{"task": "own_question"}])).check(tmp_path)

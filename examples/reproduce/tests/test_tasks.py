@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle import EvaluationConfigError, EvaluationDataError
+from rag_middle import ConfigError, FileFormatError
 from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, make_task, position
 from tests.evaluation.test_tasks import keeps_the_contract, written
 
@@ -99,9 +99,9 @@ def test_a_longbench_prompt_is_the_whole_text(data: Path) -> None:
 def test_a_longbench_dataset_decides_length_and_metric(data: Path) -> None:
     task = make_task("longbench", {"data": data / "longbench/samsum.jsonl", "dataset": "samsum"})
     assert (task.metrics, task.max_new_tokens, task.stop) == (("rouge_l",), 128, ("\n",))
-    with pytest.raises(EvaluationConfigError, match="one of narrativeqa"):
+    with pytest.raises(ConfigError, match="one of narrativeqa"):
         make_task("longbench", {"data": data / "longbench/samsum.jsonl", "dataset": "lsht"})
-    with pytest.raises(EvaluationDataError, match="no line for"):
+    with pytest.raises(FileFormatError, match="no line for"):
         make_task("longbench", {"data": data / "longbench/samsum.jsonl"}).items(None, 0)
 
 
@@ -209,7 +209,7 @@ def test_shots_are_five_of_the_same_subject_and_a_limit_takes_all_subjects(data:
     assert first.question.count("Answer:") == second.question.count("Answer:") == 6
     assert "virology" in second.question
     assert "virology" not in first.question
-    with pytest.raises(EvaluationDataError, match="5 examples of 'abstract_algebra'; 6 stand"):
+    with pytest.raises(FileFormatError, match="5 examples of 'abstract_algebra'; 6 stand"):
         make_task("multiple_choice", {**options, "num_shots": 6}).items(None, 0)
 
 
@@ -264,7 +264,7 @@ def test_sections_are_rewardbenchs(data: Path) -> None:
     assert (
         len(make_task("pairwise_judge", {"data": path, "subset": "math-prm"}).items(None, 0)) == 1
     )
-    with pytest.raises(EvaluationConfigError, match="one of chat, chat_hard"):
+    with pytest.raises(ConfigError, match="one of chat, chat_hard"):
         make_task("pairwise_judge", {"data": path, "section": "code"})
 
 
@@ -311,7 +311,7 @@ def test_zeroscrolls_scores(data: Path, dataset: str, answer: str, score: float)
 def test_answers_that_are_kept_back_are_said_to_be(tmp_path: Path) -> None:
     line = {**SAMPLES["zeroscrolls/quality.jsonl"][0], "output": ""}
     path = written(tmp_path / "test.jsonl", line)
-    with pytest.raises(EvaluationDataError, match="take the split 'validation'"):
+    with pytest.raises(FileFormatError, match="take the split 'validation'"):
         make_task("zeroscrolls", {"data": path, "dataset": "quality"}).items(None, 0)
 
 
@@ -385,7 +385,7 @@ def test_a_wrong_line_is_named(
 ) -> None:
     kind, options = options_of(name)
     path = written(tmp_path / "data.jsonl", {**SAMPLES[name][0], **changes})
-    with pytest.raises(EvaluationDataError, match=rf"data\.jsonl:1.*{message}"):
+    with pytest.raises(FileFormatError, match=rf"data\.jsonl:1.*{message}"):
         make_task(kind, {"data": path, **options}).items(None, 0)
 
 
@@ -405,5 +405,5 @@ def test_prompts_that_are_written_out_lose_their_signs_for_the_chat_template(
     answer = "On the hills.\nThe town is Corvale."
     assert task.scores(item, AS_GIVEN, answer) == {"best_subspan_em": 1.0}
     broken = written(tmp_path / "broken.jsonl", {"parts": ["a", "b"], "answers": []})
-    with pytest.raises(EvaluationDataError, match="got 2 parts"):
+    with pytest.raises(FileFormatError, match="got 2 parts"):
         make_task("written_qa", {"data": broken}).items(None, 0)

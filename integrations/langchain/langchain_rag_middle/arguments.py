@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +13,6 @@ from rag_middle.notices import pass_over, warn_caller
 from rag_middle.options import ANSWERS, unknown_option, without_neutral
 from rag_middle.options import OPTIONS as DECLARED
 from rag_middle.plain_data import check_keywords
-from rag_middle.wording import Argument, WordedException
 
 #: What LangChain's users know an option of a request by.
 _RENAMED = {"max_new_tokens": "max_tokens"}
@@ -91,22 +88,6 @@ def option_field(name: str, **others: Any) -> Any:
     declared = ANSWERS if name == ANSWERS.name else DECLARED[name]
     described = {"default": declared.default, "description": declared.option.help}
     return Field(**{**described, **others})
-
-
-@contextmanager
-def names_of_fields() -> Iterator[None]:
-    """Errors of the block name options as the fields of this package are called."""
-    try:
-        yield
-    except WordedException as error:
-        error.parts = tuple(
-            replace(part, name=_RENAMED.get(part.name, part.name))
-            if isinstance(part, Argument)
-            else part
-            for part in error.parts
-        )
-        error.args = ("".join(map(str, error.parts)),)
-        raise
 
 
 def renamed(given: Mapping[str, Any]) -> dict[str, Any]:

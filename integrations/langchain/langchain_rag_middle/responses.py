@@ -14,7 +14,6 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import ContentBlock
 
-from langchain_rag_middle.arguments import names_of_fields
 from rag_middle import UnsupportedGenerationError
 from rag_middle.conventions.documents import sources_of
 from rag_middle.conventions.messages import openai_logprobs
@@ -55,13 +54,10 @@ def streamed(
         )
     options = {name: value for name, value in options.items() if name != "n"}
     if options["num_beams"] > 1:  # known at the end only
-        with names_of_fields():
-            generation = model.generate(prompt, **options)
+        generation = model.generate(prompt, **options)
         yield piece(generation.text)
     else:
-        with names_of_fields():
-            pieces = model.stream(prompt, **options)
-        with pieces as stream:
+        with model.stream(prompt, **options) as stream:
             for new in stream:
                 if new:
                     yield piece(new)
@@ -118,8 +114,7 @@ def answers(
     if count > 1 and single["seed"] is not None:
         single["seed"] = [single["seed"] + index for _ in prompts for index in range(count)]
     repeated = [prompt for prompt in prompts for _ in range(count)]
-    with names_of_fields():
-        texts = model.batch(repeated, **single, **more)
+    texts = model.batch(repeated, **single, **more)
     return [texts[start : start + count] for start in range(0, len(texts), count)]
 
 

@@ -20,8 +20,8 @@ from langchain_core.runnables.config import run_in_executor
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
+from rag_middle import ConfigError
 from rag_middle import Document as PromptDocument
-from rag_middle import EmbedderError, RetrievalConfigError
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -46,7 +46,7 @@ class FaissRetriever(BaseRetriever):
         embeddings: for questions, where the index was made with LangChain's embeddings.
 
     Raises:
-        RetrievalConfigError: ``k`` is below 1, or a question is empty.
+        ConfigError: ``k`` is below 1, or a question is empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -59,7 +59,7 @@ class FaissRetriever(BaseRetriever):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         if self.k < 1:
-            raise RetrievalConfigError(f"k must be at least 1, got {self.k}.")
+            raise ConfigError(f"k must be at least 1, got {self.k}.")
 
     @classmethod
     def from_documents(
@@ -76,8 +76,8 @@ class FaissRetriever(BaseRetriever):
             settings: of the retriever.
 
         Raises:
-            EmbedderError: the embeddings cannot be had, or are not vectors.
-            RetrievalConfigError: different documents have the same id.
+            ConfigError: the embeddings cannot be had, or are not vectors.
+            ConfigError: different documents have the same id.
         """
         from rag_middle.retrieval import Chunk, FaissIndex, SentenceTransformerEmbedder
 
@@ -92,7 +92,7 @@ class FaissRetriever(BaseRetriever):
                 metadata=document.metadata,
             )
             if chunks.setdefault(chunk.id, chunk) != chunk:  # the index would keep one of them
-                raise RetrievalConfigError(
+                raise ConfigError(
                     f"Two different documents have the id {chunk.id!r}. Give each an id of its "
                     "own, or none: parts of one document that a splitter made, for instance."
                 )
@@ -137,7 +137,7 @@ class FaissRetriever(BaseRetriever):
     ) -> list[Document]:
         given: object = query
         if not isinstance(given, str):
-            raise RetrievalConfigError(
+            raise ConfigError(
                 f"A question is a string, got {type(given).__name__}. In an expression over a "
                 'dictionary, take it out first: itemgetter("input") | retriever.'
             )
@@ -190,7 +190,7 @@ def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
 
 
 def _numbers(vectors: object, dimensions: int) -> NDArray[np.float32]:
-    """Raises `EmbedderError` for what is no vector (1), or no list of vectors (2)."""
+    """Raises `ConfigError` for what is no vector (1), or no list of vectors (2)."""
     try:
         array = np.asarray(vectors, dtype=np.float32)
         if array.ndim == dimensions:
@@ -198,7 +198,7 @@ def _numbers(vectors: object, dimensions: int) -> NDArray[np.float32]:
         reason = f"an array of {array.ndim} dimensions"
     except (TypeError, ValueError) as error:
         reason = str(error)
-    raise EmbedderError(
+    raise ConfigError(
         f"The embeddings should return {'a list' if dimensions == 1 else 'lists'} of numbers, all "
         f"of one length, got {type(vectors).__name__} ({reason})."
     )
@@ -230,14 +230,14 @@ class _Embedder:
         """float32 [texts, dimension].
 
         Raises:
-            EmbedderError: these are no vectors, or one has no direction.
+            ConfigError: these are no vectors, or one has no direction.
         """
         if not texts:
             return np.zeros((0, self._dimension), dtype=np.float32)
         vectors = _numbers(self._embeddings.embed_documents(list(texts)), 2)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
         if not np.all(np.isfinite(lengths) & (lengths > 0)):
-            raise EmbedderError(
+            raise ConfigError(
                 f"{self.name} gave a vector without a direction (zero or not finite) for one of "
                 f"{len(texts)} texts. Leave empty documents out, or use other embeddings."
             )
@@ -261,7 +261,7 @@ class RagMiddleEmbeddings(Embeddings):
 
     Raises:
         MissingExtraError: the extra is not installed.
-        EmbedderError: the embedder cannot be found.
+        ConfigError: the embedder cannot be found.
     """
 
     def __init__(self, embedder: Embedder | None = None) -> None:

@@ -18,7 +18,6 @@ from langchain_rag_middle.arguments import (
     LOADING,
     OPTIONS,
     FromModelId,
-    names_of_fields,
     option_field,
     refuse_unknown,
     renamed,
@@ -350,7 +349,6 @@ class RagMiddleSettings(FromModelId, Described):
         chosen = self._method if method is None else self._chosen_method(method, method_options)
         return {**options, "method": chosen}
 
-    @names_of_fields()
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         self._refuse_fixed(name for name in FIXED if call.get(name) is not None)
         options = {}

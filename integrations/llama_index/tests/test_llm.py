@@ -15,9 +15,9 @@ from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import (
+    FileFormatError,
     MethodConfigError,
     ModelNotFoundError,
-    ProfileFormatError,
     RagMiddleModel,
     UnknownNameError,
     UnsupportedGenerationError,
@@ -207,7 +207,7 @@ def test_a_profile_is_a_method_and_excludes_another(
     by_hand = make_llm(method="lpes", method_options={"factors": [1.5, 3.0]})
     assert by_profile.complete(marked).raw["rag_middle"]["applied"]
     assert by_profile.complete(marked).text == by_hand.complete(marked).text
-    with pytest.raises(ProfileFormatError, match="cannot be read"):
+    with pytest.raises(FileFormatError, match="cannot be read"):
         make_llm(profile=tmp_path / "there-is-none.json")
     with pytest.raises(MethodConfigError, match="Pass one of them"):
         make_llm(profile=file, method="pine")

@@ -224,7 +224,7 @@ def rotate_layers(
     Raises:
         UnsupportedArchitectureError: the model has a layer that cannot be changed.
         MethodConfigError: the method is more than rotary tables, or does not fit the model.
-        ProfileMismatchError: the method's parameters are for a model of another shape.
+        MethodConfigError: the method's parameters are for a model of another shape.
         PatchIneffectiveError: a layer still rotates as before.
     """
     loaded = LoadedModel(model, vllm_config, model_config)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rag_middle.errors import MethodConfigError, ProfileFormatError
+from rag_middle.errors import FileFormatError, MethodConfigError
 from rag_middle.methods import Method, method_from_profile, resolve_method
 from rag_middle.profiles import Profile
 
@@ -34,7 +34,7 @@ def resolved(option: object) -> dict[str, Any]:
     Raises:
         MethodConfigError: another form, or a method's refusal of its options.
         UnknownNameError: no such method or preset.
-        ProfileFormatError: a profile that cannot be read.
+        FileFormatError: a profile that cannot be read.
     """
     fields = _checked(option)
     if DOCUMENTS in fields:
@@ -65,7 +65,7 @@ def method_of(option: object) -> Method:
     Raises:
         MethodConfigError: it names a file or a preset, or has another form.
         UnknownNameError: no such method.
-        ProfileFormatError: its profile is none.
+        FileFormatError: its profile is none.
     """
     fields = _checked(option)
     profile, source = fields.get("profile"), fields.get("source", "the profile")
@@ -124,7 +124,7 @@ def _checked(option: object) -> dict[str, Any]:
         if "options" in fields:
             raise MethodConfigError(f"{OPTION}: a profile takes no options; leave them out.")
         if not isinstance(fields["profile"], str | Mapping):
-            raise ProfileFormatError(
+            raise FileFormatError(
                 f"{OPTION}: 'profile' is a path, or what such a file holds; got "
                 f"{fields['profile']!r}."
             )

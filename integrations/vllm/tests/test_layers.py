@@ -20,12 +20,7 @@ from vllm.model_executor.models.utils import PPMissingLayer
 from vllm.v1.attention.backend import AttentionType
 
 from rag_middle.attention import Rotation
-from rag_middle.errors import (
-    MethodConfigError,
-    PatchIneffectiveError,
-    ProfileMismatchError,
-    UnsupportedArchitectureError,
-)
+from rag_middle.errors import MethodConfigError, PatchIneffectiveError, UnsupportedArchitectureError
 from rag_middle.methods import LPES, MsPoE, PositionInterpolation, method_from_profile
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle_vllm.layers import rotate_layers
@@ -225,7 +220,7 @@ def test_layers_that_share_keys_need_one_factor() -> None:
 def test_a_profile_of_another_shape_is_refused() -> None:
     facts = ModelFacts(id="other", model_type="llama", layers=3, hidden_size=64, heads=2)
     profile = Profile(method="lpes", options={"factors": FACTORS}, model=facts)
-    with pytest.raises(ProfileMismatchError, match="hidden size 64, here 128; query heads 2"):
+    with pytest.raises(MethodConfigError, match="hidden size 64, here 128; query heads 2"):
         rotate(llama(), method_from_profile(profile, "profile:p.json"))
 
 

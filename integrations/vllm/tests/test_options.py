@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle.errors import (
-    MethodConfigError,
-    ProfileFormatError,
-    RagMiddleError,
-    UnknownNameError,
-)
+from rag_middle.errors import FileFormatError, MethodConfigError, RagMiddleError, UnknownNameError
 from rag_middle.methods import LPES, PositionInterpolation, resolve_method
 from rag_middle.profiles import ModelFacts, Profile, write_profile
 from rag_middle_vllm.options import method_of, resolved
@@ -74,9 +69,9 @@ def test_parameters_may_be_given_as_they_are() -> None:
         ({"method": "lpes", "profile": "p.json"}, MethodConfigError, "either 'profile'"),
         ({"method": "lpes", "factors": [1]}, MethodConfigError, "Got .'factors', 'method'"),
         ({"profile": "p.json", "options": {}}, MethodConfigError, "takes no options"),
-        ({"profile": 3}, ProfileFormatError, "is a path"),
-        ({"profile": "missing.json"}, ProfileFormatError, "cannot be read"),
-        ({"profile": {"method": "lpes"}}, ProfileFormatError, "not a profile"),
+        ({"profile": 3}, FileFormatError, "is a path"),
+        ({"profile": "missing.json"}, FileFormatError, "cannot be read"),
+        ({"profile": {"method": "lpes"}}, FileFormatError, "not a profile"),
         ({"method": 3}, MethodConfigError, "is a name"),
         ({"method": "lpess"}, UnknownNameError, "lpes"),
         ({"method": "lpes"}, MethodConfigError, "factors"),

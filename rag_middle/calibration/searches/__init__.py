@@ -14,7 +14,7 @@ from rag_middle.calibration.searches.grids import (
     RatioSearch,
     RetrievalHeadSearch,
 )
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.registry import suggest
 
 __all__ = [
@@ -60,13 +60,13 @@ def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
         options: parameters of the search.
 
     Raises:
-        CalibrationConfigError: the method has no search, or the search no such parameter.
+        ConfigError: the method has no search, or the search no such parameter.
     """
     preset = PRESETS.get(name, {})
     method = name.partition(":")[0] if preset else name
     if method not in SEARCHES:
         names = [*SEARCHES, *PRESETS]
-        raise CalibrationConfigError(
+        raise ConfigError(
             f"No search fits the settings of {name}.{suggest(name, names)} Methods: "
             f"{', '.join(names)}."
         )
@@ -74,7 +74,7 @@ def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
     parameters = [field.name for field in fields(search)]
     for option in options or {}:
         if option not in parameters:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"The search for {method} has no option {option!r}.{suggest(option, parameters)} "
                 f"Options: {', '.join(parameters)}."
             )

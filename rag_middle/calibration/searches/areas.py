@@ -23,7 +23,7 @@ from rag_middle.calibration.searches.base import (
     require_numbers,
     require_whole,
 )
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import SIW, Method
@@ -67,9 +67,7 @@ class InitialTokenSearch(Search):
 
     def run(self, inputs: SearchInputs) -> SearchResult:
         if not inputs.examples:
-            raise CalibrationConfigError(
-                "Areas are found on examples: give some beside the objective."
-            )
+            raise ConfigError("Areas are found on examples: give some beside the objective.")
         is_dense = self.dense_areas(inputs.model, inputs.examples)
         candidates = []
         for dense, sparse, layers in product(

@@ -13,7 +13,7 @@ from rag_middle.attention import model_traits
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.plain_data import is_finite_number, is_whole
@@ -90,7 +90,7 @@ class Search(ABC):
         """How many candidates are scored at most; asked before anything is scored.
 
         Raises:
-            CalibrationConfigError: settings that do not fit this model.
+            ConfigError: settings that do not fit this model.
         """
 
     def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
@@ -144,27 +144,23 @@ def rank(
 
 
 def require_whole(least: int, **values: Any) -> None:
-    """Raise CalibrationConfigError unless all are whole numbers of at least `least`."""
+    """Raise ConfigError unless all are whole numbers of at least `least`."""
     for name, value in values.items():
         if not is_whole(value, least):
-            raise CalibrationConfigError(
-                f"{name} must be a whole number >= {least}, got {value!r}."
-            )
+            raise ConfigError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
 def require_list(**values: Any) -> None:
-    """Raise CalibrationConfigError unless all are lists that are not empty."""
+    """Raise ConfigError unless all are lists that are not empty."""
     for name, value in values.items():
         if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-            raise CalibrationConfigError(
-                f"{name} must be a list of at least one value, got {value!r}."
-            )
+            raise ConfigError(f"{name} must be a list of at least one value, got {value!r}.")
 
 
 def require_numbers(**values: Any) -> None:
-    """Raise CalibrationConfigError unless all are lists of numbers that are not empty."""
+    """Raise ConfigError unless all are lists of numbers that are not empty."""
     require_list(**values)
     for name, numbers in values.items():
         for number in numbers:
             if not is_finite_number(number):
-                raise CalibrationConfigError(f"{name} must hold numbers, got {number!r}.")
+                raise ConfigError(f"{name} must hold numbers, got {number!r}.")

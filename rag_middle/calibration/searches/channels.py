@@ -23,7 +23,7 @@ from rag_middle.calibration.searches.base import (
     require_numbers,
     require_whole,
 )
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, PositionalHiddenStates
 from rag_middle.methods.positional_hidden_states.channels import PositionalChannel, rank_channels
@@ -80,7 +80,7 @@ class ChannelSearch(Search):
     def run(self, inputs: SearchInputs) -> SearchResult:
         model = inputs.model
         if not inputs.examples:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 "The channel search reads the documents of examples: give some beside the "
                 "objective."
             )

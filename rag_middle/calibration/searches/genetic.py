@@ -26,7 +26,7 @@ from rag_middle.calibration.searches.base import (
     require_numbers,
     require_whole,
 )
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method
 from rag_middle.ops.curves import Curve, curve_factors
@@ -97,29 +97,25 @@ class CurveSearch:
             require_whole(0, **{name: getattr(self, name)})
         for name in ("racing", "as_in_paper"):
             if not isinstance(getattr(self, name), bool):
-                raise CalibrationConfigError(
-                    f"{name} must be true or false, got {getattr(self, name)!r}."
-                )
+                raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}.")
         if self.curve not in get_args(Curve):
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"curve must be one of {', '.join(get_args(Curve))}, got {self.curve!r}."
             )
         if not 2 <= self.control_points <= 5:
-            raise CalibrationConfigError(
-                f"control_points must be 2 to 5, got {self.control_points}."
-            )
+            raise ConfigError(f"control_points must be 2 to 5, got {self.control_points}.")
         if not 2 <= self.parents <= self.population:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"parents must be 2 to population={self.population}, got {self.parents}: set both."
             )
         require_numbers(risk=[self.risk])
         if not 0 <= self.risk < 1:
-            raise CalibrationConfigError(f"risk must be from 0 to below 1, got {self.risk}.")
+            raise ConfigError(f"risk must be from 0 to below 1, got {self.risk}.")
 
     def require_layers(self, num_layers: int) -> None:
-        """Raise CalibrationConfigError where a model has fewer layers than control points."""
+        """Raise ConfigError where a model has fewer layers than control points."""
         if self.control_points > num_layers:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"{self.control_points} control points need as many layers, and the model has "
                 f"{num_layers}: lower control_points."
             )
@@ -159,7 +155,7 @@ def evolve(
         scheme: of the prompts behind the fitness, for races; by default each is a question.
 
     Raises:
-        CalibrationConfigError: more control points than layers.
+        ConfigError: more control points than layers.
     """
     settings.require_layers(num_layers)
     return _Evolution(settings, num_layers, seed, score, scheme).run()

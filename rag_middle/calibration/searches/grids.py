@@ -20,7 +20,7 @@ from rag_middle.calibration.searches.base import (
     require_numbers,
     require_whole,
 )
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import DySCO, Method, MsPoE, SelfExtend, ZeroTuning
 from rag_middle.methods.dysco.detection import retrieval_heads
@@ -61,14 +61,14 @@ class RatioSearch(Search):
         for index, ratios in enumerate(self.ranges):
             require_numbers(**{f"ranges[{index}]": ratios})
             if len(ratios) != 2:
-                raise CalibrationConfigError(
+                raise ConfigError(
                     f"ranges must hold pairs of smallest and largest ratio, got {list(ratios)}."
                 )
         for (low, high), first in product(self.ranges, self.first_layers):
             MsPoE(min_ratio=low, max_ratio=high, first_layer=first)  # refused now, not in an hour
         for rule in self.head_rules:
             if rule not in ("rank", "code"):
-                raise CalibrationConfigError(f"head_rules are 'rank' and 'code', got {rule!r}.")
+                raise ConfigError(f"head_rules are 'rank' and 'code', got {rule!r}.")
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self.ranges) * len(self._first_layers(model)) * len(self.head_rules)
@@ -97,7 +97,7 @@ class RatioSearch(Search):
     def _first_layers(self, model: RagMiddleModel) -> list[int]:
         layers = [layer for layer in self.first_layers if layer < num_layers(model)]
         if not layers:
-            raise CalibrationConfigError(
+            raise ConfigError(
                 f"first_layers {list(self.first_layers)} are beyond the model's "
                 f"{num_layers(model)} layers."
             )
@@ -128,7 +128,7 @@ class GroupSearch(Search):
         for window in self.windows:
             require_whole(1, windows=window)
         if not self._pairs():
-            raise CalibrationConfigError("No group is as small as a window: nothing can be tried.")
+            raise ConfigError("No group is as small as a window: nothing can be tried.")
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self._pairs())
@@ -143,7 +143,7 @@ class GroupSearch(Search):
             longest = max(inputs.model.count_tokens(prompt) for prompt in prompts)
             pairs = [(group, window) for group, window in pairs if window < longest]
             if not pairs:
-                raise CalibrationConfigError(
+                raise ConfigError(
                     f"The longest prompt has {longest} tokens, and Self-Extend does not change "
                     f"prompts that fit in its window: windows are {list(self.windows)}. Give "
                     "shorter windows or longer prompts."
@@ -183,10 +183,10 @@ class HeadSearch(Search):
         require_numbers(shares=self.shares, factors=self.factors)
         for share in self.shares:
             if not 0 < share < 1:
-                raise CalibrationConfigError(f"shares must lie between 0 and 1, got {share}.")
+                raise ConfigError(f"shares must lie between 0 and 1, got {share}.")
         for factor in (self.trial, *self.factors):  # refused now, not after an hour
             if ZeroTuning(factor=factor).is_neutral:
-                raise CalibrationConfigError("A factor of 1 changes nothing: leave it out.")
+                raise ConfigError("A factor of 1 changes nothing: leave it out.")
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return _num_heads(model) + (2 * len(self.shares) + 1) * len(self.factors)
@@ -254,7 +254,7 @@ class RetrievalHeadSearch(Search):
                 require_whole(1, **{name: value})
         for strength in self.strengths:  # refused now, not after an hour
             if DySCO(heads=((0, 0),), strength=strength).is_neutral:
-                raise CalibrationConfigError("A strength of 1 changes nothing: leave it out.")
+                raise ConfigError("A strength of 1 changes nothing: leave it out.")
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self.counts) * len(self.strengths) * len(self.top_ks)
@@ -298,5 +298,5 @@ def _attention_layers(model: RagMiddleModel) -> Mapping[int, LayerTraits]:
     """The layers whose heads can be reached, by their 0-based index."""
     layers = model_traits(model.model).layers
     if not layers:
-        raise CalibrationConfigError("None of this model's layers has heads that can be reached.")
+        raise ConfigError("None of this model's layers has heads that can be reached.")
     return layers

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
+from rag_middle.errors import ConfigError, FileFormatError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.data_files import first_of, flagged, read_entries
 from rag_middle.passages import passages_path
@@ -59,28 +59,28 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
 
     Raises:
         UnknownNameError: no such task, with the nearest name.
-        EvaluationConfigError: parameters that it does not have, lacks or refuses.
-        EvaluationDataError: a file that is not there or cannot be read.
+        ConfigError: parameters that it does not have, lacks or refuses.
+        FileFormatError: a file that is not there or cannot be read.
     """
     kind = TASKS.get(name)
     values = dict(options or {})
     names = [field.name for field in fields(kind)]
     for option in values:
         if option not in names:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"Task {name} has no option {option!r}.{suggest(option, names)} Options: "
                 f"{', '.join(names) or 'none'}."
             )
     for field in fields(kind):
         if field.default is MISSING and values.get(field.name) is None:
             meaning = _REQUIRED.get(field.name, "it has no default")
-            raise EvaluationConfigError(f"Task {name} needs {field.name!r}: {meaning}.")
+            raise ConfigError(f"Task {name} needs {field.name!r}: {meaning}.")
     task = kind(**values)
     for option in names:
         path = getattr(task, option)
         # Before a model is loaded, and not only when the questions are read.
         if isinstance(path, Path) and not os.path.exists(path):
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"Task {name}: there is no {str(path)!r} ({option}). Pass the path of a file or "
                 "folder that exists."
             )
@@ -97,7 +97,7 @@ def shipped_questions(**options: Any) -> Task:
         options: of `OwnQuestions`.
 
     Raises:
-        EvaluationConfigError: options that it does not have.
+        ConfigError: options that it does not have.
     """
     defaults = {"data": passages_path(), "documents": 10, "distractors": "hard"}
     return make_task("own_questions", {**defaults, **options})
@@ -111,8 +111,8 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         options: of the task, such as ``documents``; those it does not have are refused.
 
     Raises:
-        EvaluationDataError: the file cannot be read, or has none of the formats.
-        EvaluationConfigError: options that this task does not have.
+        FileFormatError: the file cannot be read, or has none of the formats.
+        ConfigError: options that this task does not have.
     """
     line, first = first_of(read_entries, path)
     # Several gold documents are listed, or flagged among the documents.
@@ -121,7 +121,7 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         return make_task("multi_hop", {"data": path, **options})
     if task_name := _format(first):
         return make_task(task_name, {"data": path, **options})
-    raise EvaluationDataError(
+    raise FileFormatError(
         f"{line} has none of the known formats. For questions of your own, write lines "
         'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
         f"fields found: {', '.join(first) or 'none'}."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import (
     GOLD_ABSENT,
     Condition,
@@ -108,7 +108,7 @@ class Abstention(Task):
         super().__post_init__()
         object.__setattr__(self, "phrases", tuple(self.phrases))
         if not self.phrases or not all(isinstance(p, str) and p.strip() for p in self.phrases):
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{self.name}: phrases must be texts that are not empty, at least one; got "
                 f"{list(self.phrases)!r}."
             )

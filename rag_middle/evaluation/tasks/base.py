@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import (
     AS_GIVEN,
     CLOSED_BOOK,
@@ -74,9 +74,7 @@ class Task(ABC):
             if "Path" not in str(field.type) or (value is None and field.default is None):
                 continue
             if not isinstance(value, str | Path):
-                raise EvaluationConfigError(
-                    f"{self.name}: {field.name} must be a path, got {value!r}."
-                )
+                raise ConfigError(f"{self.name}: {field.name} must be a path, got {value!r}.")
             object.__setattr__(self, field.name, Path(value))
 
     @property
@@ -114,8 +112,8 @@ class Task(ABC):
             seed: of whatever is drawn.
 
         Raises:
-            EvaluationDataError: the data cannot be read, or does not suffice.
-            EvaluationConfigError: a generated task was asked for all of its questions.
+            FileFormatError: the data cannot be read, or does not suffice.
+            ConfigError: a generated task was asked for all of its questions.
         """
 
     def distinct_items(self, limit: int | None, seed: int) -> tuple[list[Item], int]:
@@ -175,33 +173,31 @@ class Task(ABC):
 
 
 def require_gold_documents(task: Task) -> None:
-    """Raise EvaluationConfigError where a task has no gold document, or none that can be moved."""
+    """Raise ConfigError where a task has no gold document, or none that can be moved."""
     if not task.num_positions:
         reason = "does not say which document holds the answer"
         if task.fixed_order:
             reason = "has documents that cannot be moved, as their order says what is right"
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"{task.name} {reason}, so positions cannot be compared. Give data with gold "
             "documents, or compare methods as a whole in Python with rag_middle.evaluation.run."
         )
 
 
 def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object) -> None:
-    """Raise `EvaluationConfigError` unless all values are whole numbers of this range."""
+    """Raise `ConfigError` unless all values are whole numbers of this range."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise EvaluationConfigError(
-                f"{owner}: {name} must be a whole number >= {least}, got {value!r}."
-            )
+            raise ConfigError(f"{owner}: {name} must be a whole number >= {least}, got {value!r}.")
         if value > most:
-            raise EvaluationConfigError(f"{owner}: {name} must be at most {most}, got {value!r}.")
+            raise ConfigError(f"{owner}: {name} must be at most {most}, got {value!r}.")
 
 
 def require_one_of(owner: str, choices: Sequence[str], **values: object) -> None:
-    """Raise `EvaluationConfigError` unless all values are among the choices."""
+    """Raise `ConfigError` unless all values are among the choices."""
     for name, value in values.items():
         if value not in choices:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{owner}: {name} must be one of {', '.join(choices)}, got {value!r}."
             )
 
@@ -216,12 +212,10 @@ def drawn_items(
         draw: makes question number `index`, which does not depend on the others.
 
     Raises:
-        EvaluationConfigError: all were asked for, and there is no end of them.
+        ConfigError: all were asked for, and there is no end of them.
     """
     if limit is None:
-        raise EvaluationConfigError(
-            f"{task.name} draws questions without end: say how many (limit)."
-        )
+        raise ConfigError(f"{task.name} draws questions without end: say how many (limit).")
     return [draw(index, random.Random(f"{task.name} {seed} {index}")) for index in range(limit)]
 
 

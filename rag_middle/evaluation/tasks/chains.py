@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from rag_middle.documents import Document
-from rag_middle.errors import EvaluationConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import Item
 
 HOPS = (2, 3)
@@ -46,14 +46,14 @@ def chain_question(index: int, rng: random.Random, documents: int, hops: int) ->
         hops: how many of them are needed: 2 or 3.
 
     Raises:
-        EvaluationConfigError: more documents than there are names for.
+        ConfigError: more documents than there are names for.
     """
     first, last = rng.sample(list(_LINKS), 2)
     fact = rng.choice(_FACTS["person" if hops == 2 else last])
     count = -(-documents // hops)
     words = [stem + ending for stem in _STEMS for ending in _ENDINGS]
     if hops * count > len(words):
-        raise EvaluationConfigError(f"There are no names for {documents} documents: ask for fewer.")
+        raise ConfigError(f"There are no names for {documents} documents: ask for fewer.")
     # No two things share the last word of their names, nor two chains their value.
     names = iter([f"{rng.choice(words)} {word}" for word in rng.sample(words, hops * count)])
     values = iter(rng.sample(range(10_000, 100_000), count))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.documents import Document
-from rag_middle.errors import EvaluationDataError
+from rag_middle.errors import FileFormatError
 from rag_middle.extras import require
 from rag_middle.files import open_regular
 from rag_middle.plain_data import parse_json
@@ -31,7 +31,7 @@ def read_entries(path: str | Path) -> Iterator[Entry]:
     values texts; ``.parquet``.
 
     Raises:
-        EvaluationDataError: no such file, or it is damaged, or an entry is no object.
+        FileFormatError: no such file, or it is damaged, or an entry is no object.
         MissingExtraError: a Parquet file, and pyarrow is not installed.
     """
     path = Path(path)
@@ -51,7 +51,7 @@ def read_lines(path: str | Path) -> Iterator[Entry]:
     """The objects of a JSON-lines file, each with its name for messages ("data.jsonl:3").
 
     Raises:
-        EvaluationDataError: no such file, no UTF-8, no JSON, or something else than objects.
+        FileFormatError: no such file, no UTF-8, no JSON, or something else than objects.
     """
     yield from _parsed_lines(Path(path).name, read_text(path))
 
@@ -60,18 +60,18 @@ def read_text(path: str | Path) -> str:
     """The text of a file, plain or gzipped.
 
     Raises:
-        EvaluationDataError: no such file, or no UTF-8.
+        FileFormatError: no such file, or no UTF-8.
     """
     path = Path(path)
     try:
         return _unpacked(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"The data file {str(path)!r} is not UTF-8 text ({error.reason} at byte "
             f"{error.start}). Save it as UTF-8."
         ) from error
     except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
             "JSON lines, plain or gzipped."
         ) from error
@@ -93,11 +93,11 @@ def _parsed_lines(file: str, text: str) -> Iterator[Entry]:
         try:
             content = parse_json(line)
         except ValueError as error:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{name} is not valid JSON: {error}. Write one JSON object per line."
             ) from error
         if not isinstance(content, dict):
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{name} should be a JSON object, got {type(content).__name__}. Write one object "
                 "per line."
             )
@@ -108,13 +108,11 @@ def first_of(read: Callable[[str | Path], Iterator[Entry]], path: str | Path) ->
     """The first entry of a file, as `read_lines` or `read_entries` gives it.
 
     Raises:
-        EvaluationDataError: it has none; and what `read` raises.
+        FileFormatError: it has none; and what `read` raises.
     """
     for entry in read(path):
         return entry
-    raise EvaluationDataError(
-        f"The data file {str(path)!r} is empty. Write one JSON object per line."
-    )
+    raise FileFormatError(f"The data file {str(path)!r} is empty. Write one JSON object per line.")
 
 
 def without_repeats(
@@ -135,12 +133,12 @@ def _listed(path: Path, text: str) -> Iterator[Entry]:
     try:
         entries = parse_json(text)
     except ValueError as error:
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{path.name} begins as a JSON list, and is not valid JSON: {error}."
         ) from error
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict):
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{path.name}: entry {number} should be a JSON object, got {type(entry).__name__}."
             )
         yield f"{path.name}: entry {number}", entry
@@ -154,13 +152,13 @@ def _csv_rows(path: Path, text: str) -> Iterator[Entry]:
         _check_names(path, rows.fieldnames or ())
         for number, row in enumerate(rows, start=1):
             if None in row or None in row.values():
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{path.name}: row {number} has not as many fields as the first line names "
                     f"({', '.join(rows.fieldnames or ())})."
                 )
             yield f"{path.name}: row {number}", row
     except csv.Error as error:
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{path.name}: row {number + 1} is not valid CSV ({error}). Quote fields that hold "
             "commas, quotes or line ends."
         ) from error
@@ -169,10 +167,10 @@ def _csv_rows(path: Path, text: str) -> Iterator[Entry]:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    """Raise `EvaluationDataError` if two columns have one name: which one counts is not said."""
+    """Raise `FileFormatError` if two columns have one name: which one counts is not said."""
     repeated = [name for name, count in Counter(names).items() if name and count > 1]
     if repeated:
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{path.name} has more than one column {shortened(repr(repeated[0]))}. Rename one, or "
             "remove it."
         )
@@ -188,7 +186,7 @@ def _parquet_rows(path: Path) -> Iterator[Entry]:
         rows = parquet.read_table(path).to_pylist()
     except (OSError, ValueError, ArrowException) as error:
         reason = json.dumps(str(error).partition("\n")[0])
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"The data file {str(path)!r} cannot be read as Parquet ({reason})."
         ) from error
     for number, row in enumerate(rows, start=1):
@@ -199,16 +197,16 @@ def get_field(content: Mapping[str, Any], name: str, kind: type, line: str) -> A
     """The field `name` of a line, which must be of type `kind`; `line` names it in messages.
 
     Raises:
-        EvaluationDataError: it is missing, or something else.
+        FileFormatError: it is missing, or something else.
     """
     if name not in content:
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line} has no field {name!r}.{suggest(name, content)} Fields: "
             f"{', '.join(content) or 'none'}."
         )
     value = content[name]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line}: {name!r} should be a {kind.__name__}, got {type(value).__name__}."
         )
     return value
@@ -218,11 +216,11 @@ def as_answers(value: Any, line: str) -> tuple[str, ...]:
     """One answer or several.
 
     Raises:
-        EvaluationDataError: none, or something else than texts.
+        FileFormatError: none, or something else than texts.
     """
     answers = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line}: the answers should be at least one text that is not empty, got {value!r}."
         )
     return answers
@@ -232,12 +230,12 @@ def as_document(value: Any, line: str) -> Document:
     """A text, or an object with ``text`` and perhaps ``title`` and ``id``.
 
     Raises:
-        EvaluationDataError: something else.
+        FileFormatError: something else.
     """
     if isinstance(value, str):
         return Document(value)
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line}: a document should be a text, or an object with 'text' and perhaps 'title' "
             f"and 'id'; got {type(value).__name__}."
         )
@@ -253,7 +251,7 @@ def answers_of(content: Mapping[str, Any], line: str) -> tuple[str, ...]:
     """The field ``answers`` of a line, or ``answer``.
 
     Raises:
-        EvaluationDataError: it has neither, or something else than texts.
+        FileFormatError: it has neither, or something else than texts.
     """
     if "answers" not in content and "answer" not in content:
         get_field(content, "answers", list, line)  # raises, with the nearest name

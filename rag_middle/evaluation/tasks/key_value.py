@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
 from rag_middle.evaluation.layouts import Layout, run_row
 from rag_middle.evaluation.tasks.base import Task, drawn_items, require_whole
@@ -56,13 +56,13 @@ class KeyValueRetrieval(Task):
         require_whole(self.name, 2, keys=self.keys)
         require_whole(self.name, 4, identifier_characters=self.identifier_characters)
         if self.identifier_characters > 36:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 "key_value_retrieval: identifier_characters must be at most 36, a whole UUID; got "
                 f"{self.identifier_characters}."
             )
         possible = 16 ** min(self.identifier_characters, 8)
         if 2 * self.keys > possible:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"key_value_retrieval: there are {possible} identifiers of "
                 f"{self.identifier_characters} characters: too few to draw keys={self.keys} "
                 "different ones. Make them longer, or ask for fewer."
@@ -106,12 +106,12 @@ class KeyValueRetrieval(Task):
         pairs = get_field(content, "ordered_kv_records", list, line)
         key = get_field(content, "key", str, line)
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{line}: 'ordered_kv_records' should be a list of [key, value] pairs."
             )
         keys = [pair[0] for pair in pairs]
         if keys.count(key) != 1 or len(pairs) != self.keys:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{line} should hold {self.keys} pairs, as the file's first line, with the key "
                 f"{key!r} once; it holds {len(pairs)}, with that key {keys.count(key)} times."
             )
@@ -157,7 +157,7 @@ class KeyValueChains(Task):
             identifier_characters=self.identifier_characters,
         )
         if 4 * self.keys > 16**self.identifier_characters:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{self.name}: there are too few identifiers of {self.identifier_characters} "
                 f"characters for keys={self.keys}. Make them longer, or ask for fewer."
             )

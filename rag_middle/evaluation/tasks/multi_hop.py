@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.layouts import Layout, distance_row, gold_distances
 from rag_middle.evaluation.tasks.base import (
@@ -27,7 +27,7 @@ from rag_middle.evaluation.tasks.data_files import (
     read_lines,
     without_repeats,
 )
-from rag_middle.wording import Argument, counted
+from rag_middle.wording import counted
 
 _DOCUMENTS = 10
 
@@ -75,7 +75,7 @@ class MultiHop(Task):
                 require_whole(self.name, 2, **{name: getattr(self, name)})
         hops, documents = self.hops or HOPS[0], self.documents or _DOCUMENTS
         if self.data is None and hops not in HOPS:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"multi_hop: invented documents make questions over {HOPS[0]} or {HOPS[1]} of "
                 f"them, got hops={hops}. Give data of your own for more, or use key_value_chains."
             )
@@ -85,18 +85,15 @@ class MultiHop(Task):
             hops = self.hops or len(parsed[0][2])
             other = next((x for x in parsed if len(x[2]) != hops), None)
             if other and self.hops is None:
-                raise EvaluationDataError(
-                    f"{other[0]} has {len(other[2])} gold documents and the first line {hops}. Ask "
-                    "only the questions with one of these numbers: ",
-                    Argument("hops", hops),
-                    ".",
+                raise FileFormatError(
+                    f"{other[0]} has {len(other[2])} gold documents and the first line {hops}. "
+                    f"Ask only the questions with one of these numbers: hops={hops}.",
                 )
             first = next((x for x in parsed if len(x[2]) == hops), None)
             if first is None:
-                raise EvaluationDataError(
-                    f"{Path(self.data).name} has no question with {hops} gold documents. Leave ",
-                    Argument("hops"),
-                    " out to take the number that the first line has.",
+                raise FileFormatError(
+                    f"{Path(self.data).name} has no question with {hops} gold documents. Leave "
+                    "hops out to take the number that the first line has.",
                 )
             documents = self.documents or len(first[1])
         object.__setattr__(self, "hops", hops)
@@ -168,11 +165,9 @@ class MultiHop(Task):
         assert self.documents is not None
         documents, golds = _documents(line, content)
         if len(documents) < self.documents:
-            raise EvaluationDataError(
-                f"{line} has {len(documents)} documents, and {self.documents} are asked for: give "
-                "it more, or ask for ",
-                Argument("documents", len(documents)),
-                ".",
+            raise FileFormatError(
+                f"{line} has {len(documents)} documents, and {self.documents} are asked for: "
+                f"give it more, or ask for documents={len(documents)}.",
             )
         others = [d for index, d in enumerate(documents) if index not in golds]
         return Item(
@@ -199,7 +194,7 @@ def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list
         or not all(0 <= index < len(values) for index in golds)
         or len(golds) < 2
     ):
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line} should name two gold documents or more: 'gold' with the different 0-based "
             f"positions of some of its {len(values)} documents in the order of the chain, such as "
             f'[3, 0], or "gold": true in each of them; got {golds!r}.'

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
@@ -29,7 +29,7 @@ from rag_middle.evaluation.tasks.data_files import (
     read_entries,
     without_repeats,
 )
-from rag_middle.wording import Argument, counted
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -81,7 +81,7 @@ class OwnQuestions(Task):
         super().__post_init__()
         require_one_of(self.name, get_args(Distractors), distractors=self.distractors)
         if self.asked.count("{question}") != 1:
-            raise EvaluationConfigError(
+            raise ConfigError(
                 f"{self.name}: asked must hold {{question}} once, got {self.asked!r}."
             )
         if self.documents is None:
@@ -185,7 +185,7 @@ class OwnQuestions(Task):
             values = get_field(content, "documents", list, line)
             gold_position = get_field(content, "gold", int, line)
             if not 0 <= gold_position < len(values):
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{line}: 'gold' should be the 0-based position of one of {len(values)} "
                     f"documents, got {gold_position}."
                 )
@@ -195,13 +195,13 @@ class OwnQuestions(Task):
         elif "text" in content:
             gold = {name: content.get(name) for name in ("text", "title", "id")}
         else:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{line} names no gold document: give 'gold' (a document), or 'documents' and "
                 "'gold' (a 0-based position), or 'text'."
             )
         distractors = content.get("distractors") or []
         if not isinstance(distractors, list):
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{line}: 'distractors' should be a list of documents, got "
                 f"{type(distractors).__name__}."
             )
@@ -298,7 +298,7 @@ class MultiDocumentQA(OwnQuestions):
             contexts = get_field(content, "ctxs", list, line)
             golds = flagged(contexts, "isgold")
             if len(golds) != 1:
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{line}: one of 'ctxs' should have 'isgold': true, {len(golds)} have."
                 )
             documents = [as_document(context, line) for context in contexts]
@@ -359,8 +359,8 @@ class _Pool:
             nearest: the hardest ones, where they are known.
 
         Raises:
-            EvaluationDataError: there are not so many.
-            MissingExtraError, EmbedderError: for hard ones, the embedder cannot be had.
+            FileFormatError: there are not so many.
+            MissingExtraError, ConfigError: for hard ones, the embedder cannot be had.
         """
         taken = {document.text for document in present}
         drawn: list[Document] = []
@@ -373,11 +373,10 @@ class _Pool:
                 # The most alike must not always stand first: distractors have no positions.
                 rng.shuffle(drawn)
                 return drawn
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{count} documents are needed that do not answer {question!r}, and there are "
-            f"{len(drawn)} among {len(self._documents)}. Ask for ",
-            Argument("documents", len(present) + len(drawn)),
-            " or fewer, or give more data.",
+            f"{len(drawn)} among {len(self._documents)}. Ask for "
+            f"documents={len(present) + len(drawn)} or fewer, or give more data.",
         )
 
     def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:

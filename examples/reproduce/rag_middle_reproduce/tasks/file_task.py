@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from rag_middle import EvaluationConfigError, EvaluationDataError
+from rag_middle import ConfigError, FileFormatError
 from rag_middle.evaluation import CLOSED_BOOK, Condition, Task, read_lines
 
 __all__ = ["ContextTask", "FileTask", "choose"]
@@ -66,7 +66,7 @@ class ContextTask(FileTask):
         """The first `limit` lines that are `wanted`.
 
         Raises:
-            EvaluationDataError: there is none.
+            FileFormatError: there is none.
         """
         found = False
         lines = ((name, line) for name, line in read_lines(self.data) if wanted(line))
@@ -74,7 +74,7 @@ class ContextTask(FileTask):
             found = True
             yield entry
         if not found:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{Path(self.data).name} has no line for {self!r}. See which dataset it holds."
             )
 
@@ -83,10 +83,10 @@ def choose(task: str, parameter: str, value: str, choices: dict[str, T]) -> T:
     """The choice of that name.
 
     Raises:
-        EvaluationConfigError: there is none.
+        ConfigError: there is none.
     """
     if value not in choices:
-        raise EvaluationConfigError(
+        raise ConfigError(
             f"{task}: {parameter} must be one of {', '.join(choices)}, got {value!r}."
         )
     return choices[value]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle import ContextPrompt, Document, EvaluationDataError
+from rag_middle import ContextPrompt, Document, FileFormatError
 from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
 from rag_middle_reproduce.tasks.file_task import ContextTask, choose
 
@@ -131,7 +131,7 @@ class LEval(ContextTask):
             instructions = get_field(content, "instructions", list, line)
             outputs = get_field(content, "outputs", list, line)
             if len(instructions) != len(outputs):
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{line} has {len(instructions)} instructions and {len(outputs)} outputs: one "
                     "output belongs to each instruction."
                 )

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rag_middle import ContextPrompt, EvaluationDataError
+from rag_middle import ContextPrompt, FileFormatError
 from rag_middle.evaluation import Condition, Item, get_field, read_lines
 from rag_middle_reproduce.tasks.file_task import FileTask, choose
 
@@ -101,7 +101,7 @@ class MultipleChoice(FileTask):
         """The first `limit` questions, from each subject in turn.
 
         Raises:
-            EvaluationDataError: a file that cannot be read, or has too few examples of a subject.
+            FileFormatError: a file that cannot be read, or has too few examples of a subject.
         """
         wording, subjects = _WORDINGS[self.wording], self._by_subject(self.data)
         shots = {} if self.shots is None else self._by_subject(self.shots)
@@ -111,7 +111,7 @@ class MultipleChoice(FileTask):
         for subject, question, letters, answer in turns[:limit]:
             examples = shots.get(subject, [])[: self.num_shots]
             if self.shots is not None and len(examples) < self.num_shots:
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{Path(self.shots).name} has {len(examples)} examples of {subject!r}; "
                     f"{self.num_shots} stand before each question. Lower num_shots, or add some."
                 )
@@ -146,7 +146,7 @@ class MultipleChoice(FileTask):
         if isinstance(answer, int) and 0 <= answer < len(letters):
             answer = letters[answer]
         if not isinstance(answer, str) or len(answer) != 1 or answer not in letters:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{line}: 'answer' should be one of the letters {letters}, or a 0-based number; "
                 f"got {answer!r}."
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rag_middle import ContextPrompt, Document, EvaluationDataError
+from rag_middle import ContextPrompt, Document, FileFormatError
 from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
 from rag_middle_reproduce.tasks.file_task import ContextTask
 from rag_middle_reproduce.tasks.metrics import DEVIATIONS, order_deviations
@@ -47,7 +47,7 @@ class TimelineOrder(ContextTask):
             for index, question in _questions(line, content)
         ]
         if not questions:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{self.provenance}: no question is of a type in {', '.join(_TYPES)}."
             )
         items = []
@@ -55,7 +55,7 @@ class TimelineOrder(ContextTask):
             answer = str(question.get("A"))
             events = _order(answer)
             if len(events) < 2 or sorted(events) != list(range(1, len(events) + 1)):
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{where}: 'A' should be an order of events such as '2,1,3', got {answer!r}."
                 )
             items.append(
@@ -95,12 +95,12 @@ def _questions(line: str, content: dict[str, Any]) -> Iterator[tuple[int, dict[s
         try:
             pairs = ast.literal_eval(pairs)
         except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-            raise EvaluationDataError(
+            raise FileFormatError(
                 f"{line}: 'qa_pairs' should be a list, or a string with one as Python writes it "
                 f"({error})."
             ) from error
     if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line}: 'qa_pairs' should be a list of questions, got {type(pairs).__name__}."
         )
     for index, pair in enumerate(pairs):

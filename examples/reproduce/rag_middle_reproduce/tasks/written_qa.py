@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rag_middle import ContextPrompt, Document, EvaluationDataError
+from rag_middle import ContextPrompt, Document, FileFormatError
 from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_lines
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle_reproduce.tasks.file_task import FileTask
@@ -62,7 +62,7 @@ def _parts(line: str, content: dict[str, Any]) -> tuple[str, list[str], str]:
     """Text before the documents, the documents, text behind them."""
     parts = get_field(content, "parts", list, line)
     if len(parts) != 4 or not isinstance(parts[1], list):
-        raise EvaluationDataError(
+        raise FileFormatError(
             f"{line}: 'parts' should be text, a list of documents, and two more texts; got "
             f"{len(parts)} parts."
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle import ContextPrompt, Document, EvaluationDataError
+from rag_middle import ContextPrompt, Document, FileFormatError
 from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
 from rag_middle.evaluation.metrics import f1
 from rag_middle_reproduce.tasks import metrics
@@ -75,7 +75,7 @@ class ZeroScrolls(ContextTask):
             name = get_field(content, "id", str, line)
             answer = get_field(content, "output", str, line)
             if not answer.strip():
-                raise EvaluationDataError(
+                raise FileFormatError(
                     f"{line} has no answer: take the split 'validation', the answers of 'test' are "
                     "not published."
                 )

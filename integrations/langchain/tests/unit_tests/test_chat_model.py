@@ -225,9 +225,11 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) 
         model.invoke("A river flows. " * 20)
     assert raised.value.max_new_tokens == 8
     for call in (lambda text: next(model.stream(text)), lambda text: model.batch([text])):
-        with pytest.raises(ContextOverflowError, match=r"lower max_tokens, or choose on_overflow"):
+        with pytest.raises(
+            ContextOverflowError, match=r"lower max_new_tokens, or choose on_overflow"
+        ):
             call("A river flows. " * 20)
-    with pytest.raises(UnsupportedGenerationError, match=r"^max_tokens must be"):
+    with pytest.raises(UnsupportedGenerationError, match=r"^max_new_tokens must be"):
         chat(make_model(context_window=40), max_tokens=0)
 
 

@@ -28,7 +28,7 @@ class RagMiddleEmbedding(BaseEmbedding):
 
     Raises:
         MissingExtraError: the extra is not installed.
-        EmbedderError: the embedder cannot be found.
+        ConfigError: the embedder cannot be found.
     """
 
     _embedder: Embedder = PrivateAttr()

@@ -14,7 +14,6 @@ from llama_index.llms.rag_middle.errors import RequestError
 from rag_middle import Generation
 from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 from rag_middle.tools.definitions import with_top_resolved
-from rag_middle.wording import quoted
 
 
 class ToolCalling(FunctionCallingLLM):
@@ -82,7 +81,7 @@ class ToolCalling(FunctionCallingLLM):
                 " It was cut: raise max_new_tokens." if raw.get("finish_reason") == "length" else ""
             )
             raise RequestError(
-                f"The model called no tool, it answered {quoted(response.message.content)}.{cut} "
+                f"The model called no tool, it answered {response.message.content!r:.100}.{cut} "
                 "tool_required=True makes it call one."
             )
         return calls

@@ -10,7 +10,6 @@ from haystack import Document, component
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
 from rag_middle.documents import unmark
-from rag_middle.wording import quoted
 
 
 @component
@@ -66,7 +65,7 @@ def prompt_documents(
         content = getattr(document, "content", None)
         if not isinstance(document, Document) or content is None:
             raise PromptError(
-                f"Document {index} has no text: got {quoted(document)}. Convert files to "
+                f"Document {index} has no text: got {document!r:.100}. Convert files to "
                 "documents with content before they are indexed."
             )
         values = [document.meta.get(name) for name in meta_fields]
