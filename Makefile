@@ -18,7 +18,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_GOLDENS := $(abspath build/vllm/goldens.json)
 
-.PHONY: setup model setup-eval setup-kernels demo test setup-oldest test-oldest setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
+.PHONY: setup model setup-eval setup-kernels demo test test-slow setup-oldest test-oldest setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
@@ -56,7 +56,11 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 test: setup model
 	$(PYTEST) -m "not slow"
 
-# The same under the oldest transformers of the range in pyproject.toml, found before the other.
+# What `make test` leaves out: before a release, and after changes to attention, methods or generation.
+test-slow: setup model
+	$(PYTEST) -m slow
+
+# The same as `test` under the oldest transformers of the range in pyproject.toml, found before the other.
 OLDEST := build/oldest
 
 $(OLDEST)/.ready: constraints-oldest.txt
