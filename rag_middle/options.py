@@ -1,9 +1,9 @@
 """Options of a request, declared once: what they mean, their defaults and their limits.
 
-`GenerationOptions` is the declaration. The checks, the flags of the command line and the fields of
-the integrations are derived from it (`OPTIONS`). Type checkers read no metadata, so the typed
-dictionaries repeat names and types; a test compares them with the declaration. Nothing here needs
-PyTorch, which the command line does not load to describe itself.
+`GenerationOptions` is the declaration and its own check. The flags of the command line and the
+fields of the integrations are made from it (`OPTIONS`). Type checkers read no metadata, so the
+typed dictionaries repeat names and types; a test compares them with the declaration. Nothing here
+needs PyTorch, which the command line does not load to describe itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
@@ -46,37 +46,26 @@ TemplateFunction = Callable[[Sequence[Mapping[str, Any]]], str]
 Template = TemplateName | TemplateFunction
 
 
-class TemplateKwargs(TypedDict, total=False):
-    """Options of `GenerationOptions` about the template around a prompt."""
+class EncodeKwargs(TypedDict, total=False):
+    """Options of `GenerationOptions` that say how text becomes tokens."""
 
     template: Template
     system: str | None
     template_options: Mapping[str, Any] | None
     allow_control_tokens: bool
-
-
-class EncodeKwargs(TemplateKwargs, total=False):
-    """Options of `GenerationOptions` that say how text becomes tokens."""
-
     tools: Sequence[Mapping[str, Any]] | None
 
 
-class RequestKwargs(TypedDict, total=False):
-    """Options of `GenerationOptions` about documents."""
+class PromptKwargs(EncodeKwargs, total=False):
+    """Options of `GenerationOptions` about the prompt."""
 
     on_missing_documents: MissingDocuments
     missing_documents_hint: str
     on_overflow: Overflow
 
 
-class PromptKwargs(EncodeKwargs, RequestKwargs, total=False):
-    """Options of `GenerationOptions` about the prompt."""
-
-
-class AskKwargs(TemplateKwargs, RequestKwargs, total=False):
-    """Options of `GenerationOptions` that a question takes: all but ``top_k``, which counts
-    documents there, tools, formats and log-probabilities: its answer is text.
-    """
+class AskKwargs(PromptKwargs, total=False):
+    """Options of `GenerationOptions` that a question takes: ``top_k`` counts documents there."""
 
     max_new_tokens: int
     temperature: float
@@ -89,22 +78,22 @@ class AskKwargs(TemplateKwargs, RequestKwargs, total=False):
     stop: str | Sequence[str]
     eos_token_id: int | Sequence[int] | None
     pad_token_id: int | None
-    cancel: threading.Event | None
-
-
-class GenerationKwargs(AskKwargs, EncodeKwargs, total=False):
-    """Fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
-
-    top_k: int
     logprobs: bool
     top_logprobs: int
+    cancel: threading.Event | None
     tool_choice: str | Mapping[str, Any]
     response_format: Mapping[str, Any] | None
 
 
+class GenerationKwargs(AskKwargs, total=False):
+    """Fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
+
+    top_k: int
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option means, and which numbers it takes.
+    """An option: what it means, and which values it takes.
 
     Attributes:
         help: sentences for a reader of the command line as much as of Python.
@@ -112,6 +101,9 @@ class Option:
         above: a value it must exceed, where there is no smallest one.
         maximum: largest value.
         hint: ends the message about a value that is refused.
+        name: of the field.
+        type: of its values.
+        default: its default.
     """
 
     help: str
@@ -119,9 +111,47 @@ class Option:
     above: float | None = None
     maximum: float | None = None
     hint: str = ""
+    name: str = ""
+    type: Any = None
+    default: Any = None
 
-    def allows(self, value: float) -> bool:
-        """Whether a number is in the range."""
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names it takes, where it takes some."""
+        for kind in (self.type, *get_args(self.type)):
+            if get_origin(kind) is Literal:
+                return get_args(kind)
+        return ()
+
+    def check(self, value: Any) -> None:
+        """Raise `UnsupportedGenerationError` unless it is of the type, in range, one of the names.
+
+        Those that take one value or several (`seed`, `stop`, `eos_token_id`) are checked elsewhere.
+        """
+        expected = None
+        if self.choices:
+            if value not in self.choices and not (callable(value) and self.type == Template):
+                expected = f"one of {', '.join(map(repr, self.choices))}"
+        elif self.type in (int, float, int | None):
+            is_number = is_finite_number if self.type is float else is_whole
+            is_left_out = value is None and self.type == int | None
+            if not (is_left_out or (is_number(value) and self._is_in_range(value))):
+                expected = f"{'a' if self.type is float else 'a whole'} number {self._range_text}"
+        elif self.type in (bool, str, str | None):
+            if not isinstance(value, self.type):
+                expected = "True or False" if self.type is bool else "a string"
+        elif self.type == threading.Event | None:
+            # Events of other libraries do as well.
+            if value is not None and not callable(getattr(value, "is_set", None)):
+                expected = "a threading.Event"
+        elif self.type == Mapping[str, Any] | None:
+            check_keywords(self.name, value)
+        if expected is not None:
+            raise UnsupportedGenerationError(
+                f"{self.name} must be {expected}, got {value!r:.100}. {self.hint}".rstrip()
+            )
+
+    def _is_in_range(self, value: float) -> bool:
         return (
             (self.minimum is None or value >= self.minimum)
             and (self.above is None or value > self.above)
@@ -129,8 +159,7 @@ class Option:
         )
 
     @property
-    def range_text(self) -> str:
-        """The range in words."""
+    def _range_text(self) -> str:
         limits = {"at least": self.minimum, "above": self.above, "at most": self.maximum}
         return " and ".join(f"{word} {v:g}" for word, v in limits.items() if v is not None)
 
@@ -336,11 +365,6 @@ class GenerationOptions:
         """How many tokens to report beside each generated one; None for no log-probabilities."""
         return self.top_logprobs if self.logprobs else None
 
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        """All stop strings."""
-        return tuple(self.stop)
-
     def seeds(self, prompts: int) -> tuple[int | None, ...]:
         """A seed for each of `prompts`, ``None`` where nothing is drawn.
 
@@ -360,130 +384,37 @@ class GenerationOptions:
         return seeds if self.samples else (None,) * prompts
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """An option as `GenerationOptions` declares it.
-
-    Attributes:
-        name: of the field.
-        type: of its values.
-        default: its default.
-        option: its meaning and range.
-    """
-
-    name: str
-    type: Any
-    default: Any
-    option: Option
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The names it takes, where it takes some."""
-        for kind in (self.type, *get_args(self.type)):
-            if get_origin(kind) is Literal:
-                return get_args(kind)
-        return ()
-
-    def check(self, value: Any) -> None:
-        """Raise `UnsupportedGenerationError` unless it is of the type, in range, one of the names.
-
-        Those that take one value or several (`seed`, `stop`, `eos_token_id`) are checked elsewhere.
-        """
-        expected = None
-        if self.choices:
-            if value not in self.choices and not (callable(value) and self.type == Template):
-                expected = f"one of {', '.join(map(repr, self.choices))}"
-        elif self.type in (int, float, int | None):
-            is_number = is_finite_number if self.type is float else is_whole
-            is_left_out = value is None and self.type == int | None
-            if not (is_left_out or (is_number(value) and self.option.allows(value))):
-                kind = "a number" if self.type is float else "a whole number"
-                expected = f"{kind} {self.option.range_text}"
-        elif self.type is bool:
-            if not isinstance(value, bool):
-                expected = "True or False"
-        elif self.type in (str, str | None):
-            if not isinstance(value, self.type):
-                expected = "a string"
-        elif self.type == threading.Event | None:
-            # Events of other libraries do as well.
-            if value is not None and not callable(getattr(value, "is_set", None)):
-                expected = "a threading.Event"
-        elif self.type == Mapping[str, Any] | None:
-            check_keywords(self.name, value)
-        if expected is not None:
-            raise UnsupportedGenerationError(
-                f"{self.name} must be {expected}, got {value!r:.100}. {self.option.hint}".rstrip()
-            )
-
-
-def _declarations() -> dict[str, Declaration]:
+def _options() -> dict[str, Option]:
     hints = get_type_hints(GenerationOptions, include_extras=True)
     return {
-        field.name: Declaration(field.name, kind, field.default, option)
+        field.name: replace(option, name=field.name, type=kind, default=field.default)
         for field in fields(GenerationOptions)
         for kind, option in [get_args(hints[field.name])]
     }
 
 
 #: Every option by its name.
-OPTIONS: Mapping[str, Declaration] = _declarations()
-
+OPTIONS: Mapping[str, Option] = _options()
 
 #: Of the model, not of a request.
-KERNELS = Declaration(
-    "kernels",
-    Kernels,
-    "auto",
-    Option(
-        "What computes a method's attention. auto: its Triton kernels, if it has some, on a GPU in "
-        "half precision, else PyTorch's operators; triton: refuse where they cannot run; torch: "
-        "never Triton."
-    ),
+KERNELS = Option(
+    "What computes a method's attention. auto: its Triton kernels, if it has some, on a GPU in "
+    "half precision, else PyTorch's operators; triton: refuse where they cannot run; torch: "
+    "never Triton.",
+    name="kernels",
+    type=Kernels,
+    default="auto",
 )
 
 #: For integrations, whose interfaces have room for several answers to one prompt.
-ANSWERS = Declaration(
-    "n",
-    int,
-    1,
-    Option(
-        "Answers to each prompt, drawn with consecutive seeds; several need a temperature above 0.",
-        minimum=1,
-        maximum=1024,
-    ),
+ANSWERS = Option(
+    "Answers to each prompt, drawn with consecutive seeds; several need a temperature above 0.",
+    minimum=1,
+    maximum=1024,
+    name="n",
+    type=int,
+    default=1,
 )
-
-#: What people know from other libraries, and where it is here.
-_ELSEWHERE = {
-    "do_sample": "A temperature above 0 draws tokens; 0 does not.",
-    "function_call": "Did you mean 'tool_choice'?",
-    "functions": "Did you mean 'tools'?",
-    "max_length": "max_new_tokens counts the generated tokens alone.",
-    "max_tokens": "Did you mean 'max_new_tokens'?",
-    "n": "Repeat the prompt in batch(), or ask again with another seed.",
-    "num_return_sequences": "Repeat the prompt in batch(), or ask again with another seed.",
-    "parallel_tool_calls": "A call that is forced (tool_choice) comes alone.",
-    "return_full_text": "The prompt is never part of the text.",
-    "skip_prompt": "The prompt is never part of the text.",
-    "stop_sequence": "Did you mean 'stop'?",
-    "stop_sequences": "Did you mean 'stop'?",
-    "stop_strings": "Did you mean 'stop'?",
-    "stream": "Call stream() instead.",
-    "streamer": "Call stream() instead.",
-    "use_cache": "The KV cache is always used: answers without it are the same, and take longer.",
-}
-
-
-#: Values of options that do not exist here that ask for what happens anyway.
-_NEUTRAL = {
-    "n": 1,
-    "num_return_sequences": 1,
-    "parallel_tool_calls": True,
-    "return_full_text": False,
-    "skip_prompt": True,
-    "use_cache": True,
-}
 
 
 def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> GenerationOptions:
@@ -500,25 +431,14 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
     names = _names_of(allowed)  # type: ignore[arg-type]  # classes are hashable
     for name in arguments:
         if name not in names:
-            raise unknown_option(name, names, elsewhere=allowed is GenerationKwargs)
+            raise unknown_option(name, names)
     return GenerationOptions(**arguments)
 
 
-def unknown_option(
-    name: str, names: Collection[str], *, elsewhere: bool = True, hint: str | None = None
-) -> UnsupportedGenerationError:
-    """The error about an option that does not exist.
-
-    Args:
-        name: of the option.
-        names: of the options that exist.
-        elsewhere: say where it is, if people know it from other libraries.
-        hint: to say instead, where nothing is known of the name.
-    """
-    hint = (elsewhere and _ELSEWHERE.get(name)) or hint
-    advice = f" {hint}" if hint else suggest(name, names)
+def unknown_option(name: str, names: Collection[str]) -> UnsupportedGenerationError:
+    """The error about an option that is none of those that exist."""
     return UnsupportedGenerationError(
-        f"There is no option {name!r} here.{advice} Options: {', '.join(names)}."
+        f"There is no option {name!r} here.{suggest(name, names)} Options: {', '.join(names)}."
     )
 
 
@@ -530,15 +450,6 @@ def overridden(own: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
     replaced = call.get("method") is not None and "method_options" not in call
     kept = {name: own[name] for name in own if not (replaced and name == "method_options")}
     return {**kept, **call}
-
-
-def without_neutral(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments less those that ask for what happens anyway, such as ``n=1``."""
-    return {
-        name: value
-        for name, value in arguments.items()
-        if name in OPTIONS or name not in _NEUTRAL or value not in (None, _NEUTRAL[name])
-    }
 
 
 def with_token(loading: Mapping[str, Any], token: object) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import typer
 
 from rag_middle.cli.console import reporting
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
-from rag_middle.options import ENDPOINT_SECONDS, KERNELS, OPTIONS, Declaration, SendDocuments
+from rag_middle.options import ENDPOINT_SECONDS, KERNELS, OPTIONS, Option, SendDocuments
 from rag_middle.plain_data import parse_json
 
 
@@ -188,11 +188,11 @@ def generation_flags(names: Iterable[str] = GENERATION, **defaults: Any) -> Grou
     ]
 
 
-def _declared_flag(declaration: Declaration, default: Any, panel: Panel) -> Parameter:
-    name, option = declaration.name, declaration.option
-    kind: Any = _FLAG_TYPES.get(name, declaration.type)
-    if declaration.choices:
-        kind = choice_type(name, declaration.choices)
+def _declared_flag(option: Option, default: Any, panel: Panel) -> Parameter:
+    name = option.name
+    kind: Any = _FLAG_TYPES.get(name, option.type)
+    if option.choices:
+        kind = choice_type(name, option.choices)
         default = kind(default)
     help_text, *_ = option.help.partition(" In Python")
     repeatable = default == ()

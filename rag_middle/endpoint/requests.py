@@ -93,8 +93,8 @@ def request_body(
     body |= {"max_tokens": options.max_new_tokens, "temperature": options.temperature}
     if options.samples:
         body |= {"top_p": options.top_p, "seed": seed}
-    if options.stop_strings:
-        body["stop"] = list(options.stop_strings)
+    if options.stop:
+        body["stop"] = list(options.stop)
     body["method"] = method
     return {name: value for name, value in {**body, **extra}.items() if value is not None}
 

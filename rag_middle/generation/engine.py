@@ -115,7 +115,7 @@ def generate(
     Returns:
         In the order of the prompts.
     """
-    stops = (*request.options.stop_strings, *own_stop_strings(model))
+    stops = (*request.options.stop, *own_stop_strings(model))
     before: Sequence[int] = ()
     if request.constraint is not None:
         stops = ()  # the end of the form is the end: what is cut before would be of no form
@@ -268,7 +268,7 @@ def _generated_tokens(
     combines_rows = method.combines and options.num_beams == 1
     criteria: list[Any] = [FirstBranches(progress, branches) if combines_rows else progress]
     if options.num_beams > 1 and options.stop:
-        criteria.append(BeamStops(tokenizer.decode, options.stop_strings, width))
+        criteria.append(BeamStops(tokenizer.decode, options.stop, width))
     processors: list[LogitsProcessor] = [run.finite]
     if any(request.alternatives(index) is not None for index in range(len(request.prompts))):
         processors.append(run.log_probabilities)

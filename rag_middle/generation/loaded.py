@@ -11,7 +11,6 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.loading import load_tokenizer
-from rag_middle.options import without_neutral
 from rag_middle.plain_data import check_keywords
 from rag_middle.wording import shortened
 
@@ -93,7 +92,7 @@ def transformers_options(argument: str, keywords: Mapping[str, Any] | None) -> d
 
     ``do_sample=False`` is temperature 0; ``do_sample=True`` is temperature 1 unless another one
     above 0 is given. A temperature alone draws, too. Fields of a ``generation_config`` come before
-    keywords. What is neither known nor without effect keeps its name, for the caller to refuse.
+    keywords. What is not known keeps its name, for the caller to refuse.
 
     Args:
         argument: what the caller calls them, for messages.
@@ -113,7 +112,7 @@ def transformers_options(argument: str, keywords: Mapping[str, Any] | None) -> d
         raise UnsupportedGenerationError(f"do_sample must be True or False, got {sampled!r}.")
     options = {
         _NAMES.get(name, name): value
-        for name, value in without_neutral(stated).items()
+        for name, value in stated.items()
         if value is not None and name not in _KNOWN_ANYWAY
     }
     if sampled is False:

@@ -77,12 +77,6 @@ LANGCHAIN = (
     ),
     Expectation(
         _PIPELINE,
-        "`skip_prompt`, `return_full_text`",
-        _NAMES + "test_the_prompt_is_never_part_of_the_text",
-        "only without the prompt, which no call returns",
-    ),
-    Expectation(
-        _PIPELINE,
         "several prompts in one call, batched",
         _DEFECTS + "test_a_batch_is_a_batch",
     ),
@@ -94,9 +88,9 @@ LANGCHAIN = (
     ),
     Expectation(
         _PIPELINE,
-        "`use_cache=False`",
+        "`use_cache`, `skip_prompt`, `return_full_text`",
         _NAMES + "test_what_a_pipeline_could_not_do_here_is_refused",
-        "refused: the answers would be the same, and slower",
+        "refused as unknown: the cache is always used, the prompt never part of the text",
     ),
     Expectation(
         _CHAT,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.notices import pass_over, warn_caller
-from rag_middle.options import ANSWERS, unknown_option, without_neutral
+from rag_middle.options import ANSWERS, unknown_option
 from rag_middle.options import OPTIONS as DECLARED
 from rag_middle.plain_data import check_keywords
 
@@ -56,14 +56,6 @@ _OF_SERVICES = {
     "max_retries": "A local model has no connection to try again.",
     "timeout": "Leave a stream, or cancel an asynchronous call, to end a generation.",
 }
-#: Names that other models know, and what to do here.
-_ELSEWHERE = {
-    "model_kwargs": "It is of the constructor; options of a call have names of their own.",
-    "pipeline_kwargs": "It is of the constructor; options of a call have names of their own.",
-    "response_format": "Pass it with a call, or use bind() or with_structured_output().",
-    "tool_choice": "Pass it to bind_tools().",
-    "tools": "Pass them to bind_tools().",
-}
 # Warnings point at the user's own line, wherever it stands on the thread's stack.
 pass_over(
     *"asyncio concurrent contextlib langchain langchain_classic langchain_core "
@@ -86,7 +78,7 @@ def option_field(name: str, **others: Any) -> Any:
         others: arguments of `pydantic.Field`.
     """
     declared = ANSWERS if name == ANSWERS.name else DECLARED[name]
-    described = {"default": declared.default, "description": declared.option.help}
+    described = {"default": declared.default, "description": declared.help}
     return Field(**{**described, **others})
 
 
@@ -113,12 +105,11 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str], where: str)
     Raises:
         UnsupportedGenerationError: an option that is not known, as `RagMiddleModel` refuses it.
     """
-    for name in without_neutral(given):
+    for name in given:
         if name in known:
             continue
         if name not in _OF_SERVICES:
-            names = sorted([*OPTIONS, ANSWERS.name])
-            raise unknown_option(name, names, hint=_ELSEWHERE.get(name))
+            raise unknown_option(name, sorted([*OPTIONS, ANSWERS.name]))
         warn_caller(
             IgnoredArgumentWarning(f"{name!r} has no effect on {where}. {_OF_SERVICES[name]}")
         )

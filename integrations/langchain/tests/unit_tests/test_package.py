@@ -37,7 +37,7 @@ def test_options_are_those_of_the_library() -> None:
         field = settings.get(names.get(name, name))
         assert (field is None) == (name in others)
         if field is not None:
-            assert field.description == declaration.option.help
+            assert field.description == declaration.help
             assert (field.default or None) == (declaration.default or None)
 
 

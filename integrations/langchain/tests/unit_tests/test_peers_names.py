@@ -44,8 +44,6 @@ class TestConstructors:
             pipeline_kwargs={
                 "max_new_tokens": 3,
                 "do_sample": True,
-                "return_full_text": False,
-                "use_cache": True,
                 "no_repeat_ngram_size": 2,
             },
             batch_size=2,
@@ -63,9 +61,7 @@ class TestConstructors:
         for options, reason in (
             ({"task": "summarization"}, "methods run in decoders"),
             ({"backend": "openvino"}, "under PyTorch"),
-            ({"pipeline_kwargs": {"max_length": 5}}, "max_new_tokens counts"),
-            ({"pipeline_kwargs": {"return_full_text": True}}, "never part of the text"),
-            ({"pipeline_kwargs": {"use_cache": False}}, "KV cache is always used"),
+            ({"pipeline_kwargs": {"max_length": 5}}, "no option"),
             ({"pipeline_kwargs": {"do_sample": 3}}, "True or False"),
             ({"pipeline_kwargs": {"temperature": 1.0}, "temperature": 0.5}, "pass it once"),
         ):
@@ -75,14 +71,6 @@ class TestConstructors:
     def test_a_model_has_to_be_named(self, kind: Any) -> None:
         with pytest.raises(ValidationError, match="model"):
             kind(max_tokens=3)
-
-    def test_the_prompt_is_never_part_of_the_text(self, kind: Any, tiny: Any) -> None:
-        model = kind(model=tiny, max_tokens=2)
-        plain = model.invoke("Hello")
-        again = model.invoke("Hello", skip_prompt=True, return_full_text=False)
-        assert getattr(again, "content", again) == getattr(plain, "content", plain)
-        with pytest.raises(UnsupportedGenerationError, match="never part of the text"):
-            model.invoke("Hello", skip_prompt=False)
 
     def test_a_loaded_model_comes_with_its_tokenizer(
         self, kind: Any, tiny: Any, tiny_folder: Path

@@ -144,10 +144,10 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     profile: str | None = Field(default=None, description="A calibrated method, as a file.")
     on_missing_documents: str = Field(
         default=OPTIONS["on_missing_documents"].default,
-        description=OPTIONS["on_missing_documents"].option.help,
+        description=OPTIONS["on_missing_documents"].help,
     )
     context_window: int = Field(description="Tokens of prompt and answer together.")
-    max_new_tokens: int = Field(description=OPTIONS["max_new_tokens"].option.help)
+    max_new_tokens: int = Field(description=OPTIONS["max_new_tokens"].help)
     generate_kwargs: dict[str, Any] = Field(default_factory=dict, description="Of every call.")
     stopping_ids: list[int] = Field(default_factory=list, description="Tokens that end an answer.")
     is_chat_model: bool = Field(description="Whether engines send messages.")

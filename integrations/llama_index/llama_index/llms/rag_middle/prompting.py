@@ -21,7 +21,7 @@ from llama_index.llms.rag_middle.tools import call_fields, history_fields
 from rag_middle import UnsupportedGenerationError, asynchronous
 from rag_middle.conventions.messages import reasoning_field, template_role
 from rag_middle.generation import GenerationKwargs, Prompt
-from rag_middle.options import TemplateFunction, checked_options, overridden, without_neutral
+from rag_middle.options import TemplateFunction, checked_options, overridden
 from rag_middle.tokens.conversation import Message, indices_of_answers
 
 #: How documents get into a prompt here.
@@ -300,7 +300,7 @@ def generation_options(
     Raises:
         UnsupportedGenerationError: ``do_sample`` is neither True nor False.
     """
-    options = without_neutral(overridden(defaults, given))
+    options = overridden(defaults, given)
     # A temperature of the call is newer than a do_sample of the LLM.
     inherited = None if "temperature" in given else defaults.get("do_sample")
     for value in (options.pop("do_sample", None), inherited):

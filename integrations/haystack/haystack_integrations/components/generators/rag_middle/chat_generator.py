@@ -48,7 +48,6 @@ from rag_middle.options import (
     overridden,
     unknown_option,
     with_token,
-    without_neutral,
 )
 
 #: Arguments of `RagMiddleModel.from_pretrained` that `model_kwargs` takes.
@@ -391,7 +390,7 @@ class RagMiddleChatGenerator:
             UnsupportedGenerationError: one that does not exist or makes no sense.
         """
         own = {"missing_documents_hint": _MARKING, **self.generation_kwargs}
-        options = without_neutral(overridden(own, call or {}))
+        options = overridden(own, call or {})
         specs = [tool.tool_spec for tool in flatten_tools_or_toolsets(tools or self.tools)]
         if specs:
             options["tools"] = [{"type": "function", "function": spec} for spec in specs]
