@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-_CHECKPOINT_FILES = (
-    *("*.json", "*.safetensors", "*.bin", "*.gguf", "*.py"),
-    *("*.jinja", "*/*.jinja", "*.model", "merges.txt", "vocab.txt", "*.tiktoken"),  # of tokenizers
-)
 #: One of them is in the local cache of the hub where a model or a tokenizer is.
 _HUB_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
@@ -40,9 +35,8 @@ def cached_file(
 def checkpoint_states(loading: Mapping[str, Any]) -> list[str | None]:
     """What changes when the files of a model, or of its tokenizer, change; one for each of the two.
 
-    Of a folder, that is the names, sizes and times of files; of a name on the hub, the commit in
-    the local cache; None of what is not here, and of a tokenizer that is an object. Reads no file
-    of a folder.
+    Of a folder or file, that is the time of the newest change; of a name on the hub, the commit in
+    the local cache; None of what is not here, and of a tokenizer that is an object.
 
     Args:
         loading: arguments of `RagMiddleModel.from_pretrained`.
@@ -63,14 +57,7 @@ def _checkpoint_state(name: str | Path, options: Mapping[str, Any]) -> str | Non
     subfolder = options.get("subfolder") or ""
     path = Path(os.path.expanduser(name), subfolder)
     if os.path.exists(path):  # unlike Path.exists, also of names that no system takes
-        files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
-        files = files if path.is_dir() else [path]  # a GGUF file
-        state = [
-            (str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns)
-            for file in files
-            if file.is_file()
-        ]
-        return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+        return str(max(file.stat().st_mtime_ns for file in (path, *path.glob("*"))))
     stated = {option: options.get(option) for option in ("revision", "cache_dir")}
     for file in (*filter(None, [options.get("gguf_file")]), *_HUB_FILES):
         inside = PurePosixPath(subfolder, file)

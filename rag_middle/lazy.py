@@ -6,10 +6,11 @@ to import; and ``from rag_middle import RagMiddleModel`` must work all the same.
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 
 def names_on_first_use(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -22,30 +23,21 @@ def names_on_first_use(package: str) -> tuple[Callable[[str], object], Callable[
         package: its ``__name__``. None of the names may be that of a module below it: importing the
             module would put it in the name's place.
     """
-
-    @cache
-    def homes() -> dict[str, str]:
-        import ast
-        import inspect
-
-        tree = ast.parse(inspect.getsource(sys.modules[package]))
-        return {
-            alias.name: node.module
-            for block in tree.body
-            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-            for node in block.body
-            if isinstance(node, ast.ImportFrom) and node.module
-            for alias in node.names
-        }
+    module = sys.modules[package]
+    homes = {
+        alias.name: node.module
+        for block in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
 
     def get(name: str) -> object:
-        if (name.startswith("__") and name.endswith("__")) or name not in homes():
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(homes()[name]), name)
-        vars(sys.modules[package])[name] = value  # the next access finds it without coming here
+        value: object = getattr(import_module(homes[name]), name)
+        setattr(module, name, value)  # the next access finds it without coming here
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes()})
-
-    return get, names
+    return get, lambda: sorted({*vars(module), *homes})

@@ -6,33 +6,24 @@ import difflib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from rag_middle.errors import RegistrationError, UnknownNameError
 
 T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_LONGEST_NAME = 200  # of what may be misspelt, characters
-_LAZY_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-@dataclass(frozen=True, slots=True)
-class _Announcement:
-    """A target to import. Not an `EntryPoint`: where the package importlib_metadata is imported,
-    entry points are of its class and not of the standard library's.
-    """
+class _Announced(NamedTuple):
+    """A target that another package brings."""
 
-    value: str
-    package: str = ""
-
-    def load(self) -> object:
-        return EntryPoint(name="", value=self.value, group="").load()
+    target: str
+    package: str
 
     def __str__(self) -> str:
-        return f"{self.value} of {self.package}" if self.package else self.value
+        return f"{self.target} of {self.package}"
 
 
 class Registry(Generic[T]):
@@ -59,21 +50,20 @@ class Registry(Generic[T]):
         kind: str,
         *,
         entry_point_group: str | None = None,
-        check: Callable[[object], None] | None = None,
+        check: Callable[[object], None] = lambda target: None,
     ) -> None:
         self.kind = kind
         self._group = entry_point_group
         self._check = check
-        self._registered: dict[str, T | _Announcement] = {}
-        self._announced: dict[str, _Announcement] | None = None  # read on first need
+        self._registered: dict[str, T | str] = {}
+        self._announced: dict[str, _Announced] | None = None  # read on first need
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, target: T | str) -> None:
         """Make ``target`` known as ``name``.
 
         Raises:
-            RegistrationError: the name is taken or not in lower_snake_case, or a string target is
-                not of the form ``"package.module:attribute"``.
+            RegistrationError: the name is taken or not in lower_snake_case.
         """
         if not _NAME.fullmatch(name):
             raise RegistrationError(
@@ -81,18 +71,10 @@ class Registry(Generic[T]):
             )
         if name in self._registered:
             raise RegistrationError(
-                f"There is a {self.kind} {name!r} already ({_source(self._registered[name])}): "
-                "choose another name."
+                f"There is a {self.kind} {name!r} already ({self._registered[name]}): choose "
+                "another name."
             )
-        if not isinstance(target, str):
-            self._registered[name] = target
-        elif _LAZY_TARGET.fullmatch(target):
-            self._registered[name] = _Announcement(target)
-        else:
-            raise RegistrationError(
-                f"The target of {self.kind} {name!r} should read 'package.module:attribute', "
-                f"got {target!r}."
-            )
+        self._registered[name] = target
         self._loaded.pop(name, None)  # an entry point of the same name gives way
 
     def get(self, name: str) -> T:
@@ -137,75 +119,52 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> T:
         # Registered names first: they must be found without reading other packages' metadata.
-        source: T | _Announcement
-        if name in self._registered:
-            source = self._registered[name]
-        elif name in self._entry_points():
-            source = self._entry_points()[name]
-        else:
-            raise UnknownNameError(self._unknown(name))
+        source = self._registered[name] if name in self._registered else self._entry_point(name)
+        target = source.target if isinstance(source, _Announced) else source
         try:
-            target = source.load() if isinstance(source, _Announcement) else source
-            if self._check is not None:
-                self._check(target)
+            if isinstance(target, str):
+                target = EntryPoint(name, target, group="").load()
+            self._check(target)
         except Exception as error:  # importing other people's code can raise anything
-            remedy = (
-                "" if name in self._registered else " Update or remove the package that brings it."
-            )
+            remedy = "" if name in self._registered else " Update or remove that package."
             raise RegistrationError(
-                f"The {self.kind} {name!r} ({_source(source)}) cannot be loaded: "
+                f"The {self.kind} {name!r} ({source}) cannot be loaded: "
                 f"{type(error).__name__}: {str(error).rstrip('.')}.{remedy}"
             ) from error
         return cast(T, target)
 
-    def _entry_points(self) -> dict[str, _Announcement]:
+    def _entry_point(self, name: str) -> _Announced:
+        if name not in self._entry_points():
+            known = self.names()
+            raise UnknownNameError(
+                f"Unknown {self.kind} {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
+            )
+        return self._entry_points()[name]
+
+    def _entry_points(self) -> dict[str, _Announced]:
         """Entry points under names of their own, sorted. Reads metadata, imports nothing."""
-        if self._group is None:
-            return {}
         if self._announced is None:
-            announced: dict[str, _Announcement] = {}
-            for point in sorted(entry_points(group=self._group), key=_sort_key):
-                if point.name in self._registered:
-                    self._refuse(point, "a name of this package")
-                elif point.name in announced:
-                    self._refuse(point, f"the name is taken ({_source(announced[point.name])})")
-                elif not _NAME.fullmatch(point.name):
-                    self._refuse(point, "a name has lower-case letters, digits and '_'")
+            self._announced = {}
+            points = entry_points(group=self._group) if self._group else ()
+            # By package, so that of two with one name the same one has it each time.
+            for point in sorted(points, key=lambda p: (p.name, p.dist.name if p.dist else "")):
+                package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+                announced = _Announced(point.value, package)
+                if point.name in (*self._registered, *self._announced):
+                    warnings.warn(
+                        f"Left out the {self.kind} {point.name!r} ({announced}): the name is "
+                        "taken.",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
                 else:
-                    announced[point.name] = _announcement(point)
-            self._announced = announced
+                    self._announced[point.name] = announced
         return self._announced
-
-    def _refuse(self, point: EntryPoint, reason: str) -> None:
-        warnings.warn(
-            f"Left out the {self.kind} {point.name!r} ({_announcement(point)}): {reason}.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-
-    def _unknown(self, name: str) -> str:
-        known = self.names()
-        return f"Unknown {self.kind} {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
     """`` Did you mean 'ms_poe'?``, or nothing where no known name comes close."""
-    spelling = str(name).strip().lower().replace("-", "_")
-    by_spelling = {each.lower().replace("-", "_"): each for each in known}
-    # A text of megabytes, from a client of a server, would take seconds.
-    close = difflib.get_close_matches(spelling[:_LONGEST_NAME], by_spelling, n=1)
+    spelling = str(name)[:200].strip().lower().replace("-", "_")  # difflib is slow on long texts
+    by_spelling = {candidate.lower().replace("-", "_"): candidate for candidate in known}
+    close = difflib.get_close_matches(spelling, by_spelling, n=1)
     return f" Did you mean {by_spelling[close[0]]!r}?" if close else ""
-
-
-def _announcement(point: EntryPoint) -> _Announcement:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
-    return _Announcement(point.value, package)
-
-
-def _source(target: object) -> str:
-    """Where a target comes from, in words."""
-    return str(target) if isinstance(target, _Announcement) else repr(target)
-
-
-def _sort_key(point: EntryPoint) -> tuple[str, str]:
-    return point.name, point.dist.name if point.dist else ""

@@ -7,8 +7,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-from rag_middle.errors import FileFormatError, RegistrationError
-from rag_middle.files import expanded, read_regular, reason, write_files
+from rag_middle.errors import FileFormatError
+from rag_middle.files import expanded, write_files
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
@@ -16,7 +16,6 @@ _PUBLISHED = Path(__file__).parent / "published"
 _MEASURED = Path(__file__).parent / "measured"
 #: What `diagnose` calls its profile in its folder.
 PROFILE_FILE = "profile.json"
-_MAX_BYTES = 2**26  # it lists every candidate of its search
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -36,34 +35,16 @@ def read_profile(path: str | Path) -> Profile:
             f"this folder: {there or 'none'}."
         )
     try:
-        text = read_regular(path, _MAX_BYTES).decode("utf-8")
-        _refuse_state(path, text)
-        content = parse_json(text)
-    except FileFormatError:
-        raise
+        content = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
         raise FileFormatError(
-            f"The profile {str(path)!r} cannot be read ({reason(error)}). Give the path of a "
-            "file that `rag-middle calibrate` wrote."
+            f"The profile {str(path)!r} cannot be read ({error}). Give the path of a file that "
+            "`rag-middle calibrate` wrote (METHOD.json, not the state of its search)."
         ) from error
     try:
         return Profile.from_dict(content)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
-
-
-def _refuse_state(path: Path, text: str) -> None:
-    """Raise FileFormatError for what a search keeps beside its profile, to be continued."""
-    try:
-        first = parse_json(text.partition("\n")[0])
-    except ValueError:
-        return
-    if isinstance(first, dict) and "identity" in first and "format" in first:
-        raise FileFormatError(
-            f"{str(path)!r} is the state of a calibration, which continues from it, not a profile. "
-            f"Its profile is {str(path.with_suffix('.json'))!r} once the search has ended: run the "
-            "same `rag-middle calibrate` command again to finish it."
-        )
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
@@ -90,19 +71,8 @@ def measured_profiles(method: str) -> dict[str, Profile]:
 
 
 def shipped_profiles(method: str) -> dict[str, Profile]:
-    """All profiles of the package by preset name, the published ones first.
-
-    Raises:
-        RegistrationError: a published and a measured one have the same name.
-    """
-    published, measured = published_profiles(method), measured_profiles(method)
-    duplicates = sorted(published.keys() & measured.keys())
-    if duplicates:
-        raise RegistrationError(
-            f"{method} has two presets called {' and '.join(map(repr, duplicates))}, one published "
-            "and one measured: rename the file of the measured one."
-        )
-    return {**published, **measured}
+    """All profiles of the package by preset name, the published ones first."""
+    return {**published_profiles(method), **measured_profiles(method)}
 
 
 def _presets(parent: Path, method: str) -> dict[str, Profile]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_middle.errors import FileFormatError
-from rag_middle.plain_data import is_whole
 
 FORMAT = "rag-middle profile"
 FORMAT_VERSION = 1
@@ -51,11 +50,7 @@ class ModelFacts:
     adapters_sha256: str | None = None
 
     def __post_init__(self) -> None:
-        _require(self, str, "id")
-        _require(self, str | None, "model_type")
-        _require(self, int | None, "layers", "hidden_size", "heads", "kv_heads")
-        _require(self, str | None, "revision", "weights_sha256", "weights_sample")
-        _require(self, str | None, "tokenizer_sha256", "config_sha256", "adapters_sha256")
+        _check_types(self)
 
     def shape_differences(self, other: ModelFacts) -> list[str]:
         """Differences in architecture, in words."""
@@ -123,16 +118,7 @@ class Profile:
     scores: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require(self, str, "method", "note")
-        _require(self, Mapping, "options", "software", "data", "search", "scores")
-        if not isinstance(self.model, ModelFacts):
-            raise FileFormatError(f"'model' should be an object, got {self.model!r}.")
-        _require(self, bool | None, "recommended")
-        _require(self, int | None, "seed")
-        if self.origin not in get_args(Origin):
-            raise FileFormatError(
-                f"'origin' should be one of {', '.join(get_args(Origin))}, got {self.origin!r}."
-            )
+        _check_types(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with format and version."""
@@ -150,35 +136,30 @@ class Profile:
                 f"This is not a profile: its 'format' is not {FORMAT!r}. Write one with "
                 "`rag-middle calibrate`."
             )
-        # True is equal to 1.
-        if not is_whole(content.get("version")) or content["version"] != FORMAT_VERSION:
+        if content.get("version") != FORMAT_VERSION:
             raise FileFormatError(
                 f"This profile has version {content.get('version')!r} of the format, and this "
                 f"package reads version {FORMAT_VERSION}. Use the package version that wrote it, "
                 "or calibrate again."
             )
         body = {name: value for name, value in content.items() if name not in ("format", "version")}
-        if isinstance(body.get("model"), dict):  # else, __post_init__ refuses it
-            body["model"] = _create(ModelFacts, body["model"])
-        profile: Profile = _create(cls, body)
-        return profile
+        try:
+            if isinstance(body.get("model"), dict):  # else, the check of types refuses it
+                body["model"] = ModelFacts(**body["model"])
+            return cls(**body)
+        except TypeError as error:  # a field is missing, or there is none of that name
+            raise FileFormatError(
+                f"The profile is incomplete or has unknown fields: {error}."
+            ) from error
 
 
-def _create(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    names = [field.name for field in fields(kind)]
-    for name in values:
-        if name not in names:
-            raise FileFormatError(f"A profile has no field {name!r}; it has {', '.join(names)}.")
-    try:
-        return kind(**values)
-    except TypeError as error:  # a field that has no default is missing
-        raise FileFormatError(f"The profile is incomplete: {error}.") from error
-
-
-def _require(owner: object, kind: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        # True is an instance of int, and not a number of layers.
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind != bool | None):
-            expected = getattr(kind, "__name__", str(kind))
-            raise FileFormatError(f"{name!r} should be a {expected}, got {value!r}.")
+def _check_types(owner: object) -> None:
+    for name, kind in get_type_hints(type(owner)).items():
+        value, origin = getattr(owner, name), get_origin(kind)
+        if origin is Literal:
+            expected, is_such = f"one of {', '.join(get_args(kind))}", value in get_args(kind)
+        else:
+            kind = Mapping if origin is Mapping else kind
+            expected, is_such = f"a {getattr(kind, '__name__', kind)}", isinstance(value, kind)
+        if not is_such:
+            raise FileFormatError(f"{name!r} should be {expected}, got {value!r:.100}.")
