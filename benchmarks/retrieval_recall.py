@@ -117,8 +117,8 @@ def _ranks(index: FaissIndex, lines: list[dict[str, Any]]) -> list[float]:
     first: dict[tuple[str, str], int] = {}
     for number, line in enumerate(lines, start=1):
         first.setdefault((line["title"], line["text"]), number)
-    answers = index.search_many([line["question"] for line in lines], max(CUTOFFS))
-    for line, hits in zip(lines, answers, strict=True):
+    for line in lines:
+        hits = index.search(line["question"], max(CUTOFFS))
         wanted = first[line["title"], line["text"]]
         found = (rank for rank, hit in enumerate(hits) if hit.chunk.metadata["line"] == wanted)
         ranks.append(next(found, float("inf")))

@@ -7,13 +7,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
 
-from rag_middle.answering.opening import open_index, open_tokenizer
-from rag_middle.answering.request import AnswerRequest, with_defaults
+from rag_middle.answering.request import AnswerRequest
 from rag_middle.answering.results import Answer, AnswerStream
-from rag_middle.answering.states import existing_states
+from rag_middle.answering.states import states_folder
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
+from rag_middle.errors import (
+    ConfigError,
+    MethodConfigError,
+    PromptError,
+    UnsupportedGenerationError,
+)
 from rag_middle.generation import (
     DocumentCache,
     MethodLike,
@@ -21,11 +25,21 @@ from rag_middle.generation import (
     RagMiddleModel,
     TextGenerator,
 )
-from rag_middle.generation.loading import check_loading, loading_errors
+from rag_middle.generation.loading import loading_errors
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.notices import warn_caller
-from rag_middle.options import AskKwargs
-from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
+from rag_middle.options import AskKwargs, GenerationKwargs, checked_options
+from rag_middle.retrieval import (
+    Built,
+    Embedder,
+    FaissIndex,
+    Retriever,
+    SentenceTransformerEmbedder,
+    build_index,
+    check_exists,
+    default_index_folder,
+)
+from rag_middle.retrieval.readers import is_index_folder
 from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.small_model import default_model
 
@@ -76,16 +90,12 @@ class Answerer:
         top_k: int = 10,
         index_folder: str | Path | None = None,
         rebuild: bool = False,
-        max_file_bytes: int | None = None,
         prompt_template: PromptTemplate | None = None,
         on_index: Callable[[Built], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **loading: Any,
     ) -> Answerer:
         """Load everything, and index the documents unless their index is there and up to date.
-
-        Cheap checks come first: a misspelt name costs no indexing, and documents that cannot be
-        read cost no loading of weights.
 
         Args:
             documents: a file or folder of documents, a folder of a saved index, or an index.
@@ -99,11 +109,9 @@ class Answerer:
             index_folder: where the index is kept; by default in the user's cache, under the path
                 of the documents and the name of the embedder.
             rebuild: replace a saved index, also if it is damaged or of another embedder.
-            max_file_bytes: larger files are skipped; by default as in the saved index, else
-                32 MiB.
             prompt_template: by default the one in the model's folder, if it has one, else
                 :data:`DEFAULT_TEMPLATE`.
-            on_index: called with the result of indexing, before the model's weights are loaded.
+            on_index: called with the result of indexing.
             progress: called with the texts embedded so far and all of them, while an embedder that
                 was not given as an object embeds them.
             loading: more arguments for ``RagMiddleModel.from_pretrained``. The default of
@@ -121,52 +129,54 @@ class Answerer:
         """
         check_top_k(top_k)
         named = _resolve(method, method_options)
+        device = loading.get("device")
+        if embedder is None or isinstance(embedder, str | Path):
+            embedder = SentenceTransformerEmbedder(
+                embedder, device=None if device is None else str(device), progress=progress
+            )
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
-        loaded: TextGenerator | None = None
+            is_index = is_index_folder(documents)
+            if is_index and rebuild:
+                raise ConfigError(
+                    f"{str(documents)!r} is a saved index, which cannot be rebuilt without its "
+                    "documents: name their folder (--docs), and that of the index beside it "
+                    "(--index)."
+                )
+            if is_index or index_folder is None:
+                in_cache = default_index_folder(documents, embedder=embedder.name)
+                index_folder = documents if is_index else in_cache
+            states = states_folder(index_folder)
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
-            if model is None:
-                model = default_model()
-            folder = model
-            with loading_errors(folder):
-                check_loading(**loading)
-                loading["tokenizer"] = open_tokenizer(folder, loading)
-        else:
-            if loading:
-                raise UnsupportedGenerationError(
-                    f"{', '.join(loading)} say how to load a model, and it is loaded already."
-                )
-            loaded = model
-            if isinstance(loaded, RagMiddleModel):
-                folder = loaded.model.name_or_path or ""
-        if prompt_template is None:
-            prompt_template = PromptTemplate.of_model(folder)
-        if not isinstance(documents, FaissIndex):
-            settings = {} if max_file_bytes is None else {"max_file_bytes": max_file_bytes}
-            device = loading.get("device")
-            index = open_index(
-                documents,
-                embedder=embedder,
-                folder=index_folder,
-                rebuild=rebuild,
-                device=None if device is None else str(device),
-                on_index=on_index,
-                progress=progress,
-                **settings,
-            )
-            states = existing_states(documents, index, index_folder)
-            if states is not None and loaded is None:
+            folder = default_model() if model is None else model
+            if not isinstance(documents, FaissIndex) and states.is_dir():
                 loading.setdefault("document_cache", DocumentCache(directory=states))
-            documents = index
-        if loaded is None:
             with loading_errors(folder):
-                loaded = RagMiddleModel.from_pretrained(
+                model = RagMiddleModel.from_pretrained(
                     folder, method=named or NoMethod(), **loading
                 )
+        elif loading:
+            raise UnsupportedGenerationError(
+                f"{', '.join(loading)} say how to load a model, and it is loaded already."
+            )
+        elif isinstance(model, RagMiddleModel):
+            folder = model.model.name_or_path or ""
+        if prompt_template is None:
+            prompt_template = PromptTemplate.of_model(folder)
+        if isinstance(documents, FaissIndex):
+            index = documents
+        elif is_index:
+            index = FaissIndex.load(documents, embedder)
+        else:
+            built = build_index(documents, index_folder, embedder=embedder, rebuild=rebuild)
+            index = built.index
+            if on_index is not None:
+                on_index(built)
+        _ = index.embedder.dimension  # loads it now, not when the first question is timed
         return cls(
-            loaded,
-            Retriever(index=documents, top_k=top_k),
+            model,
+            Retriever(index=index, top_k=top_k),
             method=named,
             prompt_template=prompt_template,
         )
@@ -203,7 +213,7 @@ class Answerer:
         Warns:
             MissingDocumentsWarning: no document was retrieved or fits.
         """
-        generation_options = with_defaults(options)
+        generation_options = _with_defaults(options)
         request = self._request(question, documents, top_k)
         generation = self.model.generate(
             request.prompt,
@@ -227,7 +237,7 @@ class Answerer:
 
         The documents are retrieved, and errors raised, before this returns.
         """
-        generation_options = with_defaults(options)
+        generation_options = _with_defaults(options)
         request = self._request(question, documents, top_k)
         pieces = self.model.stream(
             request.prompt,
@@ -279,6 +289,13 @@ class Answerer:
         if action == "error":
             raise PromptError(problem)
         warn_caller(MissingDocumentsWarning(problem))
+
+
+def _with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a question, checked; documents that do not fit are left out by default."""
+    chosen = {"on_overflow": "drop_documents", **options}
+    checked_options(chosen, allowed=GenerationKwargs)
+    return chosen
 
 
 def _resolve(method: MethodLike | None, options: Mapping[str, Any] | None) -> Method | None:

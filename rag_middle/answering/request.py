@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from rag_middle.answering.results import Answer, AnswerTimings, Source, cites
 from rag_middle.answering.template import PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.generation import Generation
-from rag_middle.options import GenerationKwargs, checked_options
 
 SentIds = Sequence[str | None]
 """Of the documents in a prompt as sent: indices of `AnswerRequest.documents`."""
@@ -74,14 +72,3 @@ class AnswerRequest:
 
 def _indices(ids: SentIds) -> list[int]:
     return [int(id_) for id_ in ids if id_ is not None]
-
-
-def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a question, checked; documents that do not fit are left out by default.
-
-    Raises:
-        UnsupportedGenerationError: an option that does not exist or makes no sense.
-    """
-    chosen = {"on_overflow": "drop_documents", **options}
-    checked_options(chosen, allowed=GenerationKwargs)
-    return chosen

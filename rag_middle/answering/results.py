@@ -16,7 +16,6 @@ from rag_middle.wording import shortened
 
 _LOCATION_FIELDS = ("start", "end", "page", "line", "first_line", "last_line")
 _SNIPPET = 90  # characters
-_SIGNS = re.compile("[();]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,107 +255,47 @@ def cites(answer: str, title: str | None) -> bool:
     return bool(mentions(answer, title))
 
 
-#: Chinese and Japanese ones, as ASCII.
-_FULL_WIDTH = str.maketrans("（）：；", "():;")
-#: Emphasis and quotes around a title.
-_AROUND = frozenset(
-    ("**", "__", "``", '""', "''", "“”", "‘’", "„“", "‚‘", "«»", "»«", "「」", "『』", "《》")
-)
-_MOST_AROUND = 6  # such as "***Lyon***" in quotes
+_SIGNS = "[\"'`*_“”„‘’‚«»「」『』《》]*"  # quotes and emphasis around a title
 
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
     """Where an answer names a title, as `cites` says: start and end in characters, in order."""
-    title = " ".join((title or "").translate(_FULL_WIDTH).split())
-    if not title or len(title) > 4 * len(answer):  # an answer may be longer as it is compared
+    name = "".join(_compared(title or "")[0]).strip()
+    if not name or len(name) > 4 * len(answer):
         return []
-    name, _ = _compared(title)
-    return list(_named(answer.translate(_FULL_WIDTH), name))
-
-
-@lru_cache(maxsize=8)  # many documents of a prompt may have one title
-def _named(answer: str, name: str) -> tuple[tuple[int, int], ...]:
-    text, places = _squeezed(answer)
-    spans = []
-    at = text.find(name)
-    while at >= 0:
-        start, end = places[at], places[at + len(name) - 1] + 1
-        after = at + len(name)
-        # Neither half of a letter with its accent, nor of a syllable of Korean.
-        is_whole = (not at or places[at - 1] < start) and places[after : after + 1] != [end - 1]
-        if is_whole and _is_named(answer, *_with_signs(answer, start, end)):
-            spans.append((start, end))
-        at = text.find(name, at + 1)
-    return tuple(spans)
+    text, places, depths = _compared(answer)
+    written = _SIGNS + "(" + r"\s".join(map(re.escape, name.split())) + ")" + _SIGNS
+    in_parentheses = re.compile(rf"(?<=[(;])\s?{written}\s?(?=[);])")
+    before_colon = re.compile(rf"^\s?{written}:", re.MULTILINE)
+    spans = [
+        match.span(1)
+        for pattern in (in_parentheses, before_colon)
+        for match in pattern.finditer(text)
+        if pattern is before_colon or depths[match.start()] > 0
+    ]
+    return [(places[start], places[end - 1] + 1) for start, end in sorted(spans)]
 
 
 @lru_cache(maxsize=8)  # every document of a prompt looks for its title
-def _squeezed(answer: str) -> tuple[str, list[int]]:
-    return _compared(answer)
+def _compared(text: str) -> tuple[str, list[int], list[int]]:
+    """A text without case, width and form of characters, one space or line end for several.
 
-
-def _compared(text: str) -> tuple[str, list[int]]:
-    """Without case, in NFD, with one space for any whitespace; and where each character was."""
+    Returns:
+        The text; for each of its characters where it was, and how many parentheses are open there.
+    """
     characters: list[str] = []
     places: list[int] = []
+    depths: list[int] = []
+    depth = 0
     for index, character in enumerate(text):
-        folded = " " if character.isspace() else character.casefold()
-        for written in folded if folded.isascii() else unicodedata.normalize("NFD", folded):
-            if written != " " or characters[-1:] != [" "]:
-                characters.append(written)
-                places.append(index)
-    return "".join(characters), places
-
-
-def _with_signs(answer: str, start: int, end: int) -> tuple[int, int]:
-    """The words from `start` to `end` with the quotes and the emphasis around them."""
-    for _ in range(_MOST_AROUND):
-        if not start or answer[start - 1] + answer[end : end + 1] not in _AROUND:
-            break
-        start, end = start - 1, end + 1
-    if answer[end : end + 1] == ":":  # **Lyon:** on the Rhône
-        for size in (3, 2, 1):
-            signs = answer[max(0, start - size) : start]
-            if signs in ("*" * size, "_" * size) and answer.startswith(signs, end + 1):
-                return start - size, end
-    return start, end
-
-
-def _is_named(answer: str, start: int, end: int) -> bool:
-    """Whether the words from `start` to `end` stand as a title does, see `cites`."""
-    before = start - 1
-    while before >= 0 and answer[before].isspace() and answer[before] != "\n":
-        before -= 1
-    if answer[end : end + 1] == ":" and (before < 0 or answer[before] == "\n"):
-        return True
-    while before >= 0 and answer[before].isspace():
-        before -= 1
-    after = end
-    while after < len(answer) and answer[after].isspace():
-        after += 1
-    around = (answer[before : before + 1] if before >= 0 else "", answer[after : after + 1])
-    if around == ("(", ")"):  # a title may hold parentheses itself
-        return True
-    if around[0] not in ("(", ";") or around[1] not in (")", ";"):
-        return False
-    groups = _groups(answer)
-    return before in groups and groups[before] == groups.get(after)
-
-
-@lru_cache(maxsize=8)
-def _groups(answer: str) -> dict[int, int]:
-    """Of parentheses that have their other half, and of semicolons in them: where these begin.
-
-    A semicolon belongs to the innermost ones around it.
-    """
-    groups: dict[int, int] = {}
-    unclosed: list[list[int]] = []
-    for sign in _SIGNS.finditer(answer):
-        if sign[0] == "(":
-            unclosed.append([])
-        if unclosed:
-            unclosed[-1].append(sign.start())
-            if sign[0] == ")":
-                signs = unclosed.pop()
-                groups.update(dict.fromkeys(signs, signs[0]))
-    return groups
+        for written in unicodedata.normalize("NFKD", character.casefold()):
+            if written.isspace():
+                written = "\n" if character in "\n\r" else " "
+                if characters and characters[-1].isspace():
+                    characters[-1] = max(written, characters[-1], key=" \n".index)
+                    continue
+            characters.append(written)
+            places.append(index)
+            depths.append(depth)
+            depth += (written == "(") - (written == ")")
+    return "".join(characters), places, depths

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rag_middle.answering.template import PromptTemplate
 from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.retrieval import FaissIndex, default_index_folder
-from rag_middle.retrieval.readers import is_index_folder
+from rag_middle.retrieval import FaissIndex
 
 
 def states_folder(index_folder: str | Path) -> Path:
     """The folder of a document cache for an index: beside the index."""
     folder = Path(index_folder)
     return folder.with_name(f"{folder.name}.states")
-
-
-def existing_states(
-    documents: str | Path, index: FaissIndex, index_folder: str | Path | None
-) -> Path | None:
-    """The folder of the document cache of an index; None if it does not exist.
-
-    Args:
-        documents: that were indexed, or the folder of the saved index.
-        index_folder: of the index, if not in the user's cache.
-    """
-    if is_index_folder(Path(documents)):
-        index_folder = documents
-    elif index_folder is None:
-        index_folder = default_index_folder(documents, embedder=index.embedder.name)
-    states = states_folder(index_folder)
-    return states if os.path.isdir(states) else None
 
 
 def precompute(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import PromptError
-from rag_middle.files import read_regular, reason
 from rag_middle.plain_data import parse_json
-from rag_middle.registry import suggest
 
 TEMPLATE_FILE = "prompt_template.json"
 """File beside a model's weights with the prompt template that the model was trained on."""
 
-_MAX_BYTES = 2**24
 _FIELD = re.compile(r"\{(\w+)\}")
+_FIELDS = {
+    "prefix": ("question",),
+    "document": ("title", "text"),
+    "separator": (),
+    "suffix": ("question",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +50,18 @@ class PromptTemplate:
     suffix: str = "Question: {question}\nAnswer:"
 
     def __post_init__(self) -> None:
-        fields_of = {
-            "prefix": ("question",),
-            "document": ("title", "text"),
-            "separator": (),
-            "suffix": ("question",),
-        }
-        for part, allowed in fields_of.items():
+        for part, allowed in _FIELDS.items():
             text: object = getattr(self, part)
             if not isinstance(text, str):
                 raise PromptError(
                     f"{part} of a prompt template must be a string, got {type(text).__name__}."
                 )
-            for name in _FIELD.findall(text):
-                if name not in allowed:
-                    expected = ", ".join(f"{{{field}}}" for field in allowed) or "none"
-                    raise PromptError(
-                        f"{part} of a prompt template has no field {{{name}}}."
-                        f"{suggest(name, allowed)} Fields there: {expected}."
-                    )
+            if unknown := [name for name in _FIELD.findall(text) if name not in allowed]:
+                expected = ", ".join(f"{{{name}}}" for name in allowed) or "none"
+                raise PromptError(
+                    f"{part} of a prompt template has no field {{{unknown[0]}}}. Fields there: "
+                    f"{expected}."
+                )
         if "{question}" not in self.prefix + self.suffix:
             raise PromptError(
                 "A prompt template needs {question} in its prefix or its suffix, got prefix="
@@ -104,30 +100,12 @@ class PromptTemplate:
             PromptError: there is no such file, or it holds something else.
         """
         try:
-            content = parse_json(read_regular(path, _MAX_BYTES))
-        except OSError as error:
+            return cls(**parse_json(Path(path).read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
             raise PromptError(
-                f"The prompt template {str(path)!r} cannot be read ({reason(error)}). Pass the "
-                "path of a JSON file."
+                f"The prompt template {str(path)!r} cannot be read ({error}). Pass the path of a "
+                f"JSON file, an object with any of {', '.join(_FIELDS)}."
             ) from error
-        except ValueError as error:
-            raise PromptError(
-                f"The prompt template {str(path)!r} is not valid JSON: {error}. Expected "
-                '{"prefix": "...", "document": "{title}\\n{text}", "suffix": "{question}"}.'
-            ) from error
-        names = [field.name for field in fields(cls)]
-        if not isinstance(content, dict):
-            raise PromptError(
-                f"The prompt template {str(path)!r} should be an object with {', '.join(names)}; "
-                f"got {type(content).__name__}."
-            )
-        for name in content:
-            if name not in names:
-                raise PromptError(
-                    f"The prompt template {str(path)!r} has {name!r}, which is none of "
-                    f"{', '.join(names)}.{suggest(name, names)}"
-                )
-        return cls(**content)
 
     @classmethod
     def of_model(cls, model: str | Path) -> PromptTemplate:

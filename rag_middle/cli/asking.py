@@ -56,12 +56,6 @@ ANSWERING = (
     ),
     flag("embedder", EmbedderOption),
     flag("rebuild", RebuildOption, False),
-    RETRIEVAL_PANEL.flag(
-        "max_file_mib",
-        int | None,
-        min=1,
-        help="Larger files are skipped. Default: as in the saved index, else 32.",
-    ),
     flag("model", ModelOption),
     METHOD_PANEL.flag(
         "method",
@@ -95,7 +89,6 @@ def open_answerer(
     model: str | None = None,
     method_option: Iterable[str] = (),
     prompt_template: Path | None = None,
-    max_file_mib: int | None = None,
     remote: Mapping[str, Any],
     **how: Any,
 ) -> tuple[Answerer, Built | None]:
@@ -121,8 +114,6 @@ def open_answerer(
     endpoint = open_endpoint(remote, model, loading, method=method, method_options=method_options)
     if endpoint is None:
         how |= placed(loading)
-    if max_file_mib is not None:
-        how["max_file_bytes"] = max_file_mib * 2**20
     done: list[Built] = []
     quiet_progress_bars()
     if not quiet:

@@ -45,7 +45,6 @@ def index(
             "reads if that is less.",
         ),
     ] = None,
-    max_file_mib: Annotated[int, typer.Option(min=1, help="Larger files are skipped.")] = 32,
     rebuild: RebuildOption = False,
     precompute: Annotated[
         str | None,
@@ -93,7 +92,6 @@ def index(
             embedder=model,
             splitter=splitter or None,
             rebuild=rebuild,
-            max_file_bytes=max_file_mib * 2**20,
         )
     read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
     if as_json:

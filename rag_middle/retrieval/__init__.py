@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rag_middle.lazy import names_on_first_use
-from rag_middle.retrieval.readers import MAX_FILE_BYTES, Loaded, Record, Skipped, check_exists, load
+from rag_middle.retrieval.readers import Loaded, Record, Skipped, check_exists, load
 from rag_middle.retrieval.splitting import Chunk, Splitter
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         build_index,
         default_index_folder,
         default_splitter,
-        saved_settings,
     )
     from rag_middle.retrieval.embedders import (
         DEFAULT_EMBEDDER,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_EMBEDDER",
-    "MAX_FILE_BYTES",
     "Built",
     "Changes",
     "Chunk",
@@ -54,7 +52,6 @@ __all__ = [
     "default_index_folder",
     "default_splitter",
     "load",
-    "saved_settings",
 ]
 
 # What is wrong with a path is said without numpy, which these need.

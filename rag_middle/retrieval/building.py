@@ -17,7 +17,7 @@ from rag_middle.retrieval.faiss_index import (
     check_index_folder,
     saved_corpus,
 )
-from rag_middle.retrieval.readers import MAX_FILE_BYTES, Skipped, file_digests, load
+from rag_middle.retrieval.readers import Skipped, file_digests, load
 from rag_middle.retrieval.splitting import Splitter
 
 _CHUNK_TOKENS = 200
@@ -45,7 +45,6 @@ def build_index(
     embedder: Embedder | None = None,
     splitter: Splitter | None = None,
     rebuild: bool = False,
-    max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Built:
     """Index a file or folder, or bring its saved index up to date.
 
@@ -57,9 +56,8 @@ def build_index(
         documents: file or folder.
         folder: where the index is saved; without one, it is only in memory.
         embedder: by default :class:`SentenceTransformerEmbedder` with its default model.
-        splitter: by default :func:`default_splitter`.
+        splitter: by default the one of the saved index, else :func:`default_splitter`.
         rebuild: ignore and replace what is saved, also if it is damaged or of another embedder.
-        max_file_bytes: larger files are skipped.
 
     Raises:
         FileFormatError: there are no documents.
@@ -68,26 +66,34 @@ def build_index(
         OutputWriteError: it cannot be saved.
     """
     embedder = SentenceTransformerEmbedder() if embedder is None else embedder
-    settings: dict[str, Any] = {
-        "max_file_bytes": max_file_bytes,
-        "splitter": None if splitter is None else splitter.settings,
-    }
+    settings = None if splitter is None else splitter.settings
     index = FaissIndex(embedder)
     if folder is not None:
         check_index_folder(Path(folder))
         saved = None if rebuild else saved_corpus(folder, embedder)
         if saved is not None:
             index = FaissIndex.load(folder, embedder)
-            files = file_digests(documents, max_file_bytes=max_file_bytes)
-            if (saved.files, saved.settings) == (files, settings):
+            if splitter is None:
+                splitter, settings = _saved_splitter(saved.splitter, embedder), saved.splitter
+            if (saved.files, saved.splitter) == (file_digests(documents), settings):
                 return Built(index=index, changes=None, skipped=saved.skipped)
-    loaded = load(documents, max_file_bytes=max_file_bytes)
+    loaded = load(documents)
     splitter = default_splitter(embedder) if splitter is None else splitter
     changes = index.sync(splitter.split(loaded.records))
-    index.corpus = Corpus(files=loaded.files, settings=settings, skipped=loaded.skipped)
+    index.corpus = Corpus(files=loaded.files, splitter=settings, skipped=loaded.skipped)
     if folder is not None:
         index.save(folder)
     return Built(index=index, changes=changes, skipped=loaded.skipped)
+
+
+def _saved_splitter(settings: Any, embedder: Embedder) -> Splitter | None:
+    """The splitter of a saved index; None for the default one, or one that nobody knows here."""
+    count_tokens = getattr(embedder, "count_tokens", None)
+    if settings and settings["unit"] == "characters":
+        return Splitter(**settings)
+    if settings and settings["unit"] == "tokens" and count_tokens is not None:
+        return Splitter(**settings, length=count_tokens)
+    return None
 
 
 def default_splitter(embedder: Embedder) -> Splitter:
@@ -115,20 +121,3 @@ def default_index_folder(documents: str | Path, **settings: Any) -> Path:
     key = repr((str(path), sorted(settings.items())))
     digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     return user_cache("indexes") / f"{path.name or 'root'}-{digest}"
-
-
-def saved_settings(folder: str | Path, embedder: Embedder) -> dict[str, Any]:
-    """Arguments of :func:`build_index` that keep the index in `folder` split as it was.
-
-    Empty where there is no index.
-    """
-    corpus = saved_corpus(folder, embedder)
-    if corpus is None:
-        return {}
-    kept: dict[str, Any] = {"max_file_bytes": corpus.settings["max_file_bytes"]}
-    split, count_tokens = corpus.settings["splitter"], getattr(embedder, "count_tokens", None)
-    if split and split["unit"] == "characters":
-        kept["splitter"] = Splitter(**split)
-    elif split and split["unit"] == "tokens" and count_tokens is not None:
-        kept["splitter"] = Splitter(**split, length=count_tokens)
-    return kept

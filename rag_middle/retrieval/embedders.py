@@ -187,14 +187,11 @@ class SentenceTransformerEmbedder:
         library = require(
             "sentence_transformers", package="sentence-transformers", what="Embedding texts"
         )
-        if self.progress is not None:  # bars of transformers count weights, not time
-            from transformers.utils import logging as transformers_logging
-
-            transformers_logging.disable_progress_bar()
-        source: str | Path = self._source
+        source = self._source
         if source == DEFAULT_EMBEDDER and self._revision is None:
-            source = _packaged_folder() or source
-        is_here = os.path.isdir(source) or _cached(str(source), self._revision) is not None
+            source = str(_packaged_folder() or source)
+        is_folder = os.path.isdir(source)
+        is_here = is_folder or _cached(source, self._revision) is not None
         if not (is_here or self._may_fetch):
             raise ConfigError(
                 f"The default embedder {source} is not on this machine. pip install "
@@ -203,31 +200,24 @@ class SentenceTransformerEmbedder:
             )
         try:
             return library.SentenceTransformer(
-                str(source),
+                source,
                 revision=self._revision,
                 device=self._device,
                 local_files_only=is_here,
                 trust_remote_code=False,
             )
         except Exception as error:  # what a damaged or a foreign file raises is up to libraries
-            step = (
-                "It should hold what SentenceTransformer.save() writes."
-                if os.path.isdir(source)
-                else "Check the spelling; fetch it once with a network (`hf download "
-                f"{source}`); unset HF_HUB_OFFLINE if it is set; or leave the embedder out to use "
-                "the default, which needs no network."
-            )
+            step = "Check the spelling, and unset HF_HUB_OFFLINE to have it fetched."
+            if is_folder:
+                step = "It should hold what SentenceTransformer.save() writes."
             reason = str(error).strip().split("\n")[0]
-            raise ConfigError(
-                f"Cannot load the embedder {str(source)!r}. {step} [{reason}]"
-            ) from error
+            raise ConfigError(f"Cannot load the embedder {source!r}. {step} [{reason}]") from error
 
 
 def embed_questions(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Vectors of questions, by the embedder's `embed_query` if it has one."""
-    embed: Callable[[Sequence[str]], NDArray[np.float32]]
-    embed = getattr(embedder, "embed_query", embedder.embed)
-    return embed(texts)
+    vectors: NDArray[np.float32] = getattr(embedder, "embed_query", embedder.embed)(texts)
+    return vectors
 
 
 def fingerprint_of(embedder: Embedder) -> str | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,11 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
+from rag_middle.errors import (
+    ConfigError,
+    FileFormatError,
+    OutputWriteError,
+)
 from rag_middle.extras import require
 from rag_middle.files import reason, write_files
 from rag_middle.plain_data import is_whole
@@ -27,11 +29,8 @@ from rag_middle.retrieval.embedders import (
 from rag_middle.retrieval.readers import MANIFEST, Skipped
 from rag_middle.retrieval.splitting import Chunk
 
-_FORMAT, _VERSION = "rag-middle-index", 2
+_FORMAT, _VERSION = "rag-middle-index", 3
 _REBUILD = "Build it anew: rebuild=True (--rebuild)."
-#: What an index may consist of, also one of an earlier version or that nobody finished writing.
-_FILES = re.compile(r"manifest\.json|(vectors|chunks)-[0-9a-f]{16}\.(faiss|jsonl)|\..*|.*\.part")
-_NORM_TOLERANCE = 1e-2  # half-precision models normalise to about 1e-3
 
 
 class Hit(NamedTuple):
@@ -55,13 +54,13 @@ class Corpus:
     """What an index was built from.
 
     Attributes:
-        files: sha256 of each file by its source; why it was not read, of others.
-        settings: how they were split and loaded.
+        files: as of `Loaded`.
+        splitter: settings of the splitter; None for the default one.
         skipped: what was left out.
     """
 
     files: Mapping[str, str] = field(hash=False)
-    settings: Mapping[str, Any] = field(hash=False)
+    splitter: Mapping[str, Any] | None = field(hash=False)
     skipped: tuple[Skipped, ...] = ()
 
 
@@ -99,10 +98,10 @@ class FaissIndex:
             How many were added.
 
         Raises:
-            ConfigError: the embedder returned something else than unit vectors.
+            ConfigError: the embedder returned something else than vectors.
         """
         new = {chunk.id: chunk for chunk in chunks if chunk.id not in self._chunks}
-        return self.sync([*self._chunks.values(), *new.values()]).added
+        return self.sync([*self.chunks, *new.values()]).added
 
     def delete(self, ids: Iterable[str] = (), *, source: str | None = None) -> int:
         """Remove chunks by id, or all chunks of a source, or both.
@@ -116,11 +115,8 @@ class FaissIndex:
         if isinstance(ids, str):
             raise ConfigError(f"ids must be a list of ids, got {ids!r}.")
         gone = set(ids)
-        return self.sync(
-            chunk
-            for chunk in self._chunks.values()
-            if chunk.id not in gone and (source is None or chunk.source != source)
-        ).removed
+        kept = [it for it in self.chunks if it.id not in gone]
+        return self.sync(it for it in kept if source is None or it.source != source).removed
 
     def sync(self, chunks: Iterable[Chunk]) -> Changes:
         """Make these the chunks of the index, in this order.
@@ -131,63 +127,47 @@ class FaissIndex:
             ConfigError: as in :meth:`add`.
         """
         wanted = {chunk.id: chunk for chunk in chunks}
-        texts = [chunk.render() for chunk in wanted.values()]
-        rows = {chunk.render(): row for row, chunk in enumerate(self._chunks.values())}
-        new = [*dict.fromkeys(text for text in texts if text not in rows)]
-        vectors = self._embed(new) if new else None
-        if self._vectors is not None:
-            old = self._vectors.reconstruct_n(0, self._vectors.ntotal)
-            vectors = old if vectors is None else np.concatenate([old, vectors])
-        rows |= {text: row for row, text in enumerate(new, start=len(self._chunks))}
-        before, self._chunks = self._chunks, wanted
-        if vectors is not None:
+        texts = {id_: chunk.render() for id_, chunk in wanted.items()}
+        before = {id_: chunk.render() for id_, chunk in self._chunks.items()}
+        rows = {text: row for row, text in enumerate(before.values())}
+        new = [*dict.fromkeys(text for text in texts.values() if text not in rows)]
+        rows |= {text: row for row, text in enumerate(new, start=len(before))}
+        parts = [] if self._vectors is None else [self._vectors.reconstruct_n(0, len(before))]
+        if new:
+            shape = (len(new), self.embedder.dimension)
+            parts.append(self._unit(self.embedder.embed(new), shape))
+        self._chunks = wanted
+        if parts:
+            vectors = np.concatenate(parts)[[rows[text] for text in texts.values()]]
             self._vectors = _faiss().IndexFlatIP(vectors.shape[1])
-            self._vectors.add(vectors[[rows[text] for text in texts]])
-        kept = sum(
-            id_ in before and before[id_].render() == text
-            for id_, text in zip(wanted, texts, strict=True)
-        )
-        if (kept, kept) != (len(wanted), len(before)):
+            self._vectors.add(vectors)
+        kept = len(texts.items() & before.items())
+        if kept < max(len(texts), len(before)):
             self.corpus = None
-        return Changes(added=len(wanted) - kept, kept=kept, removed=len(before) - kept)
+        return Changes(added=len(texts) - kept, kept=kept, removed=len(before) - kept)
 
     def search(self, query: str | NDArray[np.float32], k: int = 20) -> list[Hit]:
         """The `k` chunks closest to a text or a vector [dimension], best first.
 
-        Fewer come back where the index holds fewer.
+        Fewer come back where the index holds fewer; equal scores are in the order of the chunks.
 
         Raises:
-            ConfigError: `k` is below 1, or the query is empty or of another dimension.
+            ConfigError: `k` is below 1, or the query is empty.
+            ConfigError: the vector is of another dimension, zero or not finite.
         """
-        if isinstance(query, str):
-            return self.search_many([query], k)[0]
-        return self.search_many(np.asarray(query)[None], k)[0]
-
-    def search_many(
-        self, queries: Sequence[str] | NDArray[np.float32], k: int = 20
-    ) -> list[list[Hit]]:
-        """:meth:`search` for several texts, or vectors [queries, dimension], at once."""
         if not is_whole(k, 1):
             raise ConfigError(f"k must be a whole number, at least 1, got {k!r}.")
-        if isinstance(queries, np.ndarray):
-            vectors = _normalised(queries)
-        elif all(isinstance(query, str) and query.strip() for query in queries):
-            vectors = _normalised(embed_questions(self.embedder, queries))
-        else:
-            raise ConfigError("The query is empty. Ask for something.")
+        if isinstance(query, str):
+            if not query.strip():
+                raise ConfigError("The query is empty. Ask for something.")
+            [query] = embed_questions(self.embedder, [query])
         if not self._chunks:
-            return [[] for _ in vectors]
-        if vectors.shape[1] != self._vectors.d:
-            raise ConfigError(
-                f"Vectors should have the length {self._vectors.d}, got {vectors.shape[1]}."
-            )
+            return []
+        vectors = self._unit(np.asarray(query)[None], (1, self._vectors.d))
         chunks = self.chunks
-        scores, rows = self._vectors.search(vectors, min(k, len(chunks)))
-        return [
-            # Equal scores in the order of the chunks.
-            [Hit(chunks[row], float(score)) for score, row in sorted(pairs, key=_best_first)]
-            for pairs in (zip(*both, strict=True) for both in zip(scores, rows, strict=True))
-        ]
+        [scores], [found] = self._vectors.search(vectors, min(k, len(chunks)))
+        pairs = sorted(zip(scores, found, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        return [Hit(chunks[row], float(score)) for score, row in pairs]
 
     def save(self, folder: str | Path) -> None:
         """Save the index in a folder of its own, in place of the one that is there.
@@ -214,7 +194,7 @@ class FaissIndex:
             "corpus": None if self.corpus is None else asdict(self.corpus),
         }
         try:
-            lines = [json.dumps(asdict(it), allow_nan=False) for it in self._chunks.values()]
+            lines = [json.dumps(asdict(chunk), allow_nan=False) + "\n" for chunk in self.chunks]
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"Metadata of a chunk cannot be saved as JSON ({error}). Keep text, finite "
@@ -223,24 +203,21 @@ class FaissIndex:
         vectors = self._vectors or _faiss().IndexFlatIP(self.embedder.dimension)
         contents = {
             names["vectors"]: _faiss().serialize_index(vectors).tobytes(),
-            names["chunks"]: "".join(f"{line}\n" for line in lines).encode(),
+            names["chunks"]: "".join(lines).encode(),
         }
         try:
             write_files(path, contents)
             write_files(path, {MANIFEST: json.dumps(manifest, indent=2).encode()})
-            for old in [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]:
-                if old.name not in contents:
-                    old.unlink()
-        except OSError as error:
-            for name in contents:
-                with suppress(OSError):
-                    (path / name).unlink()
+        except OutputWriteError as error:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise OutputWriteError(
                 f"The index cannot be saved in {str(folder)!r} ({reason(cause)}). Free space, "
                 "correct the permissions, or choose another folder "
                 "(--index; of rag-middle index --out). XDG_CACHE_HOME moves the default one."
             ) from error
+        for old in [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]:
+            if old.name not in contents:
+                old.unlink()
 
     @classmethod
     def load(cls, folder: str | Path, embedder: Embedder | None = None) -> FaissIndex:
@@ -251,41 +228,38 @@ class FaissIndex:
             embedder: the one it was made with; by default the default embedder.
 
         Raises:
-            FileFormatError: there is no index, it is damaged or of another version, or was made
-                with another embedder, or with other files of this one.
+            FileFormatError: there is no index, or it is damaged or of another version.
+            FileFormatError: it was made with another embedder, or with other files of this one.
         """
         path = Path(folder)
-        embedder = SentenceTransformerEmbedder() if embedder is None else embedder
-        manifest = _read_manifest(path, embedder)
-        index = cls(embedder)
+        index = cls(SentenceTransformerEmbedder() if embedder is None else embedder)
+        manifest = _read_manifest(path, index.embedder)
         try:
             content = np.frombuffer((path / manifest["vectors"]).read_bytes(), dtype=np.uint8)
             index._vectors = _faiss().deserialize_index(content)
-            with (path / manifest["chunks"]).open(encoding="utf-8") as lines:
-                chunks = [Chunk(**json.loads(line)) for line in lines]
+            lines = (path / manifest["chunks"]).read_text(encoding="utf-8").splitlines()
+            chunks = [Chunk(**json.loads(line)) for line in lines]
             index._chunks = {chunk.id: chunk for chunk in chunks}
             index.corpus = _corpus(manifest)
             if len(index) != index._vectors.ntotal:
                 raise ValueError(f"{len(index)} chunks and {index._vectors.ntotal} vectors")
-        except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
             why = " ".join(str(error).split())[:200]
             raise FileFormatError(
                 f"The index {str(folder)!r} is damaged ({why}). {_REBUILD}"
             ) from error
         return index
 
-    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        vectors = np.asarray(self.embedder.embed(texts))
-        expected = (len(texts), self.embedder.dimension)
-        lengths = np.linalg.norm(vectors, axis=-1)
-        # Written so that NaN is refused too.
-        if vectors.shape != expected or not np.all(np.abs(lengths - 1) < _NORM_TOLERANCE):
+    def _unit(self, vectors: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float32]:
+        """The vectors, divided by their lengths."""
+        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        if vectors.shape != shape or not np.all(np.isfinite(lengths) & (lengths > 0)):
             raise ConfigError(
-                f"The embedder {self.embedder.name} should return vectors of shape {expected} and "
-                f"of length 1, got shape {vectors.shape} and lengths from {lengths.min():.3g} to "
-                f"{lengths.max():.3g}. Divide each by its length."
+                f"The embedder {self.embedder.name} should give vectors of shape {shape}, finite "
+                f"and not zero; got shape {vectors.shape} and lengths from {lengths.min():.3g} to "
+                f"{lengths.max():.3g}."
             )
-        return _normalised(vectors)
+        return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
 
 
 def saved_corpus(folder: str | Path, embedder: Embedder) -> Corpus | None:
@@ -301,14 +275,15 @@ def saved_corpus(folder: str | Path, embedder: Embedder) -> Corpus | None:
         raise FileFormatError(
             f"The index {str(folder)!r} was changed after it was built, and its chunks would be "
             "lost. Choose another folder for the index of these documents, or replace it with "
-            "rebuild=True (--rebuild).",
+            "rebuild=True (--rebuild)."
         )
     return corpus
 
 
 def check_index_folder(folder: Path) -> None:
     """Raise `OutputWriteError` where a folder holds something else than an index."""
-    others = [path.name for path in folder.glob("*") if not _FILES.fullmatch(path.name)]
+    own = (MANIFEST, "vectors-", "chunks-", ".")
+    others = [path.name for path in folder.glob("*") if not path.name.startswith(own)]
     if others:
         raise OutputWriteError(
             f"The folder {str(folder)!r} holds something else ({others[0]!r}): choose an empty or "
@@ -322,7 +297,6 @@ def _read_manifest(folder: Path, embedder: Embedder) -> dict[str, Any]:
         if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
             raise ValueError("it is of another format or of an earlier version")
         name, fingerprint = manifest["embedder"], manifest["fingerprint"]
-        _ = manifest["vectors"], manifest["chunks"], manifest["corpus"]
     except FileNotFoundError as error:
         raise FileFormatError(
             f"There is no index in {str(folder)!r}. Build one with "
@@ -335,14 +309,13 @@ def _read_manifest(folder: Path, embedder: Embedder) -> dict[str, Any]:
     if name != embedder.name:
         raise FileFormatError(
             f"The index {str(folder)!r} was made with the embedder {name}, not with "
-            f"{embedder.name}. Pass that embedder, embedder={name!r} (--embedder {name}), or "
-            "build the index anew: rebuild=True (--rebuild).",
+            f"{embedder.name}. Pass that embedder (--embedder {name}). {_REBUILD}"
         )
     now = fingerprint_of(embedder)
     if fingerprint != now and None not in (fingerprint, now):
         raise FileFormatError(
-            f"The index {str(folder)!r} was made with other files of the embedder {name}. Put "
-            "the old ones back, or build the index anew: rebuild=True (--rebuild).",
+            f"The index {str(folder)!r} was made with other files of the embedder {name}, whose "
+            f"vectors differ. {_REBUILD}"
         )
     return manifest
 
@@ -352,17 +325,6 @@ def _corpus(manifest: dict[str, Any]) -> Corpus | None:
         return None
     skipped = tuple(Skipped(**it) for it in manifest["corpus"].pop("skipped"))
     return Corpus(**manifest["corpus"], skipped=skipped)
-
-
-def _best_first(pair: tuple[float, int]) -> tuple[float, int]:
-    return -pair[0], pair[1]
-
-
-def _normalised(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    if vectors.ndim != 2 or not np.all(np.isfinite(lengths) & (lengths > 0)):
-        raise ConfigError("A vector is zero or not finite, or of another shape.")
-    return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
 
 
 def _faiss() -> Any:

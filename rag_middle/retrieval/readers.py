@@ -1,4 +1,4 @@
-"""Records from a file or a folder, and a report of everything that was left out.
+"""Records from a file or a folder, and a report of what was left out.
 
 Text stays as it is, whatever it holds: document markers and control tokens are made harmless where
 a prompt is built, not here.
@@ -7,23 +7,21 @@ a prompt is built, not here.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rag_middle.errors import ConfigError, FileFormatError, RagMiddleError
+from rag_middle.errors import FileFormatError, RagMiddleError
 from rag_middle.extras import require
+from rag_middle.files import file_sha256
 from rag_middle.plain_data import parse_json, whole_characters
-
-MAX_FILE_BYTES = 32 * 2**20
-"""Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
 
 MANIFEST = "manifest.json"
 """Names the files of a saved index, and what it was made of."""
@@ -49,7 +47,6 @@ class Record:
         start: characters of the source before the text (a Markdown title line).
         metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl`` or
             ``.csv`` file (from 1), and fields of JSON.
-        titled_by_name: the title is the name of the file.
         first_line: line of the file, from 1, that the text begins on; None where the file has no
             lines that a reader could go to.
         headings: offset in the text and words of each heading, in order.
@@ -60,12 +57,11 @@ class Record:
     title: str | None = None
     start: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    titled_by_name: bool = False
     first_line: int | None = None
     headings: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Skipped:
     """Something that was not loaded.
 
@@ -81,14 +77,14 @@ class Skipped:
         return f"{self.source}: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Loaded:
     """The result of :func:`load`.
 
     Attributes:
         records: in order of their sources, no two with the same title and text.
         skipped: what was left out, and why.
-        files: sha256 of each file by its source; why it is not read, of others.
+        files: sha256 of each file by its source, if it is of a format that is read.
     """
 
     records: tuple[Record, ...]
@@ -96,45 +92,44 @@ class Loaded:
     files: Mapping[str, str]
 
 
-def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
+def load(path: str | Path) -> Loaded:
     """Read every document in a file or folder.
 
     In a folder, what cannot be read is skipped and reported: other suffixes, binary or damaged
-    files, files above `max_file_bytes`, hidden files and folders, links, saved indexes, and records
-    met before under another name.
-
-    Args:
-        path: of a file or a folder.
-        max_file_bytes: larger files are skipped.
+    files, and records met before under another name. Hidden files and folders, links to folders
+    and saved indexes are passed over.
 
     Raises:
         FileFormatError: there is nothing at `path`, a single file cannot be read, or a folder
             holds no document.
         MissingExtraError: a format needs a package that is not installed.
     """
-    files: dict[str, str] = {}
+    root = Path(path)
     skipped: list[Skipped] = []
     records: dict[tuple[str | None, str], Record] = {}
-    for source, content in _contents(Path(path), max_file_bytes):
-        files[source] = _digest(content)
-        for item in _items(source, content):
+    for source, file in _files(root):
+        for item in _items(source, file):
             if isinstance(item, Record):
-                key = (None if item.titled_by_name else item.title, item.text)
-                first = records.setdefault(key, item)
+                first = records.setdefault((item.title, item.text), item)
                 if first is item:
                     continue
                 reason = f"same title and text as {_location(first)}, which is kept."
-                item = Skipped(source=_location(item), reason=reason)
+                item = Skipped(_location(item), reason)
             skipped.append(item)
     if not records:
-        raise _no_documents(Path(path), skipped)
-    return Loaded(records=tuple(records.values()), skipped=tuple(skipped), files=files)
+        raise _no_documents(root, skipped)
+    return Loaded(tuple(map(_titled, records.values())), tuple(skipped), file_digests(root))
 
 
-def file_digests(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> dict[str, str]:
-    """`Loaded.files`, without parsing anything."""
-    contents = _contents(Path(path), max_file_bytes)
-    return {source: _digest(content) for source, content in contents}
+def file_digests(path: str | Path) -> dict[str, str]:
+    """`Loaded.files`, without reading documents."""
+    digests = {}
+    for source, file in _files(Path(path)):
+        digests[source] = "not read"
+        if file.suffix.lower() in READERS:
+            with suppress(OSError):  # of a file without permission; it is skipped
+                digests[source] = file_sha256(file)
+    return digests
 
 
 def check_exists(path: str | Path) -> None:
@@ -197,18 +192,19 @@ def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
             empty.append(number)
     if empty:
         reason = f"pages {', '.join(map(str, empty))} hold no text (scanned?): run OCR on it."
-        yield Skipped(source=source, reason=reason)
+        yield Skipped(source, reason)
 
 
 def _converted(converter: str) -> Callable[[bytes, str], Iterator[Record | Skipped]]:
     """A reader by one converter of MarkItDown: no plugins, nothing fetched."""
 
     def read(content: bytes, source: str) -> Iterator[Record | Skipped]:
-        what = f"Reading {PurePosixPath(source).suffix} files"
+        suffix = PurePosixPath(source).suffix
+        what = f"Reading {suffix} files"
         library = require("markitdown", package="markitdown", what=what, extra="files")
         page = getattr(library.converters, converter)().convert(
             BytesIO(content),
-            library.StreamInfo(extension=PurePosixPath(source).suffix.lower()),
+            library.StreamInfo(extension=suffix.lower()),
             style_map="p[style-name='Title'] => h1:fresh",  # of Word documents
         )
         title = " ".join((page.title or "").split()) or None
@@ -227,9 +223,8 @@ def _read_sheets(content: bytes, source: str) -> Iterator[Record | Skipped]:
 
 def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
     text = _decoded(content)
-    separators = "\t" if source.lower().endswith(".tsv") else ",;\t|"
     try:
-        dialect: Any = csv.Sniffer().sniff(text[:8192], separators)
+        dialect: Any = csv.Sniffer().sniff(text[:8192], ",;\t|")
     except csv.Error:  # one column, for example
         dialect = csv.excel
     rows = csv.reader(StringIO(text, newline=""), dialect)
@@ -238,23 +233,24 @@ def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
 
 def _table(rows: Iterable[tuple[int, Iterable[Any]]], source: str) -> Iterator[Record]:
     """Tables of Markdown with a few rows each, all under the header, which is the first row."""
-    header, first = "", 0
-    lines: list[str] = []
+    header = ""
+    part: list[str] = []
+    first = 0
     for number, cells in rows:
         row = ["" if cell is None else " ".join(str(cell).split()) for cell in cells]
+        line = f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
         if not any(row):
             continue
-        line = f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
         if not header:
             header, first = f"{line}\n|{' --- |' * len(row)}", number
             continue
-        if lines and len("\n".join(lines)) + len(line) > _TABLE_CHARACTERS:
-            yield _rows(header, lines, source, first)
-            lines = []
-        first = first if lines else number
-        lines.append(line)
+        if part and len("\n".join(part)) + len(line) > _TABLE_CHARACTERS:
+            yield _rows(header, part, source, first)
+            part = []
+        first = first if part else number
+        part.append(line)
     if header:
-        yield _rows(header, lines, source, first)
+        yield _rows(header, part, source, first)
 
 
 def _rows(header: str, lines: list[str], source: str, first: int) -> Record:
@@ -280,7 +276,7 @@ def _read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
                 yield _record(parse_json(line), source, {"line": number})
             except ValueError as error:
                 reason = f'{error}. Expected {{"text": "...", "title": "..."}}; correct the line.'
-                yield Skipped(source=f"{source}:{number}", reason=reason)
+                yield Skipped(f"{source}:{number}", reason)
 
 
 def _record(fields: Any, source: str, place: Mapping[str, int]) -> Record:
@@ -315,17 +311,12 @@ _SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"
 
 
 def _decoded(content: bytes) -> str:
-    """Text with ``\\n`` line ends: UTF-8, UTF-16 with its mark, or an encoding that is detected."""
+    """Text with ``\\n`` line ends: UTF-8, or an encoding that charset-normalizer detects."""
     try:
-        marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-        text = content.decode("utf-16" if marked else "utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        try:
-            from charset_normalizer import from_bytes
-
-            best = from_bytes(content).best()
-        except ImportError:
-            best = None
+        detector = require("charset_normalizer", package="charset-normalizer", what="Other text")
+        best = detector.from_bytes(content).best()
         if best is None:
             raise FileFormatError(
                 f"it is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8, "
@@ -340,92 +331,40 @@ def _decoded(content: bytes) -> str:
 # -- Files ---------------------------------------------------------------------------------------
 
 
-def _contents(root: Path, max_file_bytes: int) -> Iterator[tuple[str, bytes | Skipped]]:
-    """Every entry by its source: what it holds, or why it is left out."""
-    if max_file_bytes <= 0:
-        raise ConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every file in order, with its source."""
     check_exists(root)
-    entries = _walk(root) if root.is_dir() else [(root, "")]
-    for path, reason in entries:
-        relative = path.name if path == root else path.relative_to(root).as_posix()
-        source = whole_characters(relative)  # names may hold bytes that are no text
-        reason = reason or _unread(path, max_file_bytes)
-        if reason:
-            yield source, Skipped(source=source, reason=reason)
-            continue
-        try:
-            yield source, path.read_bytes()
-        except OSError as error:
-            reason = f"it cannot be read ({error.strerror}). Check its permissions."
-            yield source, Skipped(source=source, reason=reason)
-
-
-def _walk(root: Path) -> list[tuple[Path, str]]:
-    """Files in order of their sources, and why an entry is left out by its name or kind."""
-    entries = []
-    for folder, names, files in os.walk(root):
-        for name in list(names):
-            path = Path(folder, name)
-            reason = ""
-            if name.startswith("."):
-                reason = "hidden folder; rename it to have it read."
-            elif path.is_symlink():
-                reason = "link to a folder; load its target by its own path."
-            elif is_index_folder(path):
-                reason = "a saved index, not documents."
-            if reason:
-                names.remove(name)
-                entries.append((path, reason))
-        for name in files:
-            path = Path(folder, name)
-            reason = "hidden file; rename it to have it read." if name.startswith(".") else ""
-            if path.is_symlink():
-                reason = "link; load its target by its own path."
-            entries.append((path, reason))
-    return sorted(entries, key=lambda entry: entry[0].as_posix())
-
-
-def _unread(path: Path, max_file_bytes: int) -> str:
-    """Why a file is not read, if so."""
-    if path.suffix.lower() not in READERS:
-        return f"{path.suffix!r} is not read. Read are {_SUFFIXES}."
-    if not path.is_file():  # opening a pipe would wait for ever
-        return "it is no regular file. Copy its content into one."
-    size = path.stat().st_size
-    if size > max_file_bytes:
-        return (
-            f"it has {size / 2**20:.0f} MiB, above the limit of {max_file_bytes / 2**20:.0f} MiB "
-            "for one file. Split it, or raise the limit: max_file_bytes (--max-file-mib)."
-        )
-    return "" if size else "it is empty (0 bytes). Fill it or remove it."
-
-
-def _digest(content: bytes | Skipped) -> str:
-    if isinstance(content, Skipped):
-        return content.reason
-    return hashlib.sha256(content).hexdigest()
-
-
-def _items(source: str, content: bytes | Skipped) -> Iterator[Record | Skipped]:
-    if isinstance(content, Skipped):
-        yield content
+    if not root.is_dir():
+        yield whole_characters(root.name), root
         return
-    empty = True
+    for path in sorted(root.rglob("*"), key=Path.as_posix):
+        relative = path.relative_to(root)
+        is_hidden = any(part.startswith(".") for part in relative.parts)
+        if path.is_file() and not is_hidden and not is_index_folder(path.parent):
+            yield whole_characters(relative.as_posix()), path  # names may hold bytes of no text
+
+
+def _items(source: str, file: Path) -> Iterator[Record | Skipped]:
+    read = READERS.get(file.suffix.lower())
+    if read is None:
+        yield Skipped(source, f"{file.suffix!r} is not read. Read are {_SUFFIXES}.")
+        return
     try:
-        for item in READERS[PurePosixPath(source).suffix.lower()](content, source):
-            if isinstance(item, Record) and not item.text.strip():
-                continue
-            empty = False
-            yield _titled(item) if isinstance(item, Record) else item
-        if empty:
-            yield Skipped(source=source, reason="it holds no text. Fill it or remove it.")
+        reason = "it holds no text. Fill it or remove it."
+        for item in read(file.read_bytes(), source):
+            if isinstance(item, Skipped) or item.text.strip():
+                yield item
+                reason = ""
     except FileFormatError as error:
-        yield Skipped(source=source, reason=str(error))
+        reason = str(error)
     except RagMiddleError:
         raise
     except Exception as error:  # of a library: a damaged file must not stop the others
-        reason = f"it cannot be read ({type(error).__name__}: {error!s:.200}). Save it anew."
-        yield Skipped(source=source, reason=reason)
+        reason = (
+            f"it cannot be read ({type(error).__name__}: {error!s:.200}). Correct or remove it."
+        )
+    if reason:
+        yield Skipped(source, reason)
 
 
 def _titled(record: Record) -> Record:
@@ -435,7 +374,7 @@ def _titled(record: Record) -> Record:
     title = _name(record.source)
     if "line" in record.metadata:
         title += f", line {record.metadata['line']}"
-    return replace(record, title=title, titled_by_name=True)
+    return replace(record, title=title)
 
 
 def _name(source: str) -> str:

@@ -57,7 +57,7 @@ def test_titles_in_parentheses_or_before_a_colon_are_cited(answer: str, title: s
         ("(a; Lyon (b)", "Lyon"),
         (": nothing", ""),
         ("Nothing (None).", None),
-        *((answer, "Lyon") for answer in ("There is **Lyon**: a town.", "(**Lyon)", "(“Lyon)")),
+        ("There is **Lyon**: a town.", "Lyon"),
         *((answer, "Rho") for answer in ("(Rh\u00f4)", "(Rho\u0302)")),
         ("(\uac01)", "\uac00"),
     ],

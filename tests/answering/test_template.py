@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -53,17 +52,12 @@ def test_what_is_put_into_a_field_is_not_searched_for_fields() -> None:
     )
 
 
-def test_other_braces_stay() -> None:
-    template = PromptTemplate(prefix='Answer as {"answer": "..."}, {} or { text }.\n')
-    assert template.prompt("Why?", []).prefix == 'Answer as {"answer": "..."}, {} or { text }.\n'
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ({"suffix": "Answer:"}, r"needs \{question\} in its prefix or its suffix"),
         ({"document": "{title}"}, r"needs \{text\} in its document, got '\{title\}'"),
-        ({"document": "{titel}: {text}"}, r"Did you mean 'title'\?"),
+        ({"document": "{titel}: {text}"}, r"no field \{titel\}"),
         ({"prefix": "{documents}"}, r"no field \{documents\}. Fields there: \{question\}"),
         ({"separator": 3}, "separator of a prompt template must be a string, got int"),
     ],
@@ -96,24 +90,13 @@ def test_a_model_without_a_folder_reads_no_template_from_the_working_directory(
     assert PromptTemplate.of_model("") is DEFAULT_TEMPLATE
 
 
-@pytest.mark.parametrize("target", [None, "/dev/zero"])
-def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path, target: str | None) -> None:
-    path = tmp_path / TEMPLATE_FILE
-    if target is None:
-        os.mkfifo(path)
-    else:
-        path.symlink_to(target)
-    with pytest.raises(PromptError, match="no regular file"):
-        PromptTemplate.load(path)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot be read .*Pass the path of a JSON file"),
-        ("{", "is not valid JSON"),
-        ("[]", "should be an object with prefix, document, separator, suffix; got list"),
-        (json.dumps({"sufix": "{question}"}), "Did you mean 'suffix'"),
+        ("{", "cannot be read .*Expecting"),
+        ("[]", "an object with any of prefix, document, separator, suffix"),
+        (json.dumps({"sufix": "{question}"}), "argument 'sufix'"),
     ],
 )
 def test_files_that_hold_no_template_are_refused(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.answering import opening
+from rag_middle.answering import answerer
 from rag_middle.errors import ConfigError
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -30,7 +30,7 @@ class NamedEmbedder(HashingEmbedder):
 
 def use_named_embedder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Put `NamedEmbedder` in place of the real one, and the user's cache into `cache`."""
-    monkeypatch.setattr(opening, "SentenceTransformerEmbedder", NamedEmbedder)
+    monkeypatch.setattr(answerer, "SentenceTransformerEmbedder", NamedEmbedder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 

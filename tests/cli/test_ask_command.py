@@ -169,7 +169,7 @@ def test_values_are_checked_before_anything_is_loaded(
     kind: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr("rag_middle.answering.answerer.open_tokenizer", pytest.fail)
+    monkeypatch.setattr("rag_middle.generation.RagMiddleModel.from_pretrained", pytest.fail)
     given = ("ask", QUESTION, "--docs", docs, "--model", "not loaded", *arguments)
     shown = run(*given)
     assert (shown.status, shown.out) == (2, "")

@@ -76,7 +76,6 @@ def test_no_such_folder(ask: Run, tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("zeros.txt", b"abc\x00def", "it is binary. Remove it"),
-        ("empty.pdf", b"", "it is empty (0 bytes). Fill it or remove it."),
         ("broken.pdf", b"%PDF-1.4 no more", "it cannot be read (PdfStreamError"),
         ("picture.png", b"\x89PNG", "'.png' is not read. Read are .txt"),
         ("line.jsonl", b"{", "; correct the line."),
@@ -109,17 +108,9 @@ def test_a_file_without_permission(ask: Run, docs: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_bytes", guarded)  # the superuser may read everything
     shown = ask()
     assert shown.status == 0
-    assert "rome.md: it cannot be read (Permission denied). Check its permissions." in shown.err
-
-
-def test_a_text_of_50_megabytes(ask: Run, docs: Path, index: Path) -> None:
-    line = b"Bordeaux lies on the Garonne, which is a river. " * 20 + b"\n"
-    (docs / "huge.txt").write_bytes(line * (50 * 2**20 // len(line) + 1))
-    shown = ask()
-    assert shown.status == 0
-    assert "huge.txt: it has 50 MiB, above the limit of 32 MiB" in shown.err
-    assert _indexed(index) == TOWNS
-    _refused(ask(docs=docs / "huge.txt"), "or raise the limit: max_file_bytes (--max-file-mib).")
+    assert (
+        "rome.md: it cannot be read (PermissionError: [Errno 13] Permission denied)." in shown.err
+    )
 
 
 def test_documents_with_forged_markers_and_control_tokens(ask: Run, docs: Path) -> None:
@@ -202,18 +193,6 @@ def test_no_write_permission(
     assert _indexed(index) == TOWNS
     assert ask().status == 0
     assert _indexed(index) == {*TOWNS, "bordeaux.md"}
-
-
-def test_a_readable_index_that_is_up_to_date_needs_no_permission(
-    ask: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask()
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    assert ask().status == 0
 
 
 def test_a_folder_with_something_else_is_no_place_for_an_index(ask: Run, index: Path) -> None:

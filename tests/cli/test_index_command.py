@@ -29,7 +29,7 @@ class WordEmbedder(HashingEmbedder):
 @pytest.fixture(autouse=True)
 def _word_embedder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Imported later, it would keep the embedder of these tests.
-    import_module("rag_middle.answering.opening")
+    import_module("rag_middle.answering.answerer")
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", WordEmbedder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -19,7 +19,6 @@ from transformers import BertConfig, BertModel
 from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.retrieval import (
     DEFAULT_EMBEDDER,
-    Embedder,
     FaissIndex,
     Record,
     SentenceTransformerEmbedder,
@@ -29,7 +28,6 @@ from rag_middle.retrieval import (
     embedders,
 )
 from rag_middle.retrieval.embedders import fingerprint_of_name
-from tests.retrieval.embedding import HashingEmbedder
 from tests.tokenizers import wordpiece
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -113,12 +111,6 @@ def test_words_that_the_tokenizer_does_not_know_have_a_length(
     assert minilm.count_tokens("Lyon lies on the Rhône.") == 6
 
 
-@packaged
-def test_half_a_character_reads_as_a_replacement(minilm: SentenceTransformerEmbedder) -> None:
-    halves, replaced = minilm.embed(["x \ud83d y", "x \ufffd y"])
-    np.testing.assert_allclose(halves, replaced, atol=1e-6)  # float32
-
-
 @pytest.mark.slow
 def test_threads_may_embed_at_once(minilm: SentenceTransformerEmbedder) -> None:
     texts = [f"Lyon lies on the Rhône. {'Really. ' * repeats}" for repeats in range(24)]
@@ -128,15 +120,6 @@ def test_threads_may_embed_at_once(minilm: SentenceTransformerEmbedder) -> None:
         vectors = list(pool.map(lambda text: minilm.embed([text]), texts))
     assert list(counts) == [minilm.count_tokens(text) for text in texts]
     np.testing.assert_array_equal(vectors, expected)
-
-
-@packaged
-def test_the_vector_of_a_text_does_not_depend_on_its_batch(
-    minilm: SentenceTransformerEmbedder,
-) -> None:
-    texts = ["short", "a somewhat longer text of several words", "middle length text"]
-    alone = np.concatenate([minilm.embed([text]) for text in texts])
-    np.testing.assert_allclose(minilm.embed(texts), alone, atol=1e-5)  # float32 and padding
 
 
 @packaged
@@ -254,10 +237,6 @@ def test_without_a_network_an_unknown_embedder_is_named() -> None:
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"SentenceTransformer.save\(\) writes"):
         SentenceTransformerEmbedder(tmp_path).embed(["a"])
-
-
-def test_any_object_with_name_dimension_and_embed_is_an_embedder() -> None:
-    assert isinstance(HashingEmbedder(), Embedder)
 
 
 @packaged

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
-from rag_middle.files import write_files
+from rag_middle.errors import (
+    ConfigError,
+    FileFormatError,
+    OutputWriteError,
+)
 from rag_middle.retrieval import Changes, Chunk, FaissIndex
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -48,19 +51,8 @@ def test_the_closest_chunks_come_first_with_their_cosine() -> None:
     assert index.search(CITIES["paris"], 1)[0].score == pytest.approx(1, abs=1e-6)
 
 
-def test_more_are_asked_for_than_there_are() -> None:
-    assert sorted(_found(_index(), "Lyon", k=1000)) == sorted(CITIES)
-
-
 def test_an_empty_index_finds_nothing() -> None:
     assert FaissIndex(HashingEmbedder()).search("Lyon") == []
-
-
-def test_vectors_are_searched_as_texts_are_whatever_their_length() -> None:
-    index = _index()
-    [vector] = index.embedder.embed(["capital"])
-    assert index.search(7 * vector, 4) == index.search("capital", 4)
-    assert index.search_many(np.stack([vector, vector]), 2) == [index.search("capital", 2)] * 2
 
 
 def test_equal_scores_come_in_the_order_of_adding() -> None:
@@ -98,16 +90,6 @@ def test_syncing_puts_chunks_and_equal_scores_in_the_order_given(tmp_path: Path)
     assert _found(loaded, "same words", k=50) == [id_ for id_ in wanted if id_ != "7"] + ["new"]
 
 
-def test_a_chunk_is_embedded_once() -> None:
-    index = _index()
-    embedder = index.embedder
-    assert isinstance(embedder, HashingEmbedder)
-    embedder.embedded.clear()
-    new = _chunk("rome", "Rome is a capital")
-    assert index.add([_chunk("lyon", CITIES["lyon"]), new, new]) == 1
-    assert embedder.embedded == ["Rome is a capital"]
-
-
 def test_syncing_embeds_what_is_new_and_drops_what_is_gone() -> None:
     index = _index()
     embedder = index.embedder
@@ -119,12 +101,6 @@ def test_syncing_embeds_what_is_new_and_drops_what_is_gone() -> None:
     assert embedder.embedded == ["Rome"]
     assert {chunk.id for chunk in index.chunks} == {"lyon", "rome"}
     assert index.search("Lyon", 1)[0].chunk == renewed
-
-
-def test_titles_are_searched() -> None:
-    index = FaissIndex(HashingEmbedder())
-    index.add([Chunk(id="a", text="It lies there.", source="a", title="Lyon"), _chunk("b", "It")])
-    assert _found(index, "Lyon", k=1) == ["a"]
 
 
 def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
@@ -143,9 +119,8 @@ def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        (np.ones((1, 3)), r"shape \(1, 64\) and of length 1, got shape \(1, 3\)"),
-        (np.ones((2, 64)), r"shape \(1, 64\) and of length 1, got shape \(2, 64\)"),
-        (np.ones((1, 64)), "lengths from 8 to 8"),
+        (np.ones((1, 3)), r"shape \(1, 64\), finite and not zero; got shape \(1, 3\)"),
+        (np.ones((2, 64)), r"got shape \(2, 64\)"),
         (np.zeros((1, 64)), "lengths from 0 to 0"),
         (np.full((1, 64), np.nan), "lengths from nan"),
     ],
@@ -162,11 +137,7 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
     ("query", "k", "message"),
     [
         ("Lyon", 0, "k must be a whole number, at least 1, got 0"),
-        ("Lyon", True, "k must be a whole number, at least 1, got True"),
         (" \n", 5, "The query is empty"),
-        (np.zeros(64), 5, "zero or not finite"),
-        (np.ones(63), 5, "the length 64, got 63"),
-        (np.ones((2, 64)), 5, "of another shape"),
     ],
 )
 def test_wrong_questions_are_refused(query: object, k: int, message: str) -> None:
@@ -208,30 +179,6 @@ def test_a_saved_index_is_the_same_when_it_is_loaded(tmp_path: Path) -> None:
     assert FaissIndex.load(tmp_path / "empty", HashingEmbedder()).search("Lyon") == []
 
 
-@pytest.mark.parametrize("fails", [1, 2])
-def test_an_index_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
-) -> None:
-    index, calls = _index(), 0
-    index.save(tmp_path / "index")
-
-    def write(folder: Path, contents: Mapping[str, bytes]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == fails:
-            raise OSError(28, "No space left on device")
-        write_files(folder, contents)
-
-    monkeypatch.setattr("rag_middle.retrieval.faiss_index.write_files", write)
-    index.add([_chunk("rome", "Rome")])
-    with pytest.raises(OutputWriteError, match="No space left"):
-        index.save(tmp_path / "index")
-    assert len(FaissIndex.load(tmp_path / "index", HashingEmbedder())) == 4
-    index.save(tmp_path / "index")
-    assert len(FaissIndex.load(tmp_path / "index", HashingEmbedder())) == 5
-    assert len(list((tmp_path / "index").iterdir())) == 3  # nothing is left of the first attempt
-
-
 def test_an_index_is_not_put_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(OutputWriteError, match=r"something else \('notes.txt'\)"):
@@ -244,7 +191,7 @@ def test_what_is_no_whole_index_of_this_version_is_refused(tmp_path: Path) -> No
     _index().save(tmp_path)
     manifest = tmp_path / "manifest.json"
     saved = manifest.read_text()
-    for damaged in ("{", "[]", "{}", saved.replace('"version": 2', '"version": 1')):
+    for damaged in ("{", "[]", "{}", saved.replace('"version": 3', '"version": 1')):
         manifest.write_text(damaged)
         with pytest.raises(FileFormatError, match="rebuild=True"):
             FaissIndex.load(tmp_path, HashingEmbedder())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
-from rag_middle.errors import ConfigError, FileFormatError, MissingExtraError
+from rag_middle.errors import FileFormatError, MissingExtraError
 from rag_middle.retrieval import Record, Splitter, load
 from rag_middle.retrieval.readers import file_digests
 from tests.retrieval.pdf import pdf
@@ -231,15 +231,12 @@ def test_a_folder_is_read_in_order_of_its_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.txt", b"", "is empty (0 bytes). Fill it"),
         ("a.txt", b" \n\t", "holds no text. Fill it"),
         ("a.md", b"GIF\x00\x01", "it is binary"),
         ("a.pdf", b"%PDF-1.4\nnot really", "cannot be read"),
         ("a.pdf", pdf(""), "hold no text (scanned?): run OCR"),
         ("a.xlsx", b"no archive", "cannot be read"),
         ("a.odt", b"PK", "'.odt' is not read. Read are .txt, .md"),
-        (".hidden.txt", b"text", "hidden file; rename it"),
-        (".git/config.txt", b"text", "hidden folder; rename it"),
     ],
 )
 def test_what_cannot_be_read_is_skipped_and_reported(
@@ -267,27 +264,16 @@ def test_equal_documents_are_kept_once_and_the_others_reported(tmp_path: Path) -
     ]
 
 
-def test_a_large_file_is_left_out_unless_asked_for(tmp_path: Path) -> None:
-    _write(tmp_path / "good.txt", "Lyon lies on the Rhône.")
-    with (tmp_path / "large.txt").open("wb") as file:
-        file.truncate(50 * 2**20)
-    [skipped] = load(tmp_path).skipped
-    assert "it has 50 MiB, above the limit of 32 MiB" in skipped.reason
-    assert "max_file_bytes (--max-file-mib)" in skipped.reason
-    with pytest.raises(FileFormatError, match="max_file_bytes"):
-        load(tmp_path / "good.txt", max_file_bytes=9)
-    with pytest.raises(ConfigError, match="must be positive"):
-        load(tmp_path, max_file_bytes=0)
-
-
-def test_links_are_not_followed(tmp_path: Path) -> None:
+def test_hidden_files_links_to_folders_and_indexes_are_passed_over(tmp_path: Path) -> None:
     outside = _write(tmp_path / "outside" / "secret.txt", "secret")
     _write(tmp_path / "docs" / "good.txt", "good")
-    (tmp_path / "docs" / "link.txt").symlink_to(outside)
+    _write(tmp_path / "docs" / ".git" / "config.txt", "hidden")
+    _write(tmp_path / "docs" / ".hidden.txt", "hidden")
+    _write(tmp_path / "docs" / "index" / "manifest.json", '{"format": "rag-middle-index"}')
     (tmp_path / "docs" / "folder").symlink_to(outside.parent, target_is_directory=True)
     loaded = load(tmp_path / "docs")
     assert [record.text for record in loaded.records] == ["good"]
-    assert [each.source for each in loaded.skipped] == ["folder", "link.txt"]
+    assert loaded.skipped == ()
 
 
 def test_a_folder_without_documents_says_what_was_left_out(tmp_path: Path) -> None:

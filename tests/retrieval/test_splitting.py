@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rag_middle.errors import ConfigError, MissingExtraError
-from rag_middle.extras import require
+from rag_middle.errors import ConfigError
 from rag_middle.retrieval import Record, Splitter
 
 PROSE = "\n\n".join(
@@ -152,9 +151,3 @@ def test_ids_depend_on_content_source_and_place_alone() -> None:
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Splitter(**options)  # type: ignore[arg-type]
-
-
-def test_a_missing_package_is_named_with_the_extra_that_brings_it() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'rag-middle\[demo\]'") as caught:
-        require("no_such_module_here", package="no-such", what="Splitting")
-    assert caught.value.package == "no-such"
