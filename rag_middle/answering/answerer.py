@@ -119,9 +119,9 @@ class Answerer:
                 one.
 
         Raises:
-            FileFormatError: no documents can be read there.
+            FileFormatError: no documents can be read there; or the saved index is damaged or of
+                another embedder, and not `rebuild`.
             ConfigError: there is no such embedder.
-            FileFormatError: the saved index is damaged or of another embedder, and not `rebuild`.
             OutputWriteError: the index cannot be saved.
             ModelNotFoundError: the model is neither here nor to be fetched.
             UnsupportedGenerationError: the model cannot be loaded as asked for.

@@ -60,9 +60,8 @@ def build_index(
         rebuild: ignore and replace what is saved, also if it is damaged or of another embedder.
 
     Raises:
-        FileFormatError: there are no documents.
-        FileFormatError: the saved index is damaged, of an earlier version, of another embedder, or
-            has chunks that were added to it, and not `rebuild`.
+        FileFormatError: there are no documents; or the saved index is damaged, of an earlier
+            version, of another embedder, or has chunks that were added to it, and not `rebuild`.
         OutputWriteError: it cannot be saved.
     """
     embedder = SentenceTransformerEmbedder() if embedder is None else embedder

@@ -152,8 +152,8 @@ class FaissIndex:
         Fewer come back where the index holds fewer; equal scores are in the order of the chunks.
 
         Raises:
-            ConfigError: `k` is below 1, or the query is empty.
-            ConfigError: the vector is of another dimension, zero or not finite.
+            ConfigError: `k` is below 1, the query is empty, or the vector of another dimension,
+                zero or not finite.
         """
         if not is_whole(k, 1):
             raise ConfigError(f"k must be a whole number, at least 1, got {k!r}.")
@@ -228,8 +228,8 @@ class FaissIndex:
             embedder: the one it was made with; by default the default embedder.
 
         Raises:
-            FileFormatError: there is no index, or it is damaged or of another version.
-            FileFormatError: it was made with another embedder, or with other files of this one.
+            FileFormatError: there is no index, it is damaged or of another version, or it was made
+                with another embedder, or with other files of this one.
         """
         path = Path(folder)
         index = cls(SentenceTransformerEmbedder() if embedder is None else embedder)
@@ -266,7 +266,7 @@ def saved_corpus(folder: str | Path, embedder: Embedder) -> Corpus | None:
     """What the index in `folder` was built from, without reading the rest of it; None for none.
 
     Raises:
-        FileFormatError: as `FaissIndex.load`, like `FileFormatError`.
+        FileFormatError: as `FaissIndex.load`.
     """
     if not (Path(folder) / MANIFEST).exists():
         return None
