@@ -157,15 +157,6 @@ def of_tests(module: str, name: str | None = None) -> str:
     return text
 
 
-def of_framework(framework: str, block: str, module: str) -> Generated:
-    """A block of the page of a framework, from a module of the tests of applications."""
-    return Generated(
-        path=f"docs/integrations/{framework}.md",
-        block=block,
-        render=partial(of_tests, f"applications.{module}", framework.upper()),
-    )
-
-
 PAGES = (
     Generated(path="README.md", block="methods", render=short_table),
     Generated(path="docs/index.md", block="methods", render=all_methods),
@@ -175,11 +166,6 @@ PAGES = (
     Generated(
         path="docs/contract_matrix.md", block="matrix", render=partial(of_tests, "contract.matrix")
     ),
-    of_framework("langchain", "applications", "declared"),
-    of_framework("llama_index", "applications", "declared"),
-    of_framework("haystack", "applications", "declared"),
-    of_framework("langchain", "expectations", "expectations"),
-    of_framework("llama_index", "expectations", "expectations"),
 )
 
 

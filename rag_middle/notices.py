@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -78,14 +79,16 @@ _caller: ContextVar[Caller | None] = ContextVar("rag_middle_caller", default=Non
 def caller(*, said: set[Hashable] | None = None) -> Caller:
     """The nearest line on this thread's stack outside of this package and those passed over.
 
-    In a thread whose stack has none, it is the line that `called_from` named.
+    In a thread whose stack has none, it is the line that `called_from` named, or that of the main
+    thread.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None and _package(frame) in _passed_over:
-        frame = frame.f_back
-    beginning = _caller.get()
-    if beginning is not None and _package(frame) in _passed_over:
-        return replace(beginning, said=said)
+    frame, beginning = _outermost(sys._getframe()), _caller.get()
+    if _package(frame) in _passed_over:
+        if beginning is not None:
+            return replace(beginning, said=said)
+        # A framework's thread: the main thread waits for it, most likely.
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        frame = frame if main is None else _outermost(main)
     return Caller(
         filename=frame.f_code.co_filename,
         line=frame.f_lineno,
@@ -131,6 +134,13 @@ def warn_caller(warning: Warning, *, every_time: bool = False) -> None:
     )
     if said is not None:
         said.add(kind)
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    """The nearest frame that is not passed over, or the last one."""
+    while frame.f_back is not None and _package(frame) in _passed_over:
+        frame = frame.f_back
+    return frame
 
 
 def _package(frame: FrameType) -> str:

@@ -26,6 +26,11 @@ from rag_middle.tools.definitions import (
 
 #: That a request to an endpoint may take.
 ENDPOINT_SECONDS = 300.0
+#: Arguments of `RagMiddleModel.from_pretrained` that integrations take under the same names.
+LOADING = tuple(
+    "revision gguf_file tokenizer dtype device device_map quantization_config attn_implementation "
+    "trust_remote_code context_window self_check model_options tokenizer_options".split()
+)
 #: Arguments of loading that hold the options of transformers' own functions.
 LOADING_OPTIONS = ("model_options", "tokenizer_options")
 #: Options of loading that nothing may show: tokens of the hub, addresses that hold passwords.

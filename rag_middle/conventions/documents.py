@@ -377,7 +377,7 @@ def passed_documents(
         document = entry if isinstance(entry, Document) else read(entry)
         if isinstance(entry, str):
             document = _document(entry)
-        elif isinstance(entry, Mapping):
+        elif document is None and isinstance(entry, Mapping):
             document = sent_document(parsed_document(entry, f"Document {index}"))
         if document is None:
             raise PromptError(

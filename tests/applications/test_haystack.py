@@ -5,7 +5,6 @@ Each answer is right, and the model reads as many documents as the application r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +16,12 @@ from haystack.components.embedders import MockTextEmbedder
 from haystack.components.generators.chat import FallbackChatGenerator
 from haystack.components.generators.chat.llm import LLM
 from haystack.components.joiners import DocumentJoiner
-from haystack.components.rankers import LostInTheMiddleRanker
-from haystack.components.retrievers import MultiQueryTextRetriever
 from haystack.components.retrievers.in_memory import (
     InMemoryBM25Retriever,
     InMemoryEmbeddingRetriever,
 )
 from haystack.components.routers import ConditionalRouter
-from haystack.dataclasses import ChatMessage, StreamingChunk
+from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import (
     DocumentMarker,
@@ -32,8 +29,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle import RagMiddleModel
-from tests.applications.declared import HAYSTACK, Application
-from tests.applications.world import NAME, QUESTION, documents, embedding, is_right
+from tests.applications.world import NAME, QUESTION, Applications, documents, embedding, is_right
 
 ASKED = "Question: {{ query }}\nAnswer:"
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -60,16 +56,7 @@ class Parts:
         return InMemoryEmbeddingRetriever(self.store, top_k=6)
 
 
-Build = Callable[[Parts], Any]
-BUILT: dict[str, Build] = {}
-
-
-def application(name: str) -> Callable[[Build], Build]:
-    def declare(build: Build) -> Build:
-        BUILT[name] = build
-        return build
-
-    return declare
+application = Applications()
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +74,6 @@ def parts(reader: RagMiddleModel) -> Parts:
         ]
     )
     return Parts(reader, store)
-
-
-def test_every_application_is_declared() -> None:
-    assert [*BUILT] == [declared.name for declared in HAYSTACK]
-
-
-@pytest.mark.parametrize("declared", HAYSTACK, ids=lambda declared: declared.name)
-@pytest.mark.one_in(3)
-def test_the_answer_is_right_and_all_documents_are_seen(
-    declared: Application, parts: Parts, seen: list[int]
-) -> None:
-    assert is_right(BUILT[declared.name](parts))
-    assert tuple(seen) == declared.documents
 
 
 def connected(components: Mapping[str, Any], *links: str) -> Pipeline:
@@ -143,24 +117,6 @@ def marking(p: Parts, template: Any, llm: Any = None) -> Pipeline:
     )
 
 
-@application("retriever, prompt, generator")
-def _(p: Parts) -> Any:
-    return answered(asking(p, {"retriever": p.retriever}), "retriever")
-
-
-@application("the same, asynchronous and streamed")
-def _(p: Parts) -> Any:
-    pieces: list[str] = []
-
-    async def show(chunk: StreamingChunk) -> None:
-        pieces.append(chunk.content)
-
-    pipeline = asking(p, {"retriever": p.retriever})
-    asked = {name: {"query": QUESTION} for name in ("retriever", "prompt")}
-    asyncio.run(pipeline.run_async({**asked, "llm": {"streaming_callback": show}}))
-    return "".join(pieces)
-
-
 @application("`AnswerBuilder` with documents")
 def _(p: Parts) -> Any:
     pipeline = asking(p, {"retriever": p.retriever, "answers": AnswerBuilder()})
@@ -172,13 +128,6 @@ def _(p: Parts) -> Any:
     [citation] = answer.meta["rag_middle"]["citations"]
     assert citation["title"] == NAME
     return answer.data
-
-
-@application("embedding retriever")
-def _(p: Parts) -> Any:
-    before = {"embedder": MockTextEmbedder(embedding_fn=embedding), "retriever": p.by_meaning}
-    pipeline = asking(p, before, "embedder.embedding retriever.query_embedding")
-    return answered(pipeline, embedder={"text": QUESTION})
 
 
 @application("hybrid retrieval with `DocumentJoiner`")
@@ -196,19 +145,6 @@ def _(p: Parts) -> Any:
     )
     pipeline = asking(p, before, *links, documents="joiner.documents")
     return answered(pipeline, "by_words", embedder={"text": QUESTION})
-
-
-@application("`MultiQueryTextRetriever`")
-def _(p: Parts) -> Any:
-    pipeline = asking(p, {"retriever": MultiQueryTextRetriever(retriever=p.retriever)})
-    return answered(pipeline, retriever={"queries": [QUESTION, f"price {NAME}"]})
-
-
-@application("`LostInTheMiddleRanker`")
-def _(p: Parts) -> Any:
-    before = {"retriever": p.retriever, "ranker": LostInTheMiddleRanker()}
-    pipeline = asking(p, before, "retriever ranker", documents="ranker.documents")
-    return answered(pipeline, "retriever")
 
 
 @application("`ConditionalRouter` behind the retriever")
@@ -231,18 +167,6 @@ def _(p: Parts) -> Any:
     return answered(marking(p, [ChatMessage.from_user(LOOP + ASKED)]), "retriever")
 
 
-@application("the same, documents in the system message")
-def _(p: Parts) -> Any:
-    template = [ChatMessage.from_system(LOOP), ChatMessage.from_user(ASKED)]
-    return answered(marking(p, template), "retriever")
-
-
-@application("the same, a template of text with `{% message %}`")
-def _(p: Parts) -> Any:
-    template = '{% message role="user" %}' + LOOP + ASKED + "{% endmessage %}"
-    return answered(marking(p, template), "retriever")
-
-
 @application("`FallbackChatGenerator`")
 def _(p: Parts) -> Any:
     template = [ChatMessage.from_user(LOOP + ASKED)]
@@ -261,10 +185,19 @@ def _(p: Parts) -> Any:
     return pipeline.run(asked)["llm"]["last_message"].text
 
 
-@application("a conversation, second question")
+@application("a conversation, second question", (6, 6))
 def _(p: Parts) -> Any:
     llm, found = p.llm, p.retriever.run(QUESTION)["documents"]
     question = ChatMessage.from_user(ASKED.replace("{{ query }}", QUESTION))
     [first] = llm.run([question], documents=found)["replies"]
     [second] = llm.run([question, first, question], documents=found)["replies"]
     return [first.text, second.text]
+
+
+@pytest.mark.parametrize(("build", "documents"), application.cases)
+@pytest.mark.one_in(3)
+def test_the_answer_is_right_and_all_documents_are_seen(
+    build: Callable[[Parts], Any], documents: tuple[int, ...], parts: Parts, seen: list[int]
+) -> None:
+    assert is_right(build(parts))
+    assert tuple(seen) == documents

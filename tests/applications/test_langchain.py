@@ -5,7 +5,6 @@ Each answer is right, and the model reads as many documents as the application r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -14,35 +13,28 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import dynamic_prompt
 from langchain_classic.chains import (
-    ConversationalRetrievalChain,
-    HypotheticalDocumentEmbedder,
     RetrievalQA,
     create_history_aware_retriever,
     create_retrieval_chain,
 )
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
-from langchain_classic.chains.summarize import load_summarize_chain
 from langchain_classic.output_parsers import RegexParser
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
-    EnsembleRetriever,
     MultiQueryRetriever,
-    ParentDocumentRetriever,
 )
 from langchain_classic.retrievers.document_compressors import (
     DocumentCompressorPipeline,
     LLMChainExtractor,
 )
-from langchain_classic.storage import InMemoryStore
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_text_splitters import CharacterTextSplitter
 from langgraph.graph import END, START, StateGraph
 
 from langchain_rag_middle import (
@@ -50,12 +42,17 @@ from langchain_rag_middle import (
     DocumentPrompt,
     LongContextReorder,
     MarkDocuments,
-    RagMiddleLLM,
     format_docs,
 )
 from rag_middle import RagMiddleModel
-from tests.applications.declared import LANGCHAIN, Application
-from tests.applications.world import NAME, QUESTION, WordEmbeddings, documents, is_right
+from tests.applications.world import (
+    NAME,
+    QUESTION,
+    Applications,
+    WordEmbeddings,
+    documents,
+    is_right,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The apply_and_parse method is deprecated"  # LangChain's own, in map_rerank
@@ -80,16 +77,7 @@ class Parts:
         return self.model.bind(on_missing_documents="ignore")
 
 
-Build = Callable[[Parts], Any]
-BUILT: dict[str, Build] = {}
-
-
-def application(name: str) -> Callable[[Build], Build]:
-    def declare(build: Build) -> Build:
-        BUILT[name] = build
-        return build
-
-    return declare
+application = Applications()
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +86,6 @@ def parts(reader: RagMiddleModel) -> Parts:
     store.add_documents(documents())
     model = ChatRagMiddle(model=reader, method="pine", max_tokens=16)
     return Parts(model, store, store.as_retriever(search_kwargs={"k": 6}))
-
-
-def test_every_application_is_declared() -> None:
-    assert [*BUILT] == [declared.name for declared in LANGCHAIN]
-
-
-@pytest.mark.parametrize("declared", LANGCHAIN, ids=lambda declared: declared.name)
-@pytest.mark.one_in(6)
-def test_the_answer_is_right_and_all_documents_are_seen(
-    declared: Application, parts: Parts, seen: list[int]
-) -> None:
-    assert is_right(BUILT[declared.name](parts))
-    assert tuple(seen) == declared.documents
 
 
 def prompt(context: str = "context", question: str = "question") -> ChatPromptTemplate:
@@ -127,63 +102,9 @@ def _(p: Parts) -> Any:
     return lcel(p.retriever, p.model).invoke(QUESTION)
 
 
-@application("the same, streamed")
-def _(p: Parts) -> Any:
-    return "".join(lcel(p.retriever, p.model).stream(QUESTION))
-
-
-@application("the same, three questions in a batch")
+@application("the same, three questions in a batch", (6, 6, 6))
 def _(p: Parts) -> Any:
     return lcel(p.retriever, p.model).batch([QUESTION] * 3)
-
-
-@application("the same, asynchronous")
-def _(p: Parts) -> Any:
-    return asyncio.run(lcel(p.retriever, p.model).ainvoke(QUESTION))
-
-
-@application("the same with `RagMiddleLLM`")
-def _(p: Parts) -> Any:
-    llm = RagMiddleLLM(model=p.model.rag_middle_model, method="pine", max_tokens=16)
-    text = PromptTemplate.from_template(ASKED)
-    given = {"context": p.retriever | format_docs, "question": RunnablePassthrough()}
-    return (given | text | llm).invoke(QUESTION)
-
-
-@application("expression that returns its sources")
-def _(p: Parts) -> Any:
-    answer = (
-        RunnablePassthrough.assign(context=lambda given: format_docs(given["context"]))
-        | prompt()
-        | p.model
-        | StrOutputParser()
-    )
-    given = RunnableParallel(context=p.retriever, question=RunnablePassthrough())
-    result = given.assign(answer=answer).invoke(QUESTION)
-    assert result["context"][0].metadata["title"] == NAME
-    assert "rm:doc" not in str(result["context"])
-    return result["answer"]
-
-
-@application("expression whose answer names its source")
-def _(p: Parts) -> Any:
-    formatted = RunnableLambda(lambda found: format_docs(found, source="source"))
-    given = {"context": p.retriever | formatted, "question": RunnablePassthrough()}
-    return (given | prompt() | p.model | StrOutputParser()).invoke(QUESTION)
-
-
-@application("`retriever | MarkDocuments().transform_documents`")
-def _(p: Parts) -> Any:
-    joined = RunnableLambda(lambda found: "\n\n".join(each.page_content for each in found))
-    marked = p.retriever | MarkDocuments().transform_documents | joined
-    given = {"context": marked, "question": RunnablePassthrough()}
-    return (given | prompt() | p.model | StrOutputParser()).invoke(QUESTION)
-
-
-@application("`create_stuff_documents_chain`")
-def _(p: Parts) -> Any:
-    chain = create_stuff_documents_chain(p.model, prompt(), document_prompt=DocumentPrompt())
-    return chain.invoke({"context": p.retriever.invoke(QUESTION), "question": QUESTION})
 
 
 def stuff(p: Parts) -> Any:
@@ -196,7 +117,7 @@ def _(p: Parts) -> Any:
     return create_retrieval_chain(p.retriever, stuff(p)).invoke({"input": QUESTION})["answer"]
 
 
-@application("`create_history_aware_retriever`, second question")
+@application("`create_history_aware_retriever`, second question", (0, 6))
 def _(p: Parts) -> Any:
     rephrase = ChatPromptTemplate.from_messages(
         [MessagesPlaceholder("chat_history"), ("human", "Rephrase: {input}")]
@@ -215,16 +136,10 @@ def qa(p: Parts, kind: str, **options: Any) -> str:
     return str(chain.invoke({"query": QUESTION})["result"])
 
 
-@application("`RetrievalQA`, stuff")
-def _(p: Parts) -> Any:
-    asked = PromptTemplate.from_template(ASKED)
-    return qa(p, "stuff", prompt=asked, document_prompt=DocumentPrompt())
-
-
 REFINE = "So far: {existing_answer}\n\n{context_str}\n\nQuestion: {question}\nAnswer:"
 
 
-@application("`RetrievalQA`, refine")
+@application("`RetrievalQA`, refine", (1,) * 6)
 def _(p: Parts) -> Any:
     return qa(
         p,
@@ -243,7 +158,7 @@ def marked(p: Parts) -> BaseRetriever:
     )
 
 
-@application("`RetrievalQA`, map_reduce")
+@application("`RetrievalQA`, map_reduce", (*(1,) * 6, 6))
 def _(p: Parts) -> Any:
     chain = RetrievalQA.from_chain_type(
         p.model,
@@ -259,7 +174,7 @@ def _(p: Parts) -> Any:
     return chain.invoke({"query": QUESTION})["result"]
 
 
-@application("`RetrievalQA`, map_rerank")
+@application("`RetrievalQA`, map_rerank", (1,) * 6)
 def _(p: Parts) -> Any:
     rated = PromptTemplate.from_template(EACH)
     # Rated by price: the thing asked for is the most expensive one.
@@ -267,75 +182,7 @@ def _(p: Parts) -> Any:
     return qa(p, "map_rerank", retriever=marked(p), prompt=rated)
 
 
-@application("`ConversationalRetrievalChain`, second question")
-def _(p: Parts) -> Any:
-    chain = ConversationalRetrievalChain.from_llm(
-        p.model,
-        p.retriever,
-        condense_question_llm=ChatRagMiddle(
-            model=p.model.rag_middle_model, on_missing_documents="ignore", max_tokens=4
-        ),
-        rephrase_question=False,
-        combine_docs_chain_kwargs={
-            "prompt": PromptTemplate.from_template(ASKED),
-            "document_prompt": DocumentPrompt(),
-        },
-    )
-    history = [("What is sold?", "Six things.")]
-    return chain.invoke({"question": QUESTION, "chat_history": history})["answer"]
-
-
-@application("summary, stuff")
-def _(p: Parts) -> Any:
-    asked = PromptTemplate.from_template(f"{{text}}\n\nQuestion: {QUESTION}\nAnswer:")
-    chain = load_summarize_chain(p.model, prompt=asked, document_prompt=DocumentPrompt())
-    return chain.invoke({"input_documents": documents()})["output_text"]
-
-
-@application("summary, map_reduce")
-def _(p: Parts) -> Any:
-    chain = load_summarize_chain(
-        p.model,
-        chain_type="map_reduce",
-        map_prompt=PromptTemplate.from_template(EACH.replace("context", "text")),
-        combine_prompt=PromptTemplate.from_template(f"{{text}}\n\nQuestion: {QUESTION}\nAnswer:"),
-    )
-    chain.reduce_documents_chain.combine_documents_chain.document_prompt = DocumentPrompt()
-    found = MarkDocuments().transform_documents(documents())
-    return chain.invoke({"input_documents": found})["output_text"]
-
-
-@application("summary, refine")
-def _(p: Parts) -> Any:
-    chain = load_summarize_chain(
-        p.model,
-        chain_type="refine",
-        question_prompt=PromptTemplate.from_template(f"{{text}}\n\nQuestion: {QUESTION}\nAnswer:"),
-        refine_prompt=PromptTemplate.from_template(
-            f"So far: {{existing_answer}}\n\n{{text}}\n\nQuestion: {QUESTION}\nAnswer:"
-        ),
-        document_prompt=DocumentPrompt(),
-    )
-    best_first = p.retriever.invoke(QUESTION)
-    return chain.invoke({"input_documents": best_first})["output_text"]
-
-
-class BestFour(BaseDocumentCompressor):
-    """Keeps the best four."""
-
-    def compress_documents(self, documents: Any, query: str, callbacks: Any = None) -> Any:
-        return documents[:4]
-
-
-@application("`ContextualCompressionRetriever`")
-def _(p: Parts) -> Any:
-    compressing = ContextualCompressionRetriever(
-        base_compressor=BestFour(), base_retriever=p.retriever
-    )
-    return lcel(compressing, p.model).invoke(QUESTION)
-
-
-@application("compression by `LLMChainExtractor`")
+@application("compression by `LLMChainExtractor`", (*(0,) * 6, 6))
 def _(p: Parts) -> Any:
     extractor = LLMChainExtractor.from_llm(
         p.undocumented, prompt=PromptTemplate.from_template(EACH)
@@ -355,58 +202,10 @@ def _(p: Parts) -> Any:
     return lcel(reordering, p.model).invoke(QUESTION)
 
 
-@application("`ParentDocumentRetriever`")
-def _(p: Parts) -> Any:
-    retriever = ParentDocumentRetriever(
-        vectorstore=InMemoryVectorStore(WordEmbeddings()),
-        docstore=InMemoryStore(),
-        child_splitter=CharacterTextSplitter(separator=" ", chunk_size=30, chunk_overlap=0),
-        search_kwargs={"k": 20},
-    )
-    retriever.add_documents(documents())
-    return lcel(retriever, p.model).invoke(QUESTION)
-
-
-@application("`EnsembleRetriever`")
-def _(p: Parts) -> Any:
-    few = p.store.as_retriever(search_kwargs={"k": 3})
-    return lcel(
-        EnsembleRetriever(retrievers=[few, p.retriever], weights=[0.5, 0.5]), p.model
-    ).invoke(QUESTION)
-
-
-@application("`MultiQueryRetriever`")
+@application("`MultiQueryRetriever`", (0, 6))
 def _(p: Parts) -> Any:
     retriever = MultiQueryRetriever.from_llm(p.retriever, p.undocumented, include_original=True)
     return lcel(retriever, p.model).invoke(QUESTION)
-
-
-@application("RAG fusion")
-def _(p: Parts) -> Any:
-    queries = RunnableLambda(lambda question: [question, f"{NAME} price", "price of things"])
-
-    def fused(rankings: list[list[Document]]) -> list[Document]:
-        scores: dict[str, float] = {}
-        by_id: dict[str, Document] = {}
-        for ranking in rankings:
-            for rank, document in enumerate(ranking):
-                key = str(document.id)
-                scores[key] = scores.get(key, 0.0) + 1 / (60 + rank)
-                by_id[key] = document
-        return [by_id[key] for key in sorted(scores, key=scores.__getitem__, reverse=True)]
-
-    return lcel(queries | p.retriever.map() | fused, p.model).invoke(QUESTION)
-
-
-@application("`HypotheticalDocumentEmbedder` (HyDE)")
-def _(p: Parts) -> Any:
-    write = PromptTemplate.from_template("Write a passage: {question}")
-    embedder = HypotheticalDocumentEmbedder.from_llm(
-        p.undocumented, WordEmbeddings(), custom_prompt=write
-    )
-    store = InMemoryVectorStore(embedder)
-    store.add_documents(documents())
-    return lcel(store.as_retriever(search_kwargs={"k": 6}), p.model).invoke(QUESTION)
 
 
 class State(TypedDict, total=False):
@@ -423,17 +222,6 @@ def generate(p: Parts) -> Callable[[State], State]:
         return {"answer": str(p.model.invoke(messages).content)}
 
     return node
-
-
-@application("LangGraph: retrieve, generate")
-def _(p: Parts) -> Any:
-    graph = StateGraph(State)
-    graph.add_node("retrieve", lambda state: {"context": p.retriever.invoke(state["question"])})
-    graph.add_node("generate", generate(p))
-    graph.add_edge(START, "retrieve")
-    graph.add_edge("retrieve", "generate")
-    graph.add_edge("generate", END)
-    return graph.compile().invoke({"question": QUESTION})["answer"]
 
 
 @application("LangGraph: corrective RAG")
@@ -502,9 +290,10 @@ def _(p: Parts) -> Any:
     return p.model.invoke(QUESTION, extra_body={"documents": sent}).content
 
 
-@application("context built by hand, with ids and questions of its own")
-def _(p: Parts) -> Any:
-    found = sorted(p.retriever.invoke(QUESTION), key=lambda each: str(each.id))
-    return p.model.invoke(
-        f"Answer from these.\n\n{format_docs(found, source='id')}\n\nQuestion: {QUESTION}\nAnswer:"
-    ).content
+@pytest.mark.parametrize(("build", "documents"), application.cases)
+@pytest.mark.one_in(6)
+def test_the_answer_is_right_and_all_documents_are_seen(
+    build: Callable[[Parts], Any], documents: tuple[int, ...], parts: Parts, seen: list[int]
+) -> None:
+    assert is_right(build(parts))
+    assert tuple(seen) == documents

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 from zlib import crc32
 
+import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from llama_index.core.embeddings import BaseEmbedding
@@ -77,3 +79,21 @@ def is_right(answer: object) -> bool:
     """Whether an answer names the thing with its price."""
     texts: Sequence[object] = answer if isinstance(answer, list) else [answer]
     return all(ANSWER in str(text) for text in texts)
+
+
+class Applications:
+    """A decorator of what builds applications and asks them.
+
+    Attributes:
+        cases: each function, and how many documents the model tells apart in each of its calls.
+    """
+
+    def __init__(self) -> None:
+        self.cases: list[Any] = []
+
+    def __call__(self, name: str, documents: tuple[int, ...] = (6,)) -> Callable[[Any], Any]:
+        def declare(build: Any) -> Any:
+            self.cases.append(pytest.param(build, documents, id=name))
+            return build
+
+        return declare

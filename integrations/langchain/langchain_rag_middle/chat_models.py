@@ -15,10 +15,10 @@ from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import get_config_list
+from langchain_core.runnables.config import ContextThreadPoolExecutor, get_config_list
 from langchain_core.tools import BaseTool
 
-from langchain_rag_middle.gathering import CallThreads, Gathering, Request
+from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
 from langchain_rag_middle.responses import (
     answers,
@@ -29,7 +29,7 @@ from langchain_rag_middle.responses import (
     usage,
 )
 from langchain_rag_middle.schemas import openai_tool_of
-from langchain_rag_middle.settings import RagMiddleSettings, template_key
+from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
@@ -110,6 +110,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             with_tools=bool(schemas),
             counted=True,
         )
+        if not prompt:  # of a part of a history, calls of tools may be all there is
+            return 0
         return self.rag_middle_model.count_tokens(
             prompt, template_options=self.template_options, tools=schemas
         )
@@ -168,11 +170,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         return structured_output(self, schema, method, include_raw, strict)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        # What caches look up answers by. Descriptions, which LangChain would take, do not tell one
-        # state of a model's files from another.
+        # What caches look up answers by: LangChain would take the description, which has no
+        # documents and no tools in it.
         documents, options = self._documents_and_options(stop, kwargs)
         options["method"] = repr(options["method"])
-        options["template"] = template_key(options["template"])
         params = {**self._get_invocation_params(stop=stop), **options, "documents": documents}
         return str(sorted(params.items()))
 
@@ -326,42 +327,28 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         """`invoke` for several inputs, whose prompts share forward passes.
 
         Each input has its own run, cache look-up and callbacks. ``max_concurrency`` of the config
-        limits how many share a pass, besides ``max_batch_size``. Inputs for which the system has no
-        thread left are answered one by one.
+        limits how many share a pass, besides ``max_batch_size``.
         """
-
-        def alone(each: LanguageModelInput, its: RunnableConfig) -> Any:
-            try:
-                return self.invoke(each, its, **kwargs)
-            except Exception as error:
-                return _wanted(error, return_exceptions)
-
         results: list[Any] = []
-        for gathering, window, configs in self._windows(inputs, config, served=True):
+        for gathering, window, configs in self._windows(inputs, config):
 
             def call(
                 each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
             ) -> Any:
                 with gathering.call():
-                    return alone(each, its)
+                    try:
+                        return self.invoke(each, its, **kwargs)
+                    except Exception as error:
+                        return _wanted(error, return_exceptions)
 
-            threads = CallThreads()
-            try:
-                for each, its in zip(window, configs, strict=True):
-                    if not threads.start(call, each, its):
-                        break
-                begun = len(threads.results)
-                gathering.withdraw(len(window) - begun)
-                gathering.serve()
-                results.extend(answer.result() for answer in threads.results)
-                for each, its in zip(window[begun:], configs[begun:], strict=True):
-                    with Gathering.apart():
-                        results.append(alone(each, its))
-            except BaseException:
-                gathering.abandon()
-                raise
-            finally:
-                threads.join()
+            with ContextThreadPoolExecutor(len(window)) as threads:
+                try:
+                    answered = threads.map(call, window, configs)
+                    gathering.serve()
+                    results.extend(answered)
+                except BaseException:
+                    gathering.abandon()
+                    raise
         return cast("list[AIMessage]", results)
 
     async def abatch(
@@ -385,10 +372,14 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
                     except Exception as error:
                         return _wanted(error, return_exceptions)
 
+            place = self._caller(configs[0].get("callbacks"))
+            calls = asyncio.gather(*map(call, window, configs))
             try:
-                results.extend(await asyncio.gather(*map(call, window, configs)))
+                await gathering.serve_async(place)
+                results.extend(await calls)
             except BaseException:
-                gathering.cancel.set()
+                gathering.abandon()
+                calls.cancel()
                 raise
         return cast("list[AIMessage]", results)
 
@@ -396,8 +387,6 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         self,
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
-        *,
-        served: bool = False,
     ) -> Iterator[tuple[Gathering, Sequence[LanguageModelInput], list[RunnableConfig]]]:
         if not inputs:
             return
@@ -416,7 +405,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
         for start in range(0, len(inputs), size):
             window = inputs[start : start + size]
-            gathering = Gathering(len(window), run, self, served=served)
+            gathering = Gathering(len(window), run, self)
             yield gathering, window, configs[start : start + size]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Self
 
@@ -93,8 +93,19 @@ class DocumentPrompt(StringPromptTemplate):
         return PromptDocument(text, id=document.id, metadata=document.metadata)
 
 
+def as_document(entry: object) -> Document | None:
+    """A document of LangChain, also as `model_dump` or `dumpd` writes it; None of anything else."""
+    if isinstance(entry, Mapping):
+        stated = entry.get("kwargs") if entry.get("type") == "constructor" else entry
+        if not isinstance(stated, Mapping) or not isinstance(stated.get("page_content"), str):
+            return None
+        metadata = stated.get("metadata") or {}
+        return Document(stated["page_content"], id=stated.get("id"), metadata=metadata)
+    return entry if isinstance(entry, Document) else None
+
+
 def format_docs(
-    documents: Iterable[Document],
+    documents: Iterable[Document | tuple[Document, float] | str],
     *,
     numbered: bool = False,
     source: str | None = None,
@@ -108,7 +119,8 @@ def format_docs(
         {"context": retriever | format_docs, "question": RunnablePassthrough()} | prompt | model
 
     Args:
-        documents: in the order in which the model shall read them.
+        documents: in the order in which the model shall read them; of pairs with a score, as
+            ``similarity_search_with_score`` gives them, the documents, and strings are such.
         numbered: write ``[1]``, ``[2]``, ... into them. The order then shows in the text, so that
             a method whose answers do not depend on it (`Method.order_free`) cannot keep its
             promise: `NumberedDocumentsWarning`. Prefer `source`.
@@ -118,13 +130,13 @@ def format_docs(
         separator: whitespace between documents.
 
     Raises:
-        PromptError: a document does not have this `source`.
+        PromptError: a document does not have this `source`, or is none.
 
     Warns:
         MissingDocumentsWarning: there are none.
     """
-    documents = list(documents)
-    if not documents:
+    read = list(map(_given_document, documents))
+    if not read:
         warn_caller(
             MissingDocumentsWarning(
                 "format_docs was given no documents: retrieval found nothing, so the model will "
@@ -140,8 +152,20 @@ def format_docs(
                 None if source is None else _source(document, source),
             )
         )
-        for number, document in enumerate(documents, start=1)
+        for number, document in enumerate(read, start=1)
     )
+
+
+def _given_document(entry: Any) -> Document:
+    if isinstance(entry, tuple) and len(entry) == 2:
+        entry, _ = entry
+    document = Document(entry) if isinstance(entry, str) else as_document(entry)
+    if document is None:
+        raise PromptError(
+            f"format_docs takes documents, got {type(entry).__name__}: pass what the retriever "
+            "returned."
+        )
+    return document
 
 
 def _source(document: Document, name: str) -> str:

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
-from langchain_rag_middle.documents import DocumentPrompt
+from langchain_rag_middle.documents import DocumentPrompt, as_document
 from langchain_rag_middle.tools import history_fields
 from rag_middle import ContextPrompt
 from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import reasoning_field, template_role
-from rag_middle.documents import MarkedText, prompt_of_parts, split, unmark
-from rag_middle.plain_data import whole_characters
+from rag_middle.documents import MarkedText, prompt_of_parts, split
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
 #: Who speaks, as LangChain writes messages into a text.
@@ -117,14 +115,15 @@ def prompt_text(messages: Sequence[BaseMessage], *, document_prompt: DocumentPro
 
 
 def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[PromptDocument]:
-    """What was passed as ``documents=``: documents, strings, or what vLLM and Cohere take.
+    """What was passed as ``documents=``: documents, strings, or what vLLM takes.
 
     Raises:
         PromptError: not a list of documents.
     """
 
     def read(entry: Any) -> PromptDocument | None:
-        return document_prompt.document(entry) if isinstance(entry, Document) else None
+        document = as_document(entry)
+        return None if document is None else document_prompt.document(document)
 
     return passed_documents(given, read, "LangChain documents")
 
@@ -161,87 +160,32 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
                 parts[-1] += part  # an answer's text may be cut anywhere
             else:
                 parts.append(part)
-    documents = _artifact_documents(message.artifact) if isinstance(message, ToolMessage) else []
-    if documents:
-        return [piece for part in parts for piece in _by_artifact(part, documents)]
+    if isinstance(message, ToolMessage) and parts and all(isinstance(p, str) for p in parts):
+        text = "\n\n".join(map(str, parts))
+        return list(_of_artifact(text, _artifact_documents(message.artifact))) or parts
     return parts
 
 
-def _by_artifact(part: Part, documents: Sequence[PromptDocument]) -> list[Part]:
-    """What a tool says, cut where the documents of its artifact stand in it.
+def _of_artifact(text: str, documents: Sequence[PromptDocument]) -> list[PromptDocument]:
+    """What a tool says as the documents of its artifact; nothing where it says anything else.
 
-    LangChain sends no artifact to a model: it says here where documents begin and end, and their
-    ids.
+    LangChain sends no artifact to a model: it tells here where documents begin and end, and their
+    ids. The content is marked, one document for each, or it is their texts alone, in order.
     """
-    if not isinstance(part, str):
-        return [part]
-    return _marked(part, documents) or _joined(part, documents) or _cut(part, documents)
-
-
-def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
-    """The documents as they are marked in a text; nothing where the text is not made of them."""
+    documents = [replace(document, title=None) for document in documents]
     pieces = split(text)
     marked = [piece for piece in pieces if isinstance(piece, PromptDocument)]
-    rest = "".join(piece for piece in pieces if isinstance(piece, str))
-    if len(marked) != len(documents) or rest.strip():
-        return []
-    pairs = list(zip(marked, documents, strict=True))
-    # `MarkDocuments` has marked those of the artifact, too.
-    if not all(whole_characters(unmark(doc.text)) in read.text for read, doc in pairs):
-        return []
-    return [replace(original, text=read.text, title=None) for read, original in pairs]
-
-
-def _joined(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
-    """The documents where the text is nothing but them, whatever they say; else nothing."""
-    wanted = [replace(document, title=None) for document in documents if document.text.strip()]
-    rest = text
-    for document in wanted:
-        rest = rest.lstrip()
-        if not rest.startswith(document.text):
+    between = "".join(piece for piece in pieces if isinstance(piece, str))
+    if marked and len(marked) == len(documents) and not between.strip():
+        pairs = zip(marked, documents, strict=True)
+        return [replace(document, text=read.text) for read, document in pairs]
+    documents = [document for document in documents if document.text.strip()]
+    for document in documents:
+        text = text.lstrip()
+        if not text.startswith(document.text):
             return []
-        rest = rest.removeprefix(document.text)
-    return [] if rest.strip() else [*wanted]
-
-
-def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
-    """The text with the documents apart; whole where their boundaries are ambiguous.
-
-    It has to hold each of them once, in this order: who wrote one of them may have copied another.
-    What stands between them (sources, scores) belongs to the next one where something stands before
-    the first and nothing after the last, and to the one before it in the opposite case. What is
-    marked is whole as it stands: a cut inside of it would leave its markers to be read.
-    """
-    wanted = [replace(document, title=None) for document in documents if document.text.strip()]
-    marked = [piece.text for piece in split(text) if isinstance(piece, PromptDocument)]
-    if any(document.text in whole for document in wanted for whole in marked):
-        return [text]
-    gaps: list[str] = []
-    end = 0
-    for document in wanted:
-        start = text.find(document.text)
-        if start < end or text.find(document.text, start + 1) >= 0:
-            return [text]
-        gaps.append(text[end:start])
-        end = start + len(document.text)
-    gaps.append(text[end:])
-    lead, *between, tail = gaps if wanted else [text, ""]
-    if any(gap.strip() for gap in between):
-        # Of an empty document what stands around it cannot be told from its neighbours'.
-        if (lead.strip() and tail.strip()) or len(wanted) < len(documents):
-            return [text]
-        if tail.strip():
-            wanted = [
-                replace(document, text=document.text + gap.rstrip())
-                for document, gap in zip(wanted, [*between, tail], strict=True)
-            ]
-        else:
-            wanted = [
-                replace(document, text=gap.lstrip() + document.text)
-                for document, gap in zip(wanted, [lead, *between], strict=True)
-            ]
-        return [*wanted]
-    return [*filter(str.strip, [lead]), *wanted, *filter(str.strip, [tail])]
+        text = text.removeprefix(document.text)
+    return [] if text.strip() else documents
 
 
 def _says_nothing(kind: object, of_answer: bool) -> bool:
@@ -260,18 +204,14 @@ def _artifact_documents(artifact: object) -> list[PromptDocument]:
 
 
 def _artifact_document(entry: object) -> PromptDocument | None:
-    if isinstance(entry, Mapping):  # what checkpoints, and histories in JSON, make of objects
-        is_ours = {*entry} == {field.name for field in fields(PromptDocument)}
-        text = entry.get("text" if is_ours else "page_content")
-        metadata = entry.get("metadata")
-        if not isinstance(text, str) or not isinstance(metadata, Mapping):
-            return None
-        if is_ours:
-            return PromptDocument(**entry)
-        return PromptDocument(text.strip(), id=entry.get("id"), metadata=metadata)
-    if isinstance(entry, Document):
-        return PromptDocument(entry.page_content.strip(), id=entry.id, metadata=entry.metadata)
-    return entry if isinstance(entry, PromptDocument) else None
+    names = {field.name for field in fields(PromptDocument)}
+    if isinstance(entry, Mapping) and {*entry} == names and isinstance(entry["text"], str):
+        return PromptDocument(**entry)  # as checkpoints, and histories in JSON, have it
+    document = as_document(entry)
+    if document is None:
+        return entry if isinstance(entry, PromptDocument) else None
+    text = document.page_content.strip()
+    return PromptDocument(text, id=document.id, metadata=document.metadata)
 
 
 def _says(parts: Sequence[ReadPart]) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +21,7 @@ from pydantic import ConfigDict, Field
 
 from rag_middle import ConfigError
 from rag_middle import Document as PromptDocument
+from rag_middle.registry import suggest
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -42,11 +42,12 @@ class FaissRetriever(BaseRetriever):
     Attributes:
         index: a `rag_middle.retrieval.FaissIndex`.
         k: documents to return; fewer come where the index holds fewer.
-        min_score: documents below this cosine are left out; None keeps all.
+        min_score: documents below this cosine are left out; None keeps all. LangChain's other
+            names work too: ``search_kwargs={"k": 2}``, ``score_threshold``, ``top_k``.
         embeddings: for questions, where the index was made with LangChain's embeddings.
 
     Raises:
-        ConfigError: ``k`` is below 1, or a question is empty.
+        ConfigError: ``k`` is below 1, a setting does not exist, or a question is empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -57,7 +58,7 @@ class FaissRetriever(BaseRetriever):
     embeddings: Embeddings | None = Field(default=None, repr=False)
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+        super().__init__(**_settings(given, type(self).model_fields))
         if self.k < 1:
             raise ConfigError(f"k must be at least 1, got {self.k}.")
 
@@ -76,8 +77,8 @@ class FaissRetriever(BaseRetriever):
             settings: of the retriever.
 
         Raises:
-            ConfigError: the embeddings cannot be had, or are not vectors.
-            ConfigError: different documents have the same id.
+            ConfigError: the embeddings cannot be had, one has no direction, or different documents
+                have the same id.
         """
         from rag_middle.retrieval import Chunk, FaissIndex, SentenceTransformerEmbedder
 
@@ -133,8 +134,10 @@ class FaissRetriever(BaseRetriever):
         query: str,
         *,
         run_manager: CallbackManagerForRetrieverRun,
-        k: int | None = None,
+        **settings: Any,
     ) -> list[Document]:
+        settings = _settings(settings, ("k", "min_score"))
+        k, least = settings.get("k", self.k), settings.get("min_score", self.min_score)
         given: object = query
         if not isinstance(given, str):
             raise ConfigError(
@@ -142,14 +145,14 @@ class FaissRetriever(BaseRetriever):
                 'dictionary, take it out first: itemgetter("input") | retriever.'
             )
         if self.embeddings is None or not query.strip():
-            hits = self.index.search(query, self.k if k is None else k)
+            hits = self.index.search(query, k)
         else:  # questions may be embedded in another way than documents
-            vector = _numbers(self.embeddings.embed_query(query), 1)
-            hits = self.index.search(vector, self.k if k is None else k)
+            vector = np.asarray(self.embeddings.embed_query(query), dtype=np.float32)
+            hits = self.index.search(vector, k)
         return [
             _document(chunk.document(score))
             for chunk, score in hits
-            if self.min_score is None or score >= self.min_score
+            if least is None or score >= least
         ]
 
     async def _aget_relevant_documents(
@@ -157,10 +160,29 @@ class FaissRetriever(BaseRetriever):
         query: str,
         *,
         run_manager: AsyncCallbackManagerForRetrieverRun,
-        k: int | None = None,
+        **settings: Any,
     ) -> list[Document]:
-        find = partial(self._get_relevant_documents, run_manager=run_manager.get_sync(), k=k)
+        manager = run_manager.get_sync()
+        find = partial(self._get_relevant_documents, run_manager=manager, **settings)
         return await run_in_executor(None, find, query)
+
+
+#: What other retrievers call the settings.
+_NAMES = {"top_k": "k", "similarity_top_k": "k", "score_threshold": "min_score"}
+
+
+def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Settings under the names of `FaissRetriever`, those of ``search_kwargs`` among them."""
+    given = {**given}
+    given = {**(given.pop("search_kwargs", None) or {}), **given}
+    settings = {_NAMES.get(name, name): value for name, value in given.items()}
+    for name in settings:
+        if name not in known:
+            raise ConfigError(
+                f"There is no setting {name!r} of FaissRetriever here.{suggest(name, known)} "
+                f"Settings: {', '.join(known)}."
+            )
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _content_id(document: Document, source: str) -> str:
@@ -178,40 +200,13 @@ def _document(found: PromptDocument) -> Document:
     return Document(found.text, id=found.id, metadata={**metadata, "title": title})
 
 
-def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
-    """What changes with the weights of LangChain's embeddings; None where that is not known."""
-    from rag_middle.retrieval.embedders import fingerprint_of_name
-
-    if isinstance(embeddings, RagMiddleEmbeddings):
-        return embeddings.fingerprint
-    if isinstance(model, str) and os.path.isdir(model):  # as HuggingFaceEmbeddings names one
-        return fingerprint_of_name(model)
-    return None
-
-
-def _numbers(vectors: object, dimensions: int) -> NDArray[np.float32]:
-    """Raises `ConfigError` for what is no vector (1), or no list of vectors (2)."""
-    try:
-        array = np.asarray(vectors, dtype=np.float32)
-        if array.ndim == dimensions:
-            return array
-        reason = f"an array of {array.ndim} dimensions"
-    except (TypeError, ValueError) as error:
-        reason = str(error)
-    raise ConfigError(
-        f"The embeddings should return {'a list' if dimensions == 1 else 'lists'} of numbers, all "
-        f"of one length, got {type(vectors).__name__} ({reason})."
-    )
-
-
 class _Embedder:
     """LangChain's embeddings as an embedder of rag-middle: vectors of length 1."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self._embeddings = embeddings
-        self._dimension = len(_numbers(embeddings.embed_query("dimension"), 1))
+        self._dimension = len(embeddings.embed_query("dimension"))
         self._model = getattr(embeddings, "model_name", None) or getattr(embeddings, "model", None)
-        self._fingerprint = _fingerprint(embeddings, self._model)
 
     @property
     def name(self) -> str:
@@ -220,21 +215,17 @@ class _Embedder:
     @property
     def fingerprint(self) -> str | None:
         """Changes with the weights, where they can be known: an index of others is refused."""
-        return self._fingerprint
+        return getattr(self._embeddings, "fingerprint", None)
 
     @property
     def dimension(self) -> int:
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32 [texts, dimension].
-
-        Raises:
-            ConfigError: these are no vectors, or one has no direction.
-        """
+        """float32 [texts, dimension]; raises `ConfigError` where a vector has no direction."""
         if not texts:
             return np.zeros((0, self._dimension), dtype=np.float32)
-        vectors = _numbers(self._embeddings.embed_documents(list(texts)), 2)
+        vectors = np.asarray(self._embeddings.embed_documents(list(texts)), dtype=np.float32)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
         if not np.all(np.isfinite(lengths) & (lengths > 0)):
             raise ConfigError(

@@ -2,12 +2,13 @@
 
 LangChain writes definitions out wherever a schema refers to them. A schema that leads back to
 itself cannot be written out: LangChain puts `{}` there, which anything fits. And of a dictionary
-without `properties` it keeps nothing at all.
+without `properties` it keeps nothing at all. So what has definitions, or no properties, stays as
+it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from langchain_core.tools import BaseTool, Tool
@@ -45,7 +46,7 @@ def openai_tool_of(tool: ToolLike, *, strict: bool | None = None) -> dict[str, A
             )
         tool = {"properties": {}, **own}
     converted = convert_to_openai_tool(tool, strict=strict)
-    if "properties" in own and (isinstance(tool, Mapping) or not _is_recursive(own)):
+    if "properties" in own and own.keys().isdisjoint(("$defs", "definitions")):
         return converted
     parameters = {key: own[key] for key in own if key not in ("title", "description")}
     return {**converted, "function": {**converted["function"], "parameters": parameters}}
@@ -86,33 +87,3 @@ def _own_schema(tool: Any) -> dict[str, Any] | None:
     describe = getattr(tool, "model_json_schema", None) or tool.schema  # type: ignore[attr-defined]
     schema: dict[str, Any] = describe()
     return schema
-
-
-def _is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether following references may lead back to where one was."""
-    parts: dict[str, Any] = {"#": {}}
-    for key, value in schema.items():
-        if key in ("$defs", "definitions"):
-            parts.update({f"#/{key}/{name}": item for name, item in value.items()})
-        else:
-            parts["#"][key] = value
-    # References to other places than definitions are taken for ones to the whole.
-    leads = {
-        name: {target if target in parts else "#" for target in _references(part)}
-        for name, part in parts.items()
-    }
-    while ends := [name for name, targets in leads.items() if targets.isdisjoint(leads)]:
-        for name in ends:
-            del leads[name]
-    return bool(leads)
-
-
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        if isinstance(reference := value.get("$ref"), str):
-            yield reference
-        value = value.values()
-    elif not isinstance(value, list):
-        return
-    for item in value:
-        yield from _references(item)

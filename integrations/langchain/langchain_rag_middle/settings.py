@@ -7,23 +7,27 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from uuid import uuid4
 
 from langchain_core.language_models.base import LangSmithParams
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from langchain_rag_middle.arguments import (
     FIXED,
     FRAMEWORK,
-    LOADING,
     OPTIONS,
-    FromModelId,
     option_field,
     refuse_unknown,
     renamed,
     with_peers_names,
 )
-from langchain_rag_middle.descriptions import Described
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
 from langchain_rag_middle.weights import Weights, hidden
@@ -31,6 +35,7 @@ from rag_middle import MethodConfigError, UnsupportedGenerationError
 from rag_middle.notices import Caller, caller
 from rag_middle.options import (
     ANSWERS,
+    LOADING,
     LOADING_OPTIONS,
     SECRET_OPTIONS,
     GenerationOptions,
@@ -52,15 +57,7 @@ _MARKING = (
 )
 
 
-def template_key(template: Any) -> str:
-    """What caches know a template by: of a function, nothing that is found again.
-
-    Its code does not say what it writes.
-    """
-    return f"{template!r} {uuid4()}" if callable(template) else template
-
-
-class RagMiddleSettings(FromModelId, Described):
+class RagMiddleSettings(BaseModel):
     """Weights, a method, and how to generate.
 
     The options of a request are those of `rag_middle.generation.GenerationOptions`, ``max_tokens``
@@ -173,6 +170,44 @@ class RagMiddleSettings(FromModelId, Described):
         self._weights = self._chosen_weights()
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
+
+    @classmethod
+    def from_model_id(
+        cls,
+        model_id: str,
+        task: str = "text-generation",
+        backend: str = "default",
+        device: int | str | None = None,
+        batch_size: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A model as ``HuggingFacePipeline.from_model_id`` makes one; weights come when needed.
+
+        Args:
+            model_id: a directory, or a name on the hub.
+            task: ``"text-generation"``; there are no others.
+            backend: ``"default"``, which is PyTorch; there are no others.
+            device: a number of a GPU, -1 for the CPU, or a name; by default a GPU if there is one.
+            batch_size: `max_batch_size` here.
+            fields: of the constructor: ``model_kwargs``, ``pipeline_kwargs``, `method`, ...
+
+        Raises:
+            UnsupportedGenerationError: another task or backend, or options that cannot be served.
+        """
+        for name, value, only in (
+            ("task", task, "text-generation"),
+            ("backend", backend, "default"),
+        ):
+            if value != only:
+                raise UnsupportedGenerationError(
+                    f"{name}={value!r} is not served: methods run in decoders of transformers "
+                    f"under PyTorch. Pass {only!r}, or leave it out."
+                )
+        if isinstance(device, int):
+            device = "cpu" if device < 0 else f"cuda:{device}"
+        stated = {"device": device, "max_batch_size": batch_size}
+        stated = {name: value for name, value in stated.items() if value is not None}
+        return cls(model=model_id, **stated, **fields)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field: the next call has it. Setting `method` resets `method_options`.
@@ -302,7 +337,6 @@ class RagMiddleSettings(FromModelId, Described):
     def _identifying_params(self) -> Mapping[str, Any]:
         """What answers depend on: the key of caches, and what traces show."""
         options = {name: getattr(self, name) for name in OPTIONS if name != "stop"}
-        options["template"] = template_key(self.template)
         return {
             "model_name": self.model_name,
             "method": repr(self._method),
@@ -374,9 +408,9 @@ class RagMiddleSettings(FromModelId, Described):
     def _refuse_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
         if in_call:
             known = {*OPTIONS, *FIXED, "n", "method", "method_options", *self._call_names}
-            refuse_unknown(given, known | FRAMEWORK, "this call")
+            refuse_unknown(given, known | FRAMEWORK)
         else:
-            refuse_unknown(given, {*type(self).model_fields}, type(self).__name__)
+            refuse_unknown(given, {*type(self).model_fields})
 
     @property
     def _call_names(self) -> tuple[str, ...]:
@@ -398,15 +432,13 @@ class RagMiddleSettings(FromModelId, Described):
 
     def _chosen_weights(self) -> Weights:
         if isinstance(self.model, str | Path):
-            if not os.path.exists(
-                os.path.expanduser(self.model)
-            ):  # else nothing heavy is imported here
+            if not os.path.exists(os.path.expanduser(self.model)):  # else PyTorch is not needed yet
                 from rag_middle.generation.loading import check_model_present
 
                 check_model_present(self.model)
-            given = {name: getattr(self, field) for field, name in LOADING.items()}
-            given = with_token(given, self.token)
-            return Weights.of(**{name: value for name, value in given.items() if value is not None})
+            given = with_token({name: getattr(self, name) for name in LOADING}, self.token)
+            given = {name: value for name, value in given.items() if value is not None}
+            return Weights({"name_or_path": str(self.model), **given})
         defaults = type(self).model_fields
         beside = [
             field

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.checkpoints import cached_file, checkpoint_states
+from rag_middle.checkpoints import cached_file
 from rag_middle.options import LOADING_OPTIONS, without_secrets
 from rag_middle.tools.formats import format_of
 
@@ -38,37 +36,16 @@ class Weights:
     def __init__(self, arguments: Mapping[str, Any], model: RagMiddleModel | None = None) -> None:
         self._arguments = dict(arguments)
         self._model = model
-        self._loaded_files: list[str | None] | None = None
         self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, **arguments: Any) -> Weights:
-        """The weights that these arguments name."""
-        arguments["name_or_path"] = str(arguments["name_or_path"])
-        for name in LOADING_OPTIONS:
-            if name in arguments:
-                arguments[name] = _revealed(arguments[name])
-        return cls(arguments)
-
-    @property
-    def loaded(self) -> RagMiddleModel | None:
-        """The model, if it is there already."""
-        return self._model
 
     @property
     def model(self) -> RagMiddleModel:
-        """The model, loaded now if it is not there.
-
-        Raises:
-            As `shared_model`.
-        """
+        """The model, loaded now if it is not there; raises as `shared_model`."""
         with self._lock:
             if self._model is None:
                 from rag_middle.generation import shared_model
 
-                self._model = shared_model(**self._arguments)
-                # Now: they may change later, and the hub may have had another commit.
-                self._loaded_files = checkpoint_states(self._arguments)
+                self._model = shared_model(**_revealed(self._arguments))
             return self._model
 
     @property
@@ -82,38 +59,24 @@ class Weights:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells these weights from others now, as JSON-ready values; loads nothing.
+        """What says which weights these are, as plain values; loads nothing.
 
-        By name, the state of the files goes with it: the one that was loaded, or that would be. Of
-        a model that was passed, adapters that were switched and weights that were edited show.
+        By name, all that was said about loading, but for tokens of the hub. What changes under the
+        same name and revision, or in a loaded model, does not show.
         """
-        return self._identity_by_name() if self._arguments else self._identity_of_loaded()
-
-    def _identity_by_name(self) -> dict[str, Any]:
-        given: dict[str, Any] = {}
-        for name, value in self._arguments.items():
-            if name in LOADING_OPTIONS:  # a token changes no weights
-                value = without_secrets(value)
-            if name == "tokenizer" and not isinstance(value, str | Path):
-                given[name] = _tokenizer_identity(value)
-            elif value:
-                given[name] = _plain(value)
-        return {**given, "checkpoint": self._loaded_files or checkpoint_states(self._arguments)}
-
-    def _identity_of_loaded(self) -> dict[str, Any]:
+        if self._arguments:
+            stated = {**self._arguments}
+            for name in LOADING_OPTIONS:
+                stated[name] = without_secrets(stated.get(name))
+            tokenizer = stated.get("tokenizer")
+            stated["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
+            return {name: str(value) for name, value in stated.items() if value}
         assert self._model is not None
-        network: Any = self._model.model
-        config = network.config
+        config: Any = self._model.model.config
         return {
-            "name_or_path": config.name_or_path,
-            "revision": getattr(config, "_commit_hash", None),
-            "dtype": str(network.dtype).removeprefix("torch."),
-            "quantization_config": _plain(getattr(config, "quantization_config", None)),
-            "attn_implementation": getattr(config, "_attn_implementation", None),
-            "context_window": self._model.context_window,
-            "checkpoint": self._model.fingerprint(),
-            "generation_config": _plain(network.generation_config),
-            "tokenizer": _tokenizer_identity(self._model.tokenizer),
+            "revision": str(getattr(config, "_commit_hash", None)),
+            "dtype": str(self._model.model.dtype).removeprefix("torch."),
+            "context_window": str(self._model.context_window),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -122,11 +85,8 @@ class Weights:
                 "Weights are not pickled, and this model was given a loaded one: make it from a "
                 "folder or a name (model='...'), from which it is loaded again."
             )
-        arguments = {
-            name: without_secrets(value) if name in LOADING_OPTIONS else value
-            for name, value in self._arguments.items()
-        }
-        return Weights, (arguments,)
+        secrets = {name: without_secrets(self._arguments.get(name)) for name in LOADING_OPTIONS}
+        return Weights, ({**self._arguments, **secrets},)
 
     def __deepcopy__(self, memo: object) -> Weights:
         return self  # copies of a LangChain model share the weights
@@ -165,11 +125,18 @@ def known_context_window(model: Any, revision: str | None = None) -> int | None:
     file = _known_file(model, "config.json", revision)
     if file is None:
         return None
-    text = file.read_bytes()
-    if b'"factor"' in text:
-        return _scaled_window(file.parent)
-    config = json.loads(text)
-    window = config.get("text_config", config).get("max_position_embeddings")
+    if b'"factor"' in file.read_bytes():  # RoPE scaling, which needs the classes of transformers
+        from transformers import AutoConfig
+
+        from rag_middle.attention import context_window
+
+        try:
+            config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+        except (OSError, ValueError):  # of a family that this transformers does not know
+            return None
+        return context_window(config.get_text_config(decoder=True))
+    stated = json.loads(file.read_bytes())
+    window = stated.get("text_config", stated).get("max_position_embeddings")
     return window if isinstance(window, int) else None
 
 
@@ -199,54 +166,8 @@ def known_to_call_tools(model: Any, tokenizer: Any = None, revision: str | None 
 
 def _known_file(model: str | Path, name: str, revision: str | None) -> Path | None:
     """A file of a folder, or of a model in the local cache of the hub."""
-    path = Path(os.path.expanduser(model)) / name
-    if path.is_file():
-        return path
-    if os.path.isdir(path.parent):
-        return None
+    folder = Path(os.path.expanduser(model))
+    if os.path.isdir(folder):
+        file = folder / name
+        return file if file.is_file() else None
     return cached_file(str(model), name, revision=revision)
-
-
-def _scaled_window(folder: Path) -> int | None:
-    """What RoPE scaling makes of the window, which needs the classes of transformers."""
-    from transformers import AutoConfig
-
-    from rag_middle.attention import context_window
-
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError):  # of a family that this transformers does not know
-        return None
-    return context_window(config.get_text_config(decoder=True))
-
-
-#: Of tokenizers: a digest, behind the parts that are quick to compare, as they were at that time.
-_tokenizers: weakref.WeakKeyDictionary[Any, tuple[str, str]] = weakref.WeakKeyDictionary()
-
-
-def _tokenizer_identity(tokenizer: Any) -> str:
-    """A digest of a tokenizer; its vocabulary is read again where its other parts have changed."""
-    from rag_middle.generation.identity import tokenizer_sha256
-
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-    stated = [
-        type(tokenizer).__qualname__,
-        len(tokenizer),
-        tokenizer.special_tokens_map,
-        tokenizer.chat_template,
-        getattr(tokenizer, "response_template", None),
-        [repr(getattr(backend, part, None)) for part in parts],
-    ]
-    text = repr(stated)
-    known = _tokenizers.get(tokenizer)
-    if known is None or known[0] != text:
-        _tokenizers[tokenizer] = known = (text, tokenizer_sha256(tokenizer))
-    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON can write it."""
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    return json.loads(json.dumps(value, default=str, sort_keys=True))

@@ -35,7 +35,6 @@ def folder(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_pa
     ("script", "arguments"),
     [
         ("examples/llama_index_faiss_rag.py", "{question} --docs {docs}"),
-        ("integrations/llama_index/examples/query_engine.py", "{docs} {question} --method none"),
     ],
 )
 def test_the_scripts_answer_about_a_folder(

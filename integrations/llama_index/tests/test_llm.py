@@ -188,8 +188,15 @@ def test_arguments_for_loading_are_refused_beside_a_loaded_model(make_llm: MakeL
 
 
 def test_a_misspelt_constructor_argument_is_refused(make_llm: MakeLLM) -> None:
-    with pytest.raises(TypeError, match="temprature"):
+    with pytest.raises(UnsupportedGenerationError, match="Did you mean 'temperature'"):
         make_llm(temprature=0.5)
+
+
+def test_names_of_loading_and_of_calls_are_those_of_the_library(saved: Path) -> None:
+    llm = RagMiddleLLM(model_name=str(saved), dtype="bfloat16", temperature=0.5, seed=1)
+    assert str(llm.rag_middle_model.model.dtype) == "torch.bfloat16"
+    assert llm.generate_kwargs == {"temperature": 0.5, "seed": 1}
+    assert RagMiddleLLM.from_dict(llm.to_dict()).model_kwargs == {"dtype": "bfloat16"}
 
 
 def test_a_profile_is_a_method_and_excludes_another(

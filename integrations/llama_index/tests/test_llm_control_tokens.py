@@ -184,10 +184,3 @@ def test_a_formatted_prompt_is_text_unless_the_caller_says_otherwise(
     llm.complete(QUESTION, formatted=True)
     llm.complete(QUESTION, formatted=True, allow_control_tokens=True)
     assert [len(control(call)) for call in calls] == [1, 4]  # a BOS before each
-
-
-def test_engines_show_the_prompt_as_the_function_wrote_it(make_llm: MakeLLM) -> None:
-    llm = make_llm(completion_to_prompt=completion_to_prompt, is_chat_model=False)
-    formatted = llm._get_prompt(PromptTemplate("Which {what}?"), what="river")
-    assert formatted == completion_to_prompt("Which river?")
-    assert llm.count_prompt_tokens(formatted) > 10

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import pytest
 from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
 from llama_index.core.memory import (
     ChatSummaryMemoryBuffer,
     FactExtractionMemoryBlock,
 )
-from llama_index.core.memory.memory import DEFAULT_MEMORY_BLOCKS_TEMPLATE
-from llama_index.llms.rag_middle import RequestError
 
 from rag_middle import mark
 
@@ -61,30 +58,3 @@ def test_histories_are_summarised(make_llm: MakeLLM, calls: list[Call]) -> None:
         assert "Nantes lies on the Loire.\nLyon" in call.text  # where they stood
         assert "Paris lies on the Seine." in call.text
     assert history[2].content == TOLD[0]
-
-
-@pytest.mark.parametrize("role", ["system", "user"])
-def test_what_a_memory_recalls_is_text_where_documents_do_not_stand_together(
-    make_llm: MakeLLM, calls: list[Call], role: str
-) -> None:
-    """As a `VectorMemoryBlock` writes messages that it found."""
-    llm = make_llm(on_missing_documents="ignore")
-
-    def ask(recalled: str, question: str) -> Call:
-        block = ("recalled", [TextBlock(text=recalled)])
-        [written] = DEFAULT_MEMORY_BLOCKS_TEMPLATE.format_messages(memory_blocks=[block])
-        asked = [TextBlock(text=question)]
-        if role == "system":
-            llm.chat([ChatMessage(role=role, blocks=written.blocks), *_user(asked)])
-        else:
-            llm.chat(_user([*written.blocks, *asked]))
-        return calls[-1]
-
-    apart = "\n".join(f"<message role='tool'>{told}</message>" for told in TOLD)
-    assert ask(apart, "And now?").documents == 0
-    assert "Paris lies on the Seine.</message>" in calls[-1].text
-    asked = ask(apart, f"{mark('The Aude flows past Carcassonne.')}\n\nAnd now?")
-    assert asked.documents == 1
-    assert ask(TOLD[0], "And now?").documents == 2
-    with pytest.raises(RequestError, match="stand together"):
-        llm.chat([ChatMessage(role="user", content=f"Read: {apart}")])  # the application's own

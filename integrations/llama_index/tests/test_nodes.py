@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import pickle
 from collections.abc import Callable
@@ -100,16 +99,6 @@ def test_the_fixed_order_does_not_depend_on_the_order_of_nodes(nodes: Nodes) -> 
 def test_the_given_order_is_kept_by_default(nodes: Nodes) -> None:
     kept = MarkDocuments().postprocess_nodes(nodes[::-1])
     assert [n.node_id for n in kept] == [n.node_id for n in nodes[::-1]]
-
-
-def test_it_works_asynchronously(nodes: Nodes) -> None:
-    marked = asyncio.run(MarkDocuments().apostprocess_nodes(nodes))
-    assert read(marked[0]) == mark(read(nodes[0]))
-
-
-def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="as_given"):
-        MarkDocuments(order="random")
 
 
 def test_the_shuffling_of_these_tests_shuffles(

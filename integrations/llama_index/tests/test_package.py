@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import import_module
 from importlib.metadata import distribution, requires
 from pathlib import Path
 
@@ -26,14 +24,6 @@ def test_the_namespace_is_shared() -> None:
 def test_what_is_exported_exists_and_nothing_else_is_public() -> None:
     assert package.__all__ == sorted(package.__all__)
     assert all(hasattr(package, name) for name in package.__all__)
-
-
-def test_llama_hub_finds_the_class() -> None:
-    hub = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["llamahub"]
-    module = import_module(hub["import_path"])
-    for name in hub["class_authors"]:
-        assert name in module.__all__
-        assert getattr(module, name).class_name() == name
 
 
 def test_it_depends_on_llama_index_core_and_rag_middle_only() -> None:

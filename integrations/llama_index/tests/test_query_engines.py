@@ -36,7 +36,6 @@ from llama_index.llms.rag_middle import (
     MarkedCitationQueryEngine,
     MarkedSynthesizer,
     RequestError,
-    SimpleDocuments,
 )
 
 from rag_middle import parse
@@ -53,7 +52,6 @@ ONE_CALL = (
     "compact",
     "tree_summarize",
     "simple_summarize",
-    "SimpleDocuments",
     "compact_accumulate",
 )
 CALL_PER_DOCUMENT = ("refine", "accumulate")
@@ -98,8 +96,6 @@ def tool(engine: BaseQueryEngine) -> QueryEngineTool:
 
 def engine_of(mode: str, index: VectorStoreIndex, marker: Any) -> BaseQueryEngine:
     options: dict[str, Any] = {"similarity_top_k": 6, "node_postprocessors": [marker]}
-    if mode == "SimpleDocuments":
-        return index.as_query_engine(response_synthesizer=SimpleDocuments(), **options)
     if mode == "CitationQueryEngine":
         synthesizer = MarkedSynthesizer(
             get_response_synthesizer(
@@ -178,17 +174,6 @@ def tight(mode: str) -> int:
     return {"citation": 320}.get(mode, TIGHT)
 
 
-def test_simple_summarize_leaves_out_whole_documents_and_says_so(
-    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
-) -> None:
-    use(make_llm(context_window=300))
-    with pytest.warns(DroppedTextWarning, match="of 6 documents"):
-        engine_of("simple_summarize", index, MarkDocuments()).query(question)
-    [call] = calls
-    assert 0 < call.documents < 6
-    assert "\\n" not in call.text  # the context is text, not the repr of a list
-
-
 @pytest.mark.parametrize("window", [ROOMY, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.one_in(7)
@@ -259,24 +244,6 @@ def test_streamed_answers_are_the_same(
     whole = str(index.as_query_engine(**options).query(question))
     streamed = index.as_query_engine(streaming=True, **options).query(question)
     assert "".join(streamed.response_gen) == whole
-
-
-def test_simple_documents_stream_and_wait(
-    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
-) -> None:
-    use(make_llm(method="pine"))
-    options: dict[str, Any] = {"similarity_top_k": 6, "node_postprocessors": [MarkDocuments()]}
-    streaming = index.as_query_engine(
-        response_synthesizer=SimpleDocuments(streaming=True), **options
-    )
-    whole = str(engine_of("simple_summarize", index, MarkDocuments()).query(question))
-    assert "".join(streaming.query(question).response_gen) == whole
-
-    async def ask() -> str:
-        response = await streaming.aquery(question)
-        return "".join([piece async for piece in response.async_response_gen()])
-
-    assert asyncio.run(ask()) == whole
 
 
 # -- engines that plan with the model -------------------------------------------------------------

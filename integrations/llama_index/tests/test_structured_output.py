@@ -93,25 +93,6 @@ async def collected(stream: Any) -> list[Any]:
     return [item async for item in await stream]
 
 
-@pytest.mark.parametrize("name", ["Loire", 'the \\"long\\" {one', "]}"])
-def test_streamed_objects_grow_to_the_whole_one(
-    make_llm: MakeLLM, said: Callable[..., None], name: str
-) -> None:
-    said(f'{{"name": "{name}", "length_km": 1006}}')
-    llm = make_llm(max_new_tokens=60)
-    whole = llm.structured_predict(River, PROMPT, country="France")
-    *growing, last = llm.stream_structured_predict(River, PROMPT, country="France")
-    assert last == whole
-    assert isinstance(last, River)
-    names = [part.name for part in growing if part.name is not None]
-    assert len(names) > 2
-    assert all(whole.name.startswith(part) for part in names)
-    assert growing[-1].model_dump() == whole.model_dump()
-    stream = llm.astream_structured_predict(River, PROMPT, country="France")
-    later = [made.model_dump() for made in asyncio.run(collected(stream))]
-    assert later == [made.model_dump() for made in (*growing, last)]
-
-
 # LlamaIndex's own: it writes objects by a method that pydantic has renamed.
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 def test_structured_llms_stream_the_object(make_llm: MakeLLM, said: Callable[..., None]) -> None:
@@ -124,18 +105,3 @@ def test_structured_llms_stream_the_object(make_llm: MakeLLM, said: Callable[...
         assert last.raw == River(name="Loire", length_km=1006)
         *_, last = asyncio.run(collected(structured.astream_chat(messages)))
         assert last.raw == River(name="Loire", length_km=1006)
-
-
-def test_a_stream_that_ends_without_an_object_is_an_error(
-    make_llm: MakeLLM, said: Callable[..., None]
-) -> None:
-    said(LOIRE)
-    for call in (
-        lambda llm: llm.structured_predict(River, PROMPT, country="France"),
-        lambda llm: list(llm.stream_structured_predict(River, PROMPT, country="France")),
-        lambda llm: asyncio.run(
-            collected(llm.astream_structured_predict(River, PROMPT, country="France"))
-        ),
-    ):
-        with pytest.raises(ValueError, match="json"):
-            call(make_llm(max_new_tokens=4))

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 from langchain_core.caches import InMemoryCache
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
-from langchain_rag_middle.gathering import Gathering, Request
 from rag_middle import ContextOverflowError, MarkerError, UnsupportedGenerationError, mark
 
 INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
@@ -70,99 +66,6 @@ def test_an_interrupt_leaves_no_call_waiting(tiny: Any, monkeypatch: pytest.Monk
     assert len(chat(tiny).batch(INPUTS)) == 5
 
 
-@pytest.fixture
-def few_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``few_threads(2)``: a system in which no third thread starts from here on."""
-
-    def limit(most: int, error: type[BaseException] = RuntimeError) -> None:
-        start, begun = threading.Thread.start, []
-
-        def limited(thread: threading.Thread) -> None:
-            if len(begun) == most:
-                raise error("can't start new thread")
-            begun.append(thread)
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", limited)
-
-    return limit
-
-
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("most", [0, 1, 3])
-@pytest.mark.one_in(3)
-def test_inputs_without_a_thread_are_answered_one_by_one(
-    most: int, tiny: Any, few_threads: Any
-) -> None:
-    expected = [chat(tiny).invoke(each).content for each in INPUTS]
-    tiny.sent.batch_sizes.clear()
-    few_threads(most)
-    answers = chat(tiny).batch(INPUTS)
-    assert [answer.content for answer in answers] == expected
-    assert tiny.sent.batch_sizes == [most] * bool(most) + [1] * (5 - most)
-    with pytest.raises(MarkerError):
-        chat(tiny).batch([*INPUTS, APART])
-    *_, refused = chat(tiny).batch([*INPUTS, APART], return_exceptions=True)
-    assert isinstance(refused, MarkerError)
-
-
-@pytest.mark.timeout(20)
-def test_an_interrupt_while_calls_are_started_leaves_none_waiting(
-    tiny: Any, few_threads: Any
-) -> None:
-    before = threading.active_count()
-    few_threads(3, KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        chat(tiny).batch(INPUTS)
-    assert threading.active_count() == before
-    assert tiny.sent.batch_sizes == []
-
-
-@pytest.mark.timeout(20)
-def test_without_a_thread_to_compute_in_no_asynchronous_call_waits_forever(
-    few_threads: Any,
-) -> None:
-    gathering = Gathering(2, lambda *_: [], "model")
-    few_threads(0)
-    futures = []
-    for each in "ab":
-        with gathering.call():
-            futures.append(Gathering.submit("model", Request(each, {})))
-    for future in futures:
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            future.result(timeout=0)
-
-
-def test_calls_that_come_after_an_interrupt_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    gathering = Gathering(1, lambda *_: [], "model", served=True)
-    monkeypatch.setattr(gathering._complete, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        gathering.serve()
-    with gathering.call():
-        future = Gathering.submit("model", Request("late", {}))
-    assert future is not None
-    with pytest.raises(CancelledError):
-        future.result(timeout=0)
-
-
-def test_documents_of_each_input_stay_its_own(tiny: Any, batch: Any) -> None:
-    inputs = [f"{mark(each)}\n\nWhich?" for each in INPUTS]
-    answers = batch(chat(tiny, method="pine"), inputs)
-    assert tiny.sent.batch_sizes == [5]
-    alone = [chat(tiny, method="pine").invoke(each).content for each in inputs]
-    assert [answer.content for answer in answers] == alone
-
-
-def test_a_chain_batches_too(tiny: Any, batch: Any) -> None:
-    chain = ChatPromptTemplate.from_template("Say {word}") | chat(tiny) | StrOutputParser()
-    answers = batch(chain, [{"word": each} for each in INPUTS])
-    assert tiny.sent.batch_sizes == [5]
-    assert answers[1] == chat(tiny).invoke("Say b b").content
-
-
 def test_the_largest_batch_is_limited(
     tiny: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,17 +112,6 @@ def test_an_input_that_is_refused_costs_the_others_nothing(make_model: Any, batc
         batch(chat(model), inputs[:3])
 
 
-def test_what_breaks_in_the_model_reaches_every_call(
-    tiny: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(type(tiny), "batch", broken)
-    with pytest.raises(MemoryError, match="no room"):
-        batch(chat(tiny), INPUTS)
-
-
 def test_inputs_in_the_cache_are_not_generated_again(tiny: Any, batch: Any) -> None:
     model = chat(tiny, cache=InMemoryCache())
     known = [model.invoke(each).content for each in INPUTS[:2]]
@@ -238,30 +130,9 @@ def test_none_and_one_and_many(tiny: Any, batch: Any) -> None:
     assert tiny.sent.batch_sizes[1:] == [64, 6]
 
 
-def test_options_of_the_call_hold_for_all(tiny: Any, batch: Any) -> None:
-    answers = batch(chat(tiny), INPUTS, max_tokens=2)
-    assert {answer.usage_metadata["output_tokens"] for answer in answers} == {2}
-
-
 def test_streams_inside_a_batch_do_not_keep_it_waiting(tiny: Any, batch: Any) -> None:
     answers = batch(chat(tiny, streaming=True), INPUTS)
     assert [a.content for a in answers] == [chat(tiny).invoke(each).content for each in INPUTS]
-
-
-def test_batches_of_several_threads_do_not_mix(tiny: Any) -> None:
-    model = chat(tiny)
-    expected = [model.invoke(each).content for each in INPUTS]
-    found: dict[int, list[Any]] = {}
-
-    def work(number: int) -> None:
-        found[number] = [answer.content for answer in model.batch(INPUTS)]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list(found.values()) == [expected] * 3
 
 
 def test_a_limit_below_one_is_refused(tiny: Any, batch: Any) -> None:

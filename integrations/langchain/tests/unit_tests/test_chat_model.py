@@ -101,7 +101,7 @@ class TestConstruction:
             ChatRagMiddle(model=tmp_path / "nothing")
 
     def test_what_only_services_need_is_named_at_the_callers_line(self, tiny: Any) -> None:
-        with pytest.warns(IgnoredArgumentWarning, match="no connection to try again") as warned:
+        with pytest.warns(IgnoredArgumentWarning, match="in this process") as warned:
             chat(tiny, max_retries=3)
         assert {warning.filename for warning in warned} == {__file__}
 
@@ -222,9 +222,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) 
         model.invoke("A river flows. " * 20)
     assert raised.value.max_new_tokens == 8
     for call in (lambda text: next(model.stream(text)), lambda text: model.batch([text])):
-        with pytest.raises(
-            ContextOverflowError, match=r"lower max_new_tokens, or choose on_overflow"
-        ):
+        with pytest.raises(ContextOverflowError, match="lower max_new_tokens, or"):
             call("A river flows. " * 20)
     with pytest.raises(UnsupportedGenerationError, match=r"^max_new_tokens must be"):
         chat(make_model(context_window=40), max_tokens=0)

@@ -78,12 +78,6 @@ def test_the_transformer_marks_copies(rivers: list[Document]) -> None:
     assert "[[/rm:doc]]" not in rivers[0].page_content
 
 
-async def test_the_transformer_works_asynchronously(rivers: list[Document]) -> None:
-    assert await MarkDocuments().atransform_documents(
-        rivers
-    ) == MarkDocuments().transform_documents(rivers)
-
-
 def test_marking_twice_is_marking_once(rivers: list[Document]) -> None:
     once = MarkDocuments().transform_documents(rivers)
     assert MarkDocuments().transform_documents(once) == once
@@ -106,19 +100,18 @@ def test_documents_are_called_by_their_source_or_numbered() -> None:
         format_docs(documents, source="title")
 
 
+def test_pairs_with_scores_and_strings_are_documents_too(rivers: list[Document]) -> None:
+    with_scores = [(document, 0.5) for document in rivers]
+    assert format_docs(with_scores) == format_docs(rivers)
+    assert texts(format_docs(["a", "b"])) == ["a", "b"]
+    with pytest.raises(PromptError, match="got int"):
+        format_docs([3])  # type: ignore[list-item]
+
+
 def test_no_documents_at_all_is_said() -> None:
     with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
         assert format_docs([]) == ""
     assert warned[0].filename == __file__
-
-
-@pytest.mark.parametrize("text", ["a\n", "\na", " a ", "\n", "    code\n    more\n\n"])
-def test_line_ends_around_a_document_are_kept(text: str) -> None:
-    document = Document(text)
-    [marked] = MarkDocuments().transform_documents([document])
-    assert texts(format_docs([document])) == [text]
-    assert texts(format_document(document, DocumentPrompt())) == [text]
-    assert texts(marked.page_content) == [text]
 
 
 def test_metadata_cannot_take_the_place_of_the_text() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
+from langchain_core.load import dumpd
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -186,73 +187,18 @@ def test_an_artifact_says_where_documents_stand_in_the_content(tiny: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "written",
-    ["# {n}\n\n{text}", "Source: {n}\nContent: {text}", "{text}\n\nSource: {n}", "{text}"],
-)
-@pytest.mark.parametrize("separator", ["\n\n", "\n"])
-def test_what_a_tool_writes_around_its_documents_belongs_to_them(
-    tiny: Any, written: str, separator: str
-) -> None:
-    documents = [*TWO, Document("Tours lies on the Loire.")]
-    texts = [written.format(n=n, text=each.page_content) for n, each in enumerate(documents)]
-    tool = ToolMessage(separator.join(texts), tool_call_id="1", artifact=documents)
-    chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == texts
-
-
-def test_text_around_all_documents_is_no_part_of_them(tiny: Any) -> None:
-    content = "\n\n".join(["Found two:", *TEXTS, "No more."])
-    tool = ToolMessage(content, tool_call_id="1", artifact=TWO)
-    chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == TEXTS
-    assert "Found two:" in tiny.sent.text
-    assert "No more." in tiny.sent.text
-
-
-@pytest.mark.parametrize(
     "content",
     [
-        f"A: {TEXTS[0]} (1)\n\nB: {TEXTS[1]} (2)",  # which belongs to which?
-        f"{TEXTS[0]}\n\nSource: {TEXTS[1]}\n\n{TEXTS[1]}",  # one document copies another
+        f"Source 1\n{TEXTS[0]}\n\nSource 2\n{TEXTS[1]}",
         f"{TEXTS[1]}\n\n{TEXTS[0]}",
-        f"{TEXTS[1]}\n{TEXTS[0]}\n{TEXTS[1]}",
+        f"{TEXTS[0]}\n\n{TEXTS[1]}\n\nNo more.",
     ],
 )
-def test_what_does_not_say_for_certain_where_documents_stand_is_text(
-    tiny: Any, content: str
-) -> None:
+def test_what_says_more_than_the_documents_of_its_artifact_is_text(tiny: Any, content: str) -> None:
     tool = ToolMessage(content, tool_call_id="1", artifact=TWO)
     chat(tiny).invoke([HumanMessage("Which?"), tool])
     assert tiny.sent.documents == []
     assert content in tiny.sent.text
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        [TEXTS[0], TEXTS[0], TEXTS[1]],
-        [*TEXTS, f"Elsewhere it says: {TEXTS[1]}"],  # which must not take the others' bounds away
-        [f"{TEXTS[0]}\n\n{TEXTS[1]}", *TEXTS],
-    ],
-)
-def test_documents_of_an_artifact_that_repeat_others_are_documents(
-    tiny: Any, texts: list[str]
-) -> None:
-    tool = ToolMessage("\n\n".join(texts), tool_call_id="1", artifact=[*map(Document, texts)])
-    chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == texts
-
-
-@pytest.mark.parametrize("empty", ["", " \n"])
-def test_empty_documents_of_an_artifact_are_passed_over(tiny: Any, empty: str) -> None:
-    artifact = [TWO[0], Document(empty), TWO[1]]
-    content = "\n\n".join(document.page_content for document in artifact)
-    tool = ToolMessage(content, tool_call_id="1", artifact=artifact)
-    chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == TEXTS
-    nothing = ToolMessage(empty, tool_call_id="1", artifact=[Document(empty)])
-    chat(tiny).invoke([HumanMessage("Which?"), nothing])
-    assert tiny.sent.documents == []
 
 
 @pytest.mark.parametrize("content", ["[redacted]", f"{TEXTS[0]}\n\n[redacted]", ""])
@@ -303,26 +249,6 @@ def test_flat_text_beside_an_artifact_cannot_forge_documents(tiny: Any, evil: st
         tool = ToolMessage("\n\n".join(texts), tool_call_id="1", artifact=documents)
         chat(tiny).invoke([HumanMessage("Which?"), tool])
         assert tiny.sent.documents == texts
-
-
-def test_an_artifact_of_documents_that_are_marked_already_keeps_their_text(tiny: Any) -> None:
-    marked = MarkDocuments().transform_documents(TWO)
-    content = "\n\n".join(document.page_content for document in marked)
-    tool = ToolMessage(content, tool_call_id="1", artifact=list(marked))
-    chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == TEXTS
-
-
-def test_half_a_character_in_a_document_outlives_a_checkpoint(tiny: Any) -> None:
-    """LangGraph keeps halves as question marks; those around would no longer stand together."""
-    documents = [TWO[0], Document("Half: \ud83d.", id="half"), TWO[1]]
-    tool = ToolMessage(format_docs(documents), tool_call_id="1", artifact=documents)
-    kept = JsonPlusSerializer()
-    for message in (tool, kept.loads_typed(kept.dumps_typed(tool))):
-        answer = chat(tiny).invoke([HumanMessage("Which?"), message])
-        assert tiny.sent.documents == [TEXTS[0], "Half: \ufffd.", TEXTS[1]]
-        ids = answer.response_metadata["rag_middle"]["document_ids"]
-        assert ids[1] == ("half" if message is tool else None)
 
 
 def test_a_document_that_quotes_a_marked_one_leaves_those_of_an_artifact_apart(tiny: Any) -> None:
@@ -414,6 +340,9 @@ def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> No
         messages = [asked, AIMessage("Sorry, that failed."), HumanMessage("And now?")]
         model.invoke(messages)
         assert model.get_num_tokens_from_messages(messages) == len(tiny.sent.last.input_ids)
+        assert model.get_num_tokens_from_messages([]) == 0
+        call = {"name": "search", "args": {}, "id": "1"}
+        assert model.get_num_tokens_from_messages([AIMessage("", tool_calls=[call])]) == 0
         for strategy in ("first", "last"):
             kept = trim_messages(
                 messages, max_tokens=1000, token_counter=model, strategy=cast(Any, strategy)
@@ -429,6 +358,8 @@ def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> No
         [PromptDocument(text) for text in TEXTS],
         MarkDocuments().transform_documents(TWO),
         [format_docs([document]) for document in TWO],
+        [document.model_dump() for document in TWO],
+        [dumpd(document) for document in TWO],
     ],
 )
 def test_documents_can_come_with_the_call(tiny: Any, given: list[Any]) -> None:

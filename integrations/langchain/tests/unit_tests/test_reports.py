@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from langchain_classic.chains import create_retrieval_chain
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_classic.chains.summarize import load_summarize_chain
 from langchain_core.documents import Document
 from langchain_core.prompts import PromptTemplate
+from langchain_core.runnables import RunnableLambda
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM, format_docs
 from rag_middle import PromptError, RagMiddleModel
@@ -68,7 +71,10 @@ def test_a_chain_of_many_calls_warns_once(
     chain = load_summarize_chain(model, chain_type="map_reduce")
     piped = PromptTemplate.from_template("{text}") | model
     texts = [{"text": document.page_content} for document in documents]
+    stuffing = create_stuff_documents_chain(model, PromptTemplate.from_template("{context}"))
+    retrieving = create_retrieval_chain(RunnableLambda(lambda _: documents), stuffing)
     for run in (
+        lambda: retrieving.invoke({"input": "Which?"}),  # which answers in a thread
         lambda: [chain.invoke({"input_documents": documents}) for _ in range(2)],
         lambda: asyncio.run(chain.ainvoke({"input_documents": documents})),
         lambda: piped.batch(texts),

@@ -60,6 +60,19 @@ def test_questions_are_embedded_as_questions() -> None:
     assert retriever.invoke("?")[0].page_content == "r"
 
 
+def test_the_names_of_other_retrievers_work_and_unknown_ones_are_refused() -> None:
+    for settings in ({"top_k": 2}, {"similarity_top_k": 2}, {"search_kwargs": {"k": 2}}):
+        retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), **settings)
+        assert len(retriever.invoke("a")) == 2
+    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), score_threshold=0.5)
+    assert len(retriever.invoke("a")) == 2
+    assert len(retriever.invoke("a", score_threshold=0.99)) == 1
+    with pytest.raises(ConfigError, match="Did you mean 'min_score'"):
+        FaissRetriever.from_documents(DOCUMENTS, Letters(), min_scor=0.5)
+    with pytest.raises(ConfigError, match="no setting 'filter'"):
+        retriever.invoke("a", filter={"page": 3})
+
+
 async def test_limits(tmp_path: Path) -> None:
     retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=3, min_score=0.5)
     assert len(retriever.invoke("a")) == 2
@@ -107,37 +120,18 @@ class Weights:
         return np.eye(self.dimension, dtype=np.float32)[[len(text) % 8 for text in texts]]
 
 
-class Local(DeterministicFakeEmbedding):
-    """As those of langchain-huggingface, which name the folder of their model."""
-
-    model_name: str
-
-
-@pytest.mark.parametrize("kind", ["RagMiddleEmbeddings", "a folder"])
-def test_an_index_of_other_weights_is_refused(tmp_path: Path, kind: str) -> None:
-    texts, weights = tmp_path / "texts", tmp_path / "model" / "model.safetensors"
+def test_an_index_of_other_weights_is_refused(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
     texts.mkdir()
-    weights.parent.mkdir()
-    (weights.parent / "config.json").touch()
     (texts / "a.txt").write_text("aaa")
 
     def retriever(version: str) -> FaissRetriever:
-        weights.write_text(version)
-        embeddings: Embeddings = RagMiddleEmbeddings(Weights(version))
-        if kind == "a folder":
-            embeddings = Local(size=8, model_name=str(weights.parent))
+        embeddings = RagMiddleEmbeddings(Weights(version))
         return FaissRetriever.from_folder(texts, tmp_path / "index", embeddings=embeddings)
 
     assert retriever("1").invoke("a") == retriever("1").invoke("a")
     with pytest.raises(FileFormatError, match="other files of the embedder"):
         retriever("2")
-
-
-@pytest.mark.parametrize("question", ["", "  "])
-def test_an_empty_question_is_refused(question: str) -> None:
-    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters())
-    with pytest.raises(ConfigError, match="empty"):
-        retriever.invoke(question)
 
 
 def test_a_question_that_is_none_is_refused() -> None:
@@ -156,14 +150,6 @@ def test_wrong_limits_are_refused() -> None:
 def test_a_vector_without_direction_is_refused() -> None:
     with pytest.raises(ConfigError, match="Letters gave a vector without a direction"):
         FaissRetriever.from_documents([Document("zzz")], Letters())
-
-
-@pytest.mark.parametrize("vectors", [None, [[1.0], [1.0, 2.0]], ["a", "b"], [1.0, 2.0]])
-def test_what_is_no_vector_is_refused(monkeypatch: pytest.MonkeyPatch, vectors: object) -> None:
-    monkeypatch.setattr(Letters, "embed_query", lambda self, text: [1.0])
-    monkeypatch.setattr(Letters, "embed_documents", lambda self, texts: vectors)
-    with pytest.raises(ConfigError, match=r"should return lists of numbers.* got"):
-        FaissRetriever.from_documents(DOCUMENTS, Letters())
 
 
 def test_vectors_need_not_be_of_length_one() -> None:

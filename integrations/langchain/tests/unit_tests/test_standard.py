@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,14 +14,6 @@ from langchain_rag_middle import ChatRagMiddle
 # The suite passes what services know: timeout, max_retries, api_key.
 @pytest.mark.filterwarnings("ignore::langchain_rag_middle.IgnoredArgumentWarning")
 class TestChatRagMiddleStandard(ChatModelUnitTests):
-    @pytest.fixture(autouse=True)
-    def _known_class(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`test_serdes` loads from LangChain's own list of packages, which is closed to others."""
-        load_module = import_module("langchain_core.load.load")  # a function has that name too
-        path = tuple(ChatRagMiddle.lc_id())
-        monkeypatch.setattr(load_module, "_default_class_paths_cache", {})
-        monkeypatch.setitem(load_module.ALL_SERIALIZABLE_MAPPINGS, path, path)
-
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
         return ChatRagMiddle

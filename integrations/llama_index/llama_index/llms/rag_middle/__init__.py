@@ -15,16 +15,13 @@ from llama_index.llms.rag_middle.errors import (
     UnsavedArgumentWarning,
 )
 from llama_index.llms.rag_middle.nodes import (
-    DistanceScoresWarning,
     MarkDocuments,
     format_nodes,
-    warn_about_distances,
 )
 from llama_index.llms.rag_middle.packing import DocumentPromptHelper, DroppedTextWarning
 from llama_index.llms.rag_middle.synthesizers import (
     MarkedCitationQueryEngine,
     MarkedSynthesizer,
-    SimpleDocuments,
 )
 
 from rag_middle.documents import unmark
@@ -32,7 +29,6 @@ from rag_middle.generation import release_models
 
 __all__ = [
     "ContextWindowError",
-    "DistanceScoresWarning",
     "DocumentPromptHelper",
     "DroppedTextWarning",
     "MarkDocuments",
@@ -41,10 +37,8 @@ __all__ = [
     "RagMiddleEmbedding",
     "RagMiddleLLM",
     "RequestError",
-    "SimpleDocuments",
     "UnsavedArgumentWarning",
     "format_nodes",
     "release_models",
     "unmark",
-    "warn_about_distances",
 ]

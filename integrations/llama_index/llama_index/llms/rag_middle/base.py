@@ -45,10 +45,10 @@ from llama_index.llms.rag_middle.loading import (
 from llama_index.llms.rag_middle.objects import StructuredOutput
 from llama_index.llms.rag_middle.prompting import (
     Request,
+    UnwrittenPrompt,
     call_options,
     chat_request,
     completion_request,
-    formatted_prompt,
     in_thread,
     streamed_in_thread,
 )
@@ -63,10 +63,10 @@ from llama_index.llms.rag_middle.synthesis import (
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.documents import with_documents
-from rag_middle.generation import MethodLike
+from rag_middle.generation import MethodLike, transformers_options
 from rag_middle.methods import method_in_words, method_name, resolve_method
 from rag_middle.notices import warn_caller
-from rag_middle.options import OPTIONS, MissingDocuments, without_secrets
+from rag_middle.options import LOADING, OPTIONS, MissingDocuments, without_secrets
 from rag_middle.plain_data import check_keywords
 
 watch_syntheses()
@@ -86,8 +86,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
 
     The names are those of ``HuggingFaceLLM``. Of the options of a call (``llm.complete(prompt,
     temperature=0.7)``) and of `generate_kwargs` none is ignored: they are those of
-    `rag_middle.generation.GenerationOptions`, a `method` with its `method_options`, and
-    ``do_sample``; other names are refused.
+    `rag_middle.generation.GenerationOptions`, and a `method` with its `method_options`; other names
+    are refused. `generate_kwargs` may be those of transformers (``do_sample``).
 
     Args:
         model_name: a directory or a name on the Hugging Face hub. Needed unless `model` is given.
@@ -128,6 +128,9 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             tools, else by text completion.
         output_parser: applied to what engines get.
         token: of the hub, for model and tokenizer; kept nowhere.
+        options: more for loading (``dtype``, ``device``, ``revision``, ...) and for every call
+            (``temperature``, ``seed``, ...), under the names that `ChatRagMiddle` of LangChain has,
+            too; they go to `model_kwargs` and `generate_kwargs`.
 
     Raises:
         UnknownNameError: no such method.
@@ -191,6 +194,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         profile: str | Path | None = None,
         on_missing_documents: MissingDocuments = "warn",
         token: str | bool | None = None,
+        **options: Any,
     ) -> None:
         for argument, keywords in (
             ("generate_kwargs", generate_kwargs),
@@ -198,6 +202,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             ("tokenizer_kwargs", tokenizer_kwargs),
         ):
             check_keywords(argument, keywords)
+        loading = {name: options.pop(name) for name in LOADING if name in options}
+        model_kwargs = {**(model_kwargs or {}), **loading}
         given = {"model": model, "tokenizer": tokenizer}
         model, tokenizer, of_pipeline = model_parts(
             model, tokenizer, tokenizer_name, tokenizer_kwargs or {}
@@ -205,7 +211,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         length = of_pipeline.pop("max_new_tokens", DEFAULT_NUM_OUTPUTS)
         if max_new_tokens is None:
             max_new_tokens = length
-        generate_kwargs = {**of_pipeline, **(generate_kwargs or {})}
+        options = transformers_options("generate_kwargs", {**(generate_kwargs or {}), **options})
+        generate_kwargs = {**of_pipeline, **options}
         loaded = loaded_model(
             model_name,
             model=model,
@@ -214,7 +221,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             method=chosen_method(method, method_options, profile, model),
             context_window=context_window,
             device_map=device_map,
-            model_kwargs=model_kwargs or {},
+            model_kwargs=model_kwargs,
             tokenizer_kwargs=tokenizer_kwargs or {},
             token=token,
         )
@@ -252,9 +259,9 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         self._model = loaded
         self._loaded = [name for name, value in given.items() if value is not None]
         self._stops = stops
-        options = self._options({})  # a misspelt option is refused here, not at the first question
-        if options.get("method") is not None:
-            resolve_method(options["method"], options.get("method_options"))
+        of_calls = self._options({})  # a misspelt one is refused here, not at the first question
+        if of_calls.get("method") is not None:
+            resolve_method(of_calls["method"], of_calls.get("method_options"))
         self._calls_tools = messages_to_prompt is None and loaded.calls_tools
 
     @classmethod
@@ -455,7 +462,14 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             return len(self._model.encode(request.prompt, **shaping))
 
     def _get_prompt(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
-        return formatted_prompt(self, prompt, prompt_args)
+        text = prompt.format(llm=self, **prompt_args)
+        written = text if self.output_parser is None else self.output_parser.format(text)
+        return self._extend_prompt(written)
+
+    def _extend_prompt(self, formatted_prompt: str) -> str:
+        if self.completion_to_prompt is default_completion_to_prompt:
+            return super()._extend_prompt(formatted_prompt)
+        return UnwrittenPrompt(formatted_prompt)
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         note_call(self._said)  # every call comes here, on the caller's own stack
@@ -619,5 +633,5 @@ _LOADING = ("model_name", "tokenizer_name", "device_map", "model_kwargs", "token
 _ARGUMENTS = [
     name
     for name in inspect.signature(RagMiddleLLM.__init__).parameters
-    if name not in ("self", "model", "tokenizer", "token")
+    if name not in ("self", "model", "tokenizer", "token", "options")
 ]

@@ -19,7 +19,7 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
-from rag_middle import ContextPrompt, Document, MarkerError, PromptError
+from rag_middle import ContextPrompt, Document, PromptError
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import with_extra_body
 from rag_middle.documents import MarkedText, prompt_of_parts, unmark
@@ -39,7 +39,7 @@ def block_content(blocks: Iterable[Any], index: int, *, earlier: bool) -> str | 
     Raises:
         PromptError: a block holds something else than text.
     """
-    parts = _recalled_as_text(_parts(blocks, index))
+    parts = _parts(blocks, index)
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n".join(texts)
@@ -60,31 +60,6 @@ def without_documents(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         )
         for message in messages
     ]
-
-
-def _recalled_as_text(parts: list[str | Document]) -> list[str | Document]:
-    """The parts of a message, which documents of earlier turns must not make fail.
-
-    LlamaIndex's ``Memory`` writes what its blocks recall of earlier messages into a text of its
-    own. Where documents do not stand together for that, those in there are plain text.
-    """
-    recalled = [isinstance(part, str) and _is_of_memory(part) for part in parts]
-    if not any(recalled):
-        return parts
-    try:
-        MarkedText("\n".join(part for part in parts if isinstance(part, str))).prompt()
-    except MarkerError:
-        return [
-            unmark(part) if of_memory and isinstance(part, str) else part
-            for part, of_memory in zip(parts, recalled, strict=True)
-        ]
-    return parts
-
-
-def _is_of_memory(text: str) -> bool:
-    """Whether it reads as LlamaIndex's ``DEFAULT_MEMORY_BLOCKS_TEMPLATE`` writes it."""
-    text = text.strip()
-    return text.startswith("<memory>") and text.endswith("</memory>")
 
 
 def _parts(blocks: Iterable[Any], index: int) -> list[str | Document]:

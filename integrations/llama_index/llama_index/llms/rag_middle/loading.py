@@ -11,10 +11,7 @@ from rag_middle.generation import MethodLike, loaded_parts, shared_model
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
-from rag_middle.options import with_token
-
-#: Arguments of `shared_model` that people write into `model_kwargs`.
-_OWN = tuple("attn_implementation device dtype gguf_file quantization_config revision".split())
+from rag_middle.options import LOADING, with_token
 
 
 def chosen_method(
@@ -69,17 +66,16 @@ def loaded_model(
         rest = dict(model_kwargs)
         if "torch_dtype" in rest:  # the name before transformers 5
             rest.setdefault("dtype", rest.pop("torch_dtype"))
-        own = {name: rest.pop(name) for name in _OWN if name in rest}
-        return shared_model(
-            model_name,
-            method=method,
-            context_window=context_window,
-            device_map=rest.pop("device_map", device_map),
-            trust_remote_code=rest.pop("trust_remote_code", False),
-            tokenizer=tokenizer or tokenizer_name,
-            **with_token({"model_options": rest, "tokenizer_options": tokenizer_kwargs}, token),
+        own = {name: rest.pop(name) for name in LOADING if name in rest}
+        arguments = {
+            "context_window": context_window,
+            "device_map": device_map,
+            "tokenizer": tokenizer or tokenizer_name,
             **own,
-        )
+            "model_options": {**rest, **(own.get("model_options") or {})},
+            "tokenizer_options": {**tokenizer_kwargs, **(own.get("tokenizer_options") or {})},
+        }
+        return shared_model(model_name, method=method, **with_token(arguments, token))
     loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
     useless = [name for name, value in loading.items() if value]
     if useless:

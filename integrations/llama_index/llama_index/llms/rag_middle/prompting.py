@@ -10,18 +10,13 @@ from typing import Any, TypeVar
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ThinkingBlock
 from llama_index.core.llms.llm import LLM, default_completion_to_prompt
-from llama_index.core.prompts import (
-    BasePromptTemplate,
-    RichPromptTemplate,
-    SelectorPromptTemplate,
-)
 from llama_index.llms.rag_middle.documents import block_content
 from llama_index.llms.rag_middle.tools import call_fields, history_fields
 
-from rag_middle import UnsupportedGenerationError, asynchronous
+from rag_middle import asynchronous
 from rag_middle.conventions.messages import reasoning_field, template_role
 from rag_middle.generation import GenerationKwargs, Prompt
-from rag_middle.options import TemplateFunction, checked_options, overridden
+from rag_middle.options import checked_options, overridden
 from rag_middle.tokens.conversation import Message, indices_of_answers
 
 #: How documents get into a prompt here.
@@ -32,90 +27,22 @@ _MARKING = (
 )
 
 
-class FormattedPrompt(str):
-    """A prompt as an engine formatted it, which still knows what it was made of.
-
-    Attributes:
-        contents: what the LLM's own functions were given: a text or messages.
-        template: writes the prompt of messages with these contents, see `rag_middle.tokens.encode`.
-    """
-
-    contents: str | list[dict[str, Any]]
-    template: TemplateFunction
-
-
-def formatted_prompt(llm: LLM, prompt: BasePromptTemplate, prompt_args: Mapping[str, Any]) -> str:
-    """A template of an engine, filled in, and written by the LLM's own functions if it has any.
-
-    Only what these functions write may become control tokens, and messages of the assistant hold no
-    documents, so what they were given is kept.
-    """
-    received: list[Any] = []
-    if isinstance(prompt, SelectorPromptTemplate):
-        prompt = prompt.select(llm)
-
-    def written(completion: Callable[[str], str], chat: Callable[[Any], str]) -> str:
-        if isinstance(prompt, RichPromptTemplate):  # would take the function for a variable
-            text = prompt.format(messages_to_prompt=chat, **prompt_args)
-            text = text if prompt.is_chat_template else completion(text)
-        else:
-            text = prompt.format(
-                llm=llm, completion_to_prompt=completion, messages_to_prompt=chat, **prompt_args
-            )
-        return text if llm.output_parser is None else llm.output_parser.format(text)
-
-    def noted(function: Callable[[Any], str]) -> Callable[[Any], str]:
-        def note(content: Any) -> str:
-            received.append(content)
-            return function(content)
-
-        return note
-
-    complete, chat = _functions(llm)
-    text = _extended(llm, written(noted(complete), noted(chat)), llm.system_prompt)
-    if len(received) != 1:
-        return text
-    content = received[0]
-    if isinstance(content, str) and not _has_own_functions(llm):
-        return text
-
-    def template(messages: Sequence[Message]) -> str:
-        if isinstance(content, str):
-            *system, user = messages
-            again = written(lambda _: complete(user["content"]), chat)
-        else:
-            system = list(messages[: -len(content)])
-            own = messages[-len(content) :]
-            again = written(complete, lambda _: chat(_as_chat_messages(own, content)))
-        return _extended(llm, again, system[0]["content"] if system else None)
-
-    formatted = FormattedPrompt(text)
-    formatted.contents = content if isinstance(content, str) else _with_arguments(content)
-    formatted.template = template
-    return formatted
+class UnwrittenPrompt(str):
+    """A prompt of an engine that the LLM's own functions have not written yet."""
 
 
 def completion_request(llm: LLM, prompt: str, formatted: bool, options: dict[str, Any]) -> Request:
     """A request for a completion.
 
     A `formatted` prompt is read as it is. Nobody can tell its template from what was filled in, so
-    nothing in it becomes a control token, unless it is a `FormattedPrompt` or the caller gives
+    nothing in it becomes a control token, unless it is an `UnwrittenPrompt` or the caller gives
     ``allow_control_tokens=True``. The `options` are those of `call_options`.
     """
-    if formatted and not isinstance(prompt, FormattedPrompt):
+    if formatted and not isinstance(prompt, UnwrittenPrompt):
         return Request(prompt, {**options, "template": "raw"})
-    if isinstance(prompt, FormattedPrompt):
-        contents = prompt.contents
-        options["template"] = prompt.template
-        if llm.system_prompt and isinstance(contents, str):
-            options["system"] = llm.system_prompt
-        elif llm.system_prompt:
-            # Beside a system message of the engine's own, which system= would refuse.
-            contents = [{"role": "system", "content": llm.system_prompt}, *contents]
-        return Request(contents, options)
     if llm.system_prompt:
         options.setdefault("system", llm.system_prompt)
-    if not _has_own_functions(llm, chat=False):
+    if llm.completion_to_prompt is default_completion_to_prompt:
         if llm.query_wrapper_prompt:
             prompt = llm.query_wrapper_prompt.format(query_str=prompt)
         return Request(prompt, options)
@@ -174,11 +101,6 @@ def _functions(
     assert llm.completion_to_prompt is not None
     assert llm.messages_to_prompt is not None
     return llm.completion_to_prompt, llm.messages_to_prompt
-
-
-def _has_own_functions(llm: LLM, *, chat: bool = True) -> bool:
-    is_own = llm.completion_to_prompt is not default_completion_to_prompt
-    return is_own or (chat and llm.messages_to_prompt is not generic_messages)
 
 
 def _extended(llm: LLM, prompt: str, system: str | None) -> str:
@@ -289,28 +211,12 @@ def generation_options(
 ) -> dict[str, Any]:
     """Options of a call: the LLM's own, overridden by those of the call.
 
-    ``do_sample``, which `generate_kwargs` written for transformers have, is understood: False
-    means temperature 0, and True means temperature 1 unless another one above 0 is given.
-
     Args:
         defaults: the LLM's own.
         given: with the call.
         stops: stop strings besides those of the call.
-
-    Raises:
-        UnsupportedGenerationError: ``do_sample`` is neither True nor False.
     """
     options = overridden(defaults, given)
-    # A temperature of the call is newer than a do_sample of the LLM.
-    inherited = None if "temperature" in given else defaults.get("do_sample")
-    for value in (options.pop("do_sample", None), inherited):
-        if not isinstance(value, bool | None):
-            raise UnsupportedGenerationError(f"do_sample must be True or False, got {value!r}.")
-    sampled = given.get("do_sample", inherited)
-    if sampled is False:
-        options["temperature"] = 0.0
-    elif sampled:
-        options["temperature"] = options.get("temperature") or 1.0
     if stops:
         own = options.get("stop", ())
         options["stop"] = [*([own] if isinstance(own, str) else own), *stops]

@@ -8,57 +8,10 @@ from typing import Any
 from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.query_engine import CitationQueryEngine
-from llama_index.core.response_synthesizers import BaseSynthesizer, SimpleSummarize
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 from llama_index.llms.rag_middle.nodes import MarkDocuments, plain_node
-from llama_index.llms.rag_middle.packing import DocumentPromptHelper
-
-
-class SimpleDocuments(SimpleSummarize):
-    """``simple_summarize`` for documents: one call with as many of them as fit.
-
-    ::
-
-        index.as_query_engine(
-            response_synthesizer=SimpleDocuments(llm=llm), node_postprocessors=[MarkDocuments()]
-        )
-
-    LlamaIndex's own puts a Python list into the prompt (``['...\\n...']``) and cuts the text where
-    the window ends, in the middle of a document. This one puts text there, leaves out whole
-    documents from the end, and warns (`DroppedTextWarning`).
-
-    Arguments are those of ``SimpleSummarize``. Without a `DocumentPromptHelper`, given or in
-    ``Settings.prompt_helper``, it makes one.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if not isinstance(self._prompt_helper, DocumentPromptHelper):
-            self._prompt_helper = DocumentPromptHelper.from_llm(self._llm)
-
-    def get_response(
-        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
-    ) -> RESPONSE_TEXT_TYPE:
-        prompt, context = self._prepared(query_str, text_chunks)
-        if self._streaming:
-            return self._llm.stream(prompt, context_str=context, **response_kwargs)
-        answer = self._llm.predict(prompt, context_str=context, **response_kwargs)
-        return answer or "Empty Response"
-
-    async def aget_response(
-        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
-    ) -> RESPONSE_TEXT_TYPE:
-        prompt, context = self._prepared(query_str, text_chunks)
-        if self._streaming:
-            return await self._llm.astream(prompt, context_str=context, **response_kwargs)
-        answer = await self._llm.apredict(prompt, context_str=context, **response_kwargs)
-        return answer or "Empty Response"
-
-    def _prepared(self, query_str: str, text_chunks: Sequence[str]) -> tuple[Any, str]:
-        prompt = self._text_qa_template.partial_format(query_str=query_str)
-        chunks = ["\n\n".join(chunk.strip() for chunk in text_chunks if chunk.strip())]
-        return prompt, self._prompt_helper.truncate(prompt, chunks, llm=self._llm)[0]
 
 
 class MarkedSynthesizer(BaseSynthesizer):

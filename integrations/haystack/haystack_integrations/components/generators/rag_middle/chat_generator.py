@@ -42,6 +42,7 @@ from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.notices import pass_over
 from rag_middle.options import (
+    LOADING,
     LOADING_OPTIONS,
     SECRET_OPTIONS,
     checked_options,
@@ -50,11 +51,6 @@ from rag_middle.options import (
     with_token,
 )
 
-#: Arguments of `RagMiddleModel.from_pretrained` that `model_kwargs` takes.
-_LOADING = (
-    "dtype device_map quantization_config attn_implementation revision gguf_file trust_remote_code "
-    "tokenizer context_window self_check model_options tokenizer_options"
-).split()
 #: How documents get into a prompt here.
 _MARKING = (
     "Connect the retriever's documents to the documents of this component, or put DocumentMarker "
@@ -157,8 +153,8 @@ class RagMiddleChatGenerator:
 
     def _check_loading(self) -> None:
         for name in self.model_kwargs:
-            if name not in _LOADING:
-                raise unknown_option(name, _LOADING)
+            if name not in LOADING:
+                raise unknown_option(name, LOADING)
         for name in LOADING_OPTIONS:
             if set(SECRET_OPTIONS) & set(self.model_kwargs.get(name) or ()):
                 raise UnsupportedGenerationError(
