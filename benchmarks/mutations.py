@@ -289,39 +289,23 @@ FAULTS: tuple[Fault, ...] = (
         ("whole channel added, not its excess", "(self.scaling.factor - 1)", "self.scaling.factor"),
     ),
     *_faults(
-        f"{M}/position_interpolation.py",
+        f"{M}/scales.py",
         (
             "no check for rotary positions",
             'require_rope("position_interpolation", traits)',
             "pass",
         ),
-    ),
-    *_faults(
-        f"{M}/lpes.py",
         ("first layer's factor everywhere", "scale=factors[layer]", "scale=factors[0]"),
     ),
     *_faults(
-        f"{M}/permutation.py",
+        f"{M}/orders.py",
         (
             "orders averaged over the vocabulary",
             "logits.log_softmax(-1).mean(-2)",
             "logits.log_softmax(-2).mean(-2)",
         ),
-    ),
-    *_faults(
-        f"{M}/ranking.py",
-        (
-            "document and position swapped",
-            "order[position] = document",
-            "order[document] = position",
-        ),
-    ),
-    *_faults(
-        f"{M}/attention_sorting.py",
+        ("document and position swapped", "zip(positions, ranked", "zip(ranked, positions"),
         ("best document first", "1 if self.best_last else -1", "-1 if self.best_last else 1"),
-    ),
-    *_faults(
-        f"{M}/long_context_reorder.py",
         ("second half not reversed", "ranked[1::2][::-1]", "ranked[1::2]"),
     ),
     # -- generation, tokens, documents -------------------------------------------------------------

@@ -66,7 +66,7 @@ from rag_middle.methods import (
     StructuredPrompting,
     ZeroTuning,
 )
-from rag_middle.methods.attention_buckets import PUBLISHED_BASES
+from rag_middle.methods.scales import PUBLISHED_BASES
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
 DECODE_STEPS = 8

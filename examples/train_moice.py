@@ -22,12 +22,12 @@ from rag_middle.attention import (
 from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors
-from rag_middle.methods.base import require_count, require_finite
 from rag_middle.methods.moice import MoICE
 from rag_middle.methods.moice.kernels import ExpertGate
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.methods.requirements import require_rope
+from rag_middle.methods.rules import number, whole
+from rag_middle.methods.scales import BASE_FACTORS, PUBLISHED_BASES
 from rag_middle.tokens import TokenizedPrompt
 
 
@@ -68,15 +68,11 @@ def train_routers(
             have, or a number out of range.
         UnsupportedArchitectureError: this model cannot take the method.
     """
-    require_count("train_routers", 1, steps=steps)
-    require_count("train_routers", 0, seed=seed)
-    require_finite("train_routers", learning_rate=learning_rate)
-    if learning_rate <= 0:
-        raise MethodConfigError(
-            f"train_routers: learning_rate must be above 0, got {learning_rate!r}."
-        )
+    whole(1)("train_routers: steps", steps)
+    whole(0)("train_routers: seed", seed)
+    number(above=0)("train_routers: learning_rate", learning_rate)
     pairs = _token_ids(examples, vocabulary_size(model))
-    factors = as_base_factors("train_routers", tuple(base_factors))
+    factors = BASE_FACTORS("train_routers: base_factors", base_factors)
     traits = model_traits(model)
     require_rope("moice", traits)
     routers = start or ExpertRouters.new(traits, factors, seed=seed)

@@ -11,12 +11,7 @@ from rag_middle.methods.base import (
     MethodInfo as MethodInfo,
     Provenance as Provenance,
     Runner as Runner,
-    as_indices as as_indices,
-    as_several as as_several,
     chosen_layers as chosen_layers,
-    no_default as no_default,
-    require_count as require_count,
-    require_finite as require_finite,
 )
 from rag_middle.methods.registered import *  # noqa: F403
 from rag_middle.methods.requirements import (
@@ -32,5 +27,14 @@ from rag_middle.methods.resolve import (
     preset as preset,
     resolve_method as resolve_method,
 )
-from rag_middle.methods.rotations import exported_rope_parameters as exported_rope_parameters
-from rag_middle.methods.rotations import layer_rotations as layer_rotations
+from rag_middle.methods.rules import (
+    Rule as Rule,
+    no_default as no_default,
+    number as number,
+    one_of as one_of,
+    option as option,
+    several as several,
+    whole as whole,
+)
+from rag_middle.methods.scales import exported_rope_parameters as exported_rope_parameters
+from rag_middle.methods.scales import layer_rotations as layer_rotations

@@ -10,12 +10,12 @@ import copy
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError, RegistrationError
-from rag_middle.plain_data import is_finite_number
+from rag_middle.methods.rules import truth
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.registry import Registry
 from rag_middle.tokens import TokenizedPrompt
@@ -23,7 +23,6 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from torch import Tensor
 
-T = TypeVar("T")
 #: Text or tokens; a method gives back what it got.
 AnyPrompt = TypeVar("AnyPrompt", ContextPrompt, TokenizedPrompt)
 
@@ -99,6 +98,23 @@ class Method(ABC):
 
     #: Methods that this one does not compose with, by registered name, and why; ``"*"`` for all.
     conflicts: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        """Check every option by its rule (`rag_middle.methods.rules`).
+
+        A subclass with more to check calls this first.
+
+        Raises:
+            MethodConfigError: an option that does not follow its rule.
+        """
+        for parameter in fields(self):  # type: ignore[arg-type]  # methods are dataclasses
+            value = getattr(self, parameter.name)
+            rule = parameter.metadata.get("rule")
+            if rule is None and isinstance(parameter.default, bool):
+                rule = truth
+            if rule is not None and not (value is None and parameter.default is None):
+                value = rule(f"{type(self).__name__}: {parameter.name}", value)
+                object.__setattr__(self, parameter.name, value)  # frozen
 
     @property
     def parts(self) -> tuple[Method, ...]:
@@ -287,23 +303,6 @@ class Method(ABC):
         return False
 
 
-def no_default(advice: str, *, example: object) -> Any:
-    """A parameter without a value that suits models in general: it has to be set.
-
-    A guess would run and do harm without a word. So making the method without the parameter
-    raises `MethodConfigError`, whichever way the method is named, before a model is loaded.
-
-    Args:
-        advice: the message: what the parameter is fitted to, and how to come by a value.
-        example: a value that every model of a fitting build takes (`Method.example`).
-    """
-
-    def refuse() -> NoReturn:
-        raise MethodConfigError(advice)
-
-    return field(default_factory=refuse, metadata={"example": example})
-
-
 def chosen_layers(
     layers: Iterable[int] | None,
     traits: ModelTraits,
@@ -352,46 +351,6 @@ def _check(target: object) -> None:
 METHODS: Registry[type[Method]] = Registry(
     "method", entry_point_group="rag_middle.methods", check=_check
 )
-
-
-def require_finite(owner: str, **values: object) -> None:
-    """Raise `MethodConfigError` unless all values are finite numbers."""
-    for name, value in values.items():
-        if not is_finite_number(value):
-            raise MethodConfigError(f"{owner}: {name} must be a finite number, got {value!r}.")
-
-
-def require_count(owner: str, least: int, **values: object) -> None:
-    """Raise `MethodConfigError` unless all values are whole numbers from `least` on."""
-    for name, value in values.items():
-        if not isinstance(value, int) or not is_finite_number(value) or value < least:
-            raise MethodConfigError(
-                f"{owner}: {name} must be a whole number >= {least}, got {value!r}."
-            )
-
-
-def as_several(owner: str, name: str, values: Iterable[T], what: str) -> tuple[T, ...]:
-    """`values` as a tuple.
-
-    Raises:
-        MethodConfigError: a single value, or a string; the message says that several of `what` are
-            expected.
-    """
-    given: object = values
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise MethodConfigError(f"{owner}: {name} must be several {what}, got {values!r}.")
-    return tuple(values)
-
-
-def as_indices(owner: str, name: str, values: Iterable[int]) -> tuple[int, ...]:
-    """`values` as a tuple.
-
-    Raises:
-        MethodConfigError: something else than whole numbers from 0 on.
-    """
-    indices = as_several(owner, name, values, "indices")
-    require_count(owner, 0, **{f"{name}[{i}]": index for i, index in enumerate(indices)})
-    return indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

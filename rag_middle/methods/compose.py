@@ -6,18 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import permutations
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
-from rag_middle.methods.base import AnyPrompt, Method, MethodInfo, as_several
+from rag_middle.methods.base import AnyPrompt, Method, MethodInfo
 from rag_middle.methods.none import NoMethod
+from rag_middle.methods.rules import option, several
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rag_middle.methods.base import Runner
+
+
+def _a_method(name: str, value: Any) -> Method:
+    if not isinstance(value, Method):
+        raise MethodConfigError(f"{name} must be a method object, got {value!r}.")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +56,15 @@ class Compose(Method):
         can_hurt_when="parts were tuned alone: together they can overshoot",
     )
 
-    methods: tuple[Method, ...] = ()
+    methods: tuple[Method, ...] = option((), several(_a_method, "method objects"))
 
     def __post_init__(self) -> None:
-        methods = as_several("Compose", "methods", self.methods, "method objects")
-        object.__setattr__(self, "methods", methods)
+        super().__post_init__()
         if not self.methods:
             raise MethodConfigError(
                 "Compose needs at least one method: 'siw+ms_poe', or "
                 "Compose(methods=(SIW(), MsPoE()))."
             )
-        parts: tuple[object, ...] = self.methods
-        stray = [part for part in parts if not isinstance(part, Method)]
-        if stray:
-            raise MethodConfigError(f"Compose takes method objects, got {stray[0]!r}.")
         active = [part for part in self.parts if not isinstance(part, NoMethod)]
         for part, other in permutations(active, 2):
             reason = part.conflicts.get(other.name, part.conflicts.get("*"))

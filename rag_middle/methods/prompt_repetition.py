@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import MethodConfigError, PromptError
-from rag_middle.methods.base import AnyPrompt, Method, MethodInfo, require_count
+from rag_middle.errors import PromptError
+from rag_middle.methods.base import AnyPrompt, Method, MethodInfo
+from rag_middle.methods.rules import one_of, option, text, whole
 from rag_middle.tokens import TokenizedPrompt
+
+Part = Literal["prompt", "documents"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +57,9 @@ class PromptRepetition(Method):
         can_hurt_when="the doubled prompt leaves the length that the model reads well",
     )
 
-    what: Literal["prompt", "documents"] = "prompt"
-    times: int = 2
-    between: str = "\n\n"
-
-    def __post_init__(self) -> None:
-        require_count("PromptRepetition", 1, times=self.times)
-        if self.what not in ("prompt", "documents"):
-            raise MethodConfigError(
-                f"PromptRepetition: what must be 'prompt' or 'documents', got {self.what!r}."
-            )
-        if not isinstance(self.between, str):
-            raise MethodConfigError(
-                f"PromptRepetition: between must be text, got {self.between!r}."
-            )
+    what: Part = option("prompt", one_of(Part))
+    times: int = option(2, whole(1))
+    between: str = option("\n\n", text)
 
     def rewrite(self, prompt: AnyPrompt) -> AnyPrompt:
         """The prompt with every copy in it."""

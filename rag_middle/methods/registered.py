@@ -16,20 +16,20 @@ from rag_middle.methods.ms_poe import MsPoE as MsPoE
 from rag_middle.methods.positional_hidden_states import (
     PositionalHiddenStates as PositionalHiddenStates,
 )
-from rag_middle.methods.lpes import LPES as LPES
+from rag_middle.methods.scales import LPES as LPES
 from rag_middle.methods.siw import SIW as SIW
 from rag_middle.methods.zero_tuning import ZeroTuning as ZeroTuning
 from rag_middle.methods.dsas import DSAS as DSAS
-from rag_middle.methods.position_interpolation import PositionInterpolation as PositionInterpolation
-from rag_middle.methods.attention_buckets import AttentionBuckets as AttentionBuckets
+from rag_middle.methods.scales import PositionInterpolation as PositionInterpolation
+from rag_middle.methods.scales import AttentionBuckets as AttentionBuckets
 from rag_middle.methods.moice import MoICE as MoICE
 from rag_middle.methods.rotor import RoToR as RoToR
-from rag_middle.methods.long_context_reorder import LongContextReorder as LongContextReorder
-from rag_middle.methods.attn_rank import AttnRank as AttnRank
-from rag_middle.methods.measured_order import MeasuredOrder as MeasuredOrder
-from rag_middle.methods.attention_sorting import AttentionSorting as AttentionSorting
-from rag_middle.methods.attention_calibration import AttentionCalibration as AttentionCalibration
-from rag_middle.methods.permutation import Permutation as Permutation
+from rag_middle.methods.orders import LongContextReorder as LongContextReorder
+from rag_middle.methods.orders import AttnRank as AttnRank
+from rag_middle.methods.orders import MeasuredOrder as MeasuredOrder
+from rag_middle.methods.orders import AttentionSorting as AttentionSorting
+from rag_middle.methods.orders import AttentionCalibration as AttentionCalibration
+from rag_middle.methods.orders import Permutation as Permutation
 from rag_middle.methods.prompt_repetition import PromptRepetition as PromptRepetition
 from rag_middle.methods.self_extend import SelfExtend as SelfExtend
 from rag_middle.methods.dysco import DySCO as DySCO

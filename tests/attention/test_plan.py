@@ -8,8 +8,8 @@ from rag_middle.attention import ASPECTS, AttentionPlan, LayerChange
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.attention import DocumentOrder
-from rag_middle.methods.position_interpolation import PositionScale
 from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
+from rag_middle.methods.scales import PositionScale
 from rag_middle.methods.siw.attention import InitialTokenScaling
 
 SCALE = PositionScale(scale=2.0)

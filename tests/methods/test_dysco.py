@@ -180,7 +180,7 @@ def test_a_model_that_reads_has_retrieval_heads_and_generates_with_them() -> Non
     ("options", "reason"),
     [
         ({}, "retrieval_heads"),
-        ({"heads": ()}, "at least one"),
+        ({"heads": ()}, "1 or more pairs"),
         ({"heads": ((0, 1), (0, 1))}, "different"),
         ({"heads": ((0, 1, 2),)}, "pairs"),
         ({"heads": ((0, -1),)}, r"heads\[0\]"),

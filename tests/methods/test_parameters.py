@@ -28,8 +28,8 @@ from rag_middle.methods import (
     resolve_method,
 )
 from rag_middle.methods.ms_poe.attention import HeadPositionScale
-from rag_middle.methods.position_interpolation import PositionScale
 from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
+from rag_middle.methods.scales import PositionScale
 from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 from rag_middle.profiles import published_profiles
 from tests.conftest import FamilyModel
@@ -49,24 +49,24 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
         {"scale": 2, "layers": (0, -1)},
         r"layers\[1\] must be a whole number >= 0",
     ),
-    (LPES, {"factors": ()}, "factors are empty"),
+    (LPES, {"factors": ()}, r"factors must be 1 or more factors, got \(\)"),
     (LPES, {"factors": (1.2, inf)}, r"factors\[1\] must be a finite number, got inf"),
     (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
-    (LPES, {"factors": None}, "factors must be several factors, or one number, got None"),
-    (LPES, {"factors": -1}, r"factors\[0\] must be above 0"),
-    (LPES, {"factors": 10**400}, r"factors\[0\] must be a finite number"),
-    (MsPoE, {"min_ratio": 0}, "0 < min_ratio <= max_ratio, got 0 and 1.8"),
-    (MsPoE, {"min_ratio": 2.0}, "0 < min_ratio <= max_ratio, got 2.0 and 1.8"),
+    (LPES, {"factors": None}, "factors must be a finite number, got None"),
+    (LPES, {"factors": -1}, "factors must be above 0, got -1"),
+    (LPES, {"factors": 10**400}, "factors must be a finite number"),
+    (MsPoE, {"min_ratio": 0}, "min_ratio must be above 0, got 0"),
+    (MsPoE, {"min_ratio": 2.0}, "min_ratio must be at most max_ratio, got 2.0 and 1.8"),
     (MsPoE, {"max_ratio": inf}, "max_ratio must be a finite number"),
     (MsPoE, {"threshold": nan}, "threshold must be a finite number"),
     (MsPoE, {"first_layer": -1}, "first_layer must be a whole number >= 0, got -1"),
     (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
     (MsPoE, {"head_order": "rank"}, "one of awareness, sequential, random, entropy, got 'rank'"),
     (MsPoE, {"layers": "12"}, "layers must be several indices, got '12'"),
-    (PositionalHiddenStates, {"channels": 5}, "channels must be several indices, got 5"),
+    (PositionalHiddenStates, {"channels": 5}, "channels must be several channels, got 5"),
     (PositionalHiddenStates, {"channels": (-1,)}, r"channels\[0\] must be a whole number >= 0"),
     (PositionalHiddenStates, {"channels": (1.5,)}, r"channels\[0\] must be a whole number >= 0"),
-    (PositionalHiddenStates, {"channels": (4, 4)}, "a channel is named twice"),
+    (PositionalHiddenStates, {"channels": (4, 4)}, "channels must be different channels"),
     (
         PositionalHiddenStates,
         {"channels": (1,), "factor": nan},
@@ -82,14 +82,14 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
         {"channels": (1,), "skip_first": -2},
         "skip_first must be a whole number >= 0",
     ),
-    (SIW, {"alpha_dense": -0.1}, "alpha_dense must be >= 0, got -0.1"),
+    (SIW, {"alpha_dense": -0.1}, "alpha_dense must be at least 0, got -0.1"),
     (SIW, {"alpha_sparse": inf}, "alpha_sparse must be a finite number"),
-    (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be >= 0"),
+    (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be at least 0"),
     (SIW, {"alpha_per_document": 0.5}, "alpha_per_document must be several factors, got 0.5"),
-    (SIW, {"top_share": 0}, "top_share must lie between 0 and 1, got 0"),
-    (SIW, {"top_share": 1}, "top_share must lie between 0 and 1, got 1"),
-    (SIW, {"ablation": "reversed"}, "ablation must be 'renormalised' or None, got 'reversed'"),
-    (SIW, {"dense_areas": {0: ()}}, "must hold at least one flag"),
+    (SIW, {"top_share": 0}, "top_share must be above 0 and below 1, got 0"),
+    (SIW, {"top_share": 1}, "top_share must be above 0 and below 1, got 1"),
+    (SIW, {"ablation": "reversed"}, "ablation must be one of renormalised, got 'reversed'"),
+    (SIW, {"dense_areas": {0: ()}}, r"dense_areas\[0\] must be 1 or more flags"),
     (SelfExtend, {"group": 0}, "group must be a whole number >= 1, got 0"),
     (SelfExtend, {"window": 2.5}, "window must be a whole number >= 1, got 2.5"),
     (SelfExtend, {"group": 8, "window": 4}, "group must not be larger than window, got 8 and 4"),
@@ -100,6 +100,8 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (APE, {"scale": -0.5}, "scale must be above 0, got -0.5"),
     (APE, {"scale": inf}, "scale must be a finite number, got inf"),
     (Compose, {"methods": PINE()}, "methods must be several method objects, got PINE"),
+    (APE, {"scale": None}, "scale must be a finite number, got None"),
+    (MsPoE, {"reference_code": "no"}, "reference_code must be true or false, got 'no'"),
     (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
 )
 

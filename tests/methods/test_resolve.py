@@ -155,7 +155,7 @@ def test_refused_compositions_are_named(methods: tuple[Method, ...], message: st
 
 
 def test_only_method_objects_compose() -> None:
-    with pytest.raises(MethodConfigError, match="takes method objects, got 'siw'"):
+    with pytest.raises(MethodConfigError, match="must be a method object, got 'siw'"):
         Compose(methods=("siw", LPES(factors=1.5)))  # type: ignore[arg-type]
 
 

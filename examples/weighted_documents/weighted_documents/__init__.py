@@ -24,7 +24,8 @@ from rag_middle.methods import (
     Method,
     MethodInfo,
     chosen_layers,
-    require_finite,
+    number,
+    option,
     require_interface,
 )
 from rag_middle.tokens import TokenizedPrompt
@@ -63,10 +64,7 @@ class WeightedDocuments(Method):
 
     conflicts: ClassVar[Mapping[str, str]] = {"self_extend": "Self-Extend keeps every key twice"}
 
-    strength: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_finite("WeightedDocuments", strength=self.strength)
+    strength: float = option(1.0, number())
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         require_interface("weighted_documents", traits)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_count, require_finite
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import layers_by_document
+from rag_middle.methods.rules import number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["CacheBlend"]
@@ -72,16 +72,8 @@ class CacheBlend(Method):
         can_hurt_when="the share is small and documents have to be read together",
     )
 
-    recompute_share: float = 0.15
-    check_layer: int = 1
-
-    def __post_init__(self) -> None:
-        require_finite("CacheBlend", recompute_share=self.recompute_share)
-        if not 0 <= self.recompute_share <= 1:
-            raise MethodConfigError(
-                f"CacheBlend: recompute_share must be from 0 to 1, got {self.recompute_share}."
-            )
-        require_count("CacheBlend", 1, check_layer=self.check_layer)
+    recompute_share: float = option(0.15, number(least=0, most=1))
+    check_layer: int = option(1, whole(1))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart, and blended from the check layer on."""

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    chosen_layers,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface, unsupported
+from rag_middle.methods.rules import INDICES, number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["DSAS"]
@@ -89,22 +82,11 @@ class DSAS(Method):
         "own, and would lose what DSAS adds to their scores. Use one of them",
     }
 
-    alpha: float = 1.0
-    beta: float = 0.7
-    top_tokens: int = 10
-    layers: tuple[int, ...] | None = None
+    alpha: float = option(1.0, number(least=0))
+    beta: float = option(0.7, number(above=0, most=1))
+    top_tokens: int = option(10, whole(1))
+    layers: tuple[int, ...] | None = option(None, INDICES)
     reference_code: bool = False
-
-    def __post_init__(self) -> None:
-        require_finite("DSAS", alpha=self.alpha, beta=self.beta)
-        require_count("DSAS", 1, top_tokens=self.top_tokens)
-        if self.alpha < 0 or not 0 < self.beta <= 1:
-            raise MethodConfigError(
-                "DSAS: alpha must be at least 0 and beta above 0 and at most 1, got "
-                f"{self.alpha} and {self.beta}."
-            )
-        if self.layers is not None:
-            object.__setattr__(self, "layers", as_indices("DSAS", "layers", self.layers))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Gates in the upper half, each layer its own."""

@@ -8,17 +8,9 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    as_several,
-    chosen_layers,
-    no_default,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface, unsupported
+from rag_middle.methods.rules import INDICES, no_default, number, option, several, whole
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["DySCO"]
@@ -87,44 +79,24 @@ class DySCO(Method):
         "DySCO needs the model's retrieval heads: pass heads=((layer, head), ...), as "
         "rag_middle.methods.dysco.detection.retrieval_heads(model) finds them.",
         example=((0, 0),),
+        rule=several(INDICES, "pairs of layer and head", fewest=1, distinct=True),
     )
-    strength: float = 2.0
-    top_p: float = 0.975
-    top_k: int = 4096
-    decay: float = 0.75
-    changed_prompt_tokens: int = 3
-    observed_tokens: int = 7
-    template_sequences: tuple[tuple[int, ...], ...] = ()
+    strength: float = option(2.0, number(above=0, most=_MOST))
+    top_p: float = option(0.975, number(above=0, most=1))
+    top_k: int = option(4096, whole(1))
+    decay: float = option(0.75, number(least=0, most=1))
+    changed_prompt_tokens: int = option(3, whole(1))
+    observed_tokens: int = option(7, whole(0))
+    template_sequences: tuple[tuple[int, ...], ...] = option(
+        (), several(several(whole(0), "token ids", fewest=1), "rows of token ids")
+    )
 
     def __post_init__(self) -> None:
-        require_finite("DySCO", strength=self.strength, top_p=self.top_p, decay=self.decay)
-        if not 0 < self.strength <= _MOST:
+        super().__post_init__()
+        if any(len(pair) != 2 for pair in self.heads):
             raise MethodConfigError(
-                f"DySCO: strength must be above 0 and at most {_MOST:g}, got {self.strength}."
+                f"DySCO: heads must be pairs of layer and head, got {self.heads}."
             )
-        if not 0 < self.top_p <= 1:
-            raise MethodConfigError(
-                f"DySCO: top_p must be above 0 and at most 1, got {self.top_p}."
-            )
-        if not 0 <= self.decay <= 1:
-            raise MethodConfigError(f"DySCO: decay must lie between 0 and 1, got {self.decay}.")
-        require_count(
-            "DySCO", 1, top_k=self.top_k, changed_prompt_tokens=self.changed_prompt_tokens
-        )
-        require_count("DySCO", 0, observed_tokens=self.observed_tokens)
-        heads = _index_tuples("heads", self.heads, "pairs of layer and head")
-        if not heads or any(len(pair) != 2 for pair in heads) or len(set(heads)) < len(heads):
-            raise MethodConfigError(
-                f"DySCO: heads must be different pairs of layer and head, at least one, got "
-                f"{self.heads!r}."
-            )
-        object.__setattr__(self, "heads", heads)
-        sequences = _index_tuples(
-            "template_sequences", self.template_sequences, "rows of token ids"
-        )
-        if not all(sequences):
-            raise MethodConfigError("DySCO: template_sequences must not hold an empty sequence.")
-        object.__setattr__(self, "template_sequences", sequences)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """The same change in every layer; they share what is known of the request."""
@@ -162,13 +134,6 @@ class DySCO(Method):
     @property
     def is_neutral(self) -> bool:
         return self.strength == 1
-
-
-def _index_tuples(
-    name: str, values: Iterable[Iterable[int]], what: str
-) -> tuple[tuple[int, ...], ...]:
-    several = as_several("DySCO", name, values, what)
-    return tuple(as_indices("DySCO", f"{name}[{i}]", value) for i, value in enumerate(several))
 
 
 def _occurrences(ids: tuple[int, ...], sequences: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from rag_middle.attention import (
     vocabulary_size,
 )
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import require_count
+from rag_middle.methods.rules import whole
 
 
 def retrieval_heads(
@@ -46,7 +46,7 @@ def retrieval_heads(
         MethodConfigError: numbers that make no sense, or no head ever attended to a needle.
         UnsupportedArchitectureError: the attention layers cannot be reached.
     """
-    require_count("retrieval_heads", 1, count=count)
+    whole(1)("retrieval_heads: count", count)
     scores = retrieval_scores(
         model,
         prompt_tokens=prompt_tokens,
@@ -91,9 +91,9 @@ def retrieval_scores(
     Raises:
         As `retrieval_heads`.
     """
-    require_count("retrieval_scores", 2, needle_tokens=needle_tokens)
-    require_count("retrieval_scores", 1, needles=needles)
-    require_count("retrieval_scores", needle_tokens + 1, prompt_tokens=prompt_tokens)
+    whole(2)("retrieval_scores: needle_tokens", needle_tokens)
+    whole(1)("retrieval_scores: needles", needles)
+    whole(needle_tokens + 1)("retrieval_scores: prompt_tokens", prompt_tokens)
     vocabulary = vocabulary_size(model)
     if vocabulary <= needle_tokens:
         raise MethodConfigError(

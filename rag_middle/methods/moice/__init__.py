@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, no_default, require_count
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_known_rotation, require_rope
+from rag_middle.methods.rules import no_default, option, whole
+from rag_middle.methods.scales import BASE_FACTORS, PUBLISHED_BASES
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["MoICE"]
@@ -62,28 +63,25 @@ class MoICE(Method):
         can_hurt_when="routers were trained on prompts unlike yours",
     )
 
-    routers: ExpertRouters | str | Path = no_default(  # noqa: RUF009 - it is a field
+    routers: ExpertRouters | str | Path = no_default(
         "moice needs training: pass routers with a directory that examples/train_moice.py made for "
         "this model, or routers='uniform' to mix all bases in equal parts.",
         example=_UNIFORM,
     )
-    base_factors: tuple[float, ...] | None = None
-    top_k: int | None = None
+    base_factors: tuple[float, ...] | None = option(None, BASE_FACTORS)
+    top_k: int | None = option(None, whole(1))
 
     def __post_init__(self) -> None:
-        if self.base_factors is not None:
-            if self.routers != _UNIFORM:
-                raise MethodConfigError(
-                    "MoICE: base_factors goes with routers='uniform'; routers bring their own."
-                )
-            factors = as_base_factors("MoICE", self.base_factors)
-            object.__setattr__(self, "base_factors", factors)
+        super().__post_init__()
+        if self.base_factors is not None and self.routers != _UNIFORM:
+            raise MethodConfigError(
+                "MoICE: base_factors goes with routers='uniform'; routers bring their own."
+            )
         if isinstance(self.routers, str | Path) and self.routers != _UNIFORM:
             from rag_middle.methods.moice.routers import ExpertRouters
 
             object.__setattr__(self, "routers", ExpertRouters.load(self.routers))
         if self.top_k is not None:
-            require_count("MoICE", 1, top_k=self.top_k)
             if self.routers == _UNIFORM:
                 raise MethodConfigError("MoICE: top_k needs routers to choose by.")
             if self.top_k > len(self._factors):

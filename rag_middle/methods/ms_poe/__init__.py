@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    chosen_layers,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_known_rotation, require_rope
+from rag_middle.methods.rules import INDICES, number, one_of, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from rag_middle.methods.ms_poe.attention import HeadPositionScale
 
 __all__ = ["MsPoE"]
+
+HeadOrder = Literal["awareness", "sequential", "random", "entropy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,39 +78,26 @@ class MsPoE(Method):
         "channels would make two sets. Use one of them"
     }
 
-    min_ratio: float = 1.2
-    max_ratio: float = 1.8
-    first_layer: int = 2
-    layers: tuple[int, ...] | None = None
-    head_order: Literal["awareness", "sequential", "random", "entropy"] = "awareness"
-    threshold: float = 3.0
+    min_ratio: float = option(1.2, number(above=0))
+    max_ratio: float = option(1.8, number(above=0))
+    first_layer: int = option(2, whole(0))
+    layers: tuple[int, ...] | None = option(None, INDICES)
+    head_order: HeadOrder = option("awareness", one_of(HeadOrder))
+    threshold: float = option(3.0, number())
     reference_code: bool = False
 
     def __post_init__(self) -> None:
-        require_finite(
-            "MsPoE",
-            min_ratio=self.min_ratio,
-            max_ratio=self.max_ratio,
-            threshold=self.threshold,
-        )
-        if not 0 < self.min_ratio <= self.max_ratio:
+        super().__post_init__()
+        if self.min_ratio > self.max_ratio:
             raise MethodConfigError(
-                "MsPoE: ratios must satisfy 0 < min_ratio <= max_ratio, got "
-                f"{self.min_ratio} and {self.max_ratio}."
-            )
-        require_count("MsPoE", 0, first_layer=self.first_layer)
-        orders = ("awareness", "sequential", "random", "entropy")
-        if self.head_order not in orders:
-            raise MethodConfigError(
-                f"MsPoE: head_order must be one of {', '.join(orders)}, got {self.head_order!r}."
+                f"MsPoE: min_ratio must be at most max_ratio, got {self.min_ratio} and "
+                f"{self.max_ratio}."
             )
         if self.reference_code and self.head_order in ("random", "entropy"):
             raise MethodConfigError(
                 f"MsPoE: the authors' code has no head_order={self.head_order!r}. Leave out "
                 "reference_code."
             )
-        if self.layers is not None:
-            object.__setattr__(self, "layers", as_indices("MsPoE", "layers", self.layers))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Ratios for each layer's heads; which head takes which is found at run time."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, require_finite
+from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.requirements import layers_by_document
+from rag_middle.methods.rules import number, option
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = [
@@ -172,13 +172,6 @@ class SetBasedPrompting(_DocumentsApart):
 
     parallel_positions: bool = True
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.parallel_positions, bool):
-            raise MethodConfigError(
-                "SetBasedPrompting: parallel_positions must be true or false, got "
-                f"{self.parallel_positions!r}."
-            )
-
     @property
     def _settings(self) -> dict[str, Any]:
         return {"placement": "from_start" if self.parallel_positions else "kept"}
@@ -274,15 +267,8 @@ class APE(_DocumentsApart):
     )
     order_free = True  # all documents begin at the same position
 
-    temperature: float = 0.9
-    scale: float = 0.9
-
-    def __post_init__(self) -> None:
-        sharpening = {"temperature": self.temperature, "scale": self.scale}
-        require_finite("APE", **sharpening)
-        for name, value in sharpening.items():
-            if value <= 0:
-                raise MethodConfigError(f"APE: {name} must be above 0, got {value}.")
+    temperature: float = option(0.9, number(above=0))
+    scale: float = option(0.9, number(above=0))
 
     @property
     def _settings(self) -> dict[str, Any]:

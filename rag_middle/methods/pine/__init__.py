@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.requirements import layers_by_document
+from rag_middle.methods.rules import one_of, option
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rag_middle.methods.pine.kernels.importance import Ranking
 
 __all__ = ["PINE"]
+
+Ablation = Literal["reversed", "no_reassignment"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +75,7 @@ class PINE(Method):
         "invariance. Use it alone"
     }
 
-    ablation: Literal["reversed", "no_reassignment"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.ablation not in (None, "reversed", "no_reassignment"):
-            raise MethodConfigError(
-                f"PINE: ablation must be 'reversed' or 'no_reassignment', got {self.ablation!r}."
-            )
+    ablation: Ablation | None = option(None, one_of(Ablation))
 
     @property
     def order_free(self) -> bool:

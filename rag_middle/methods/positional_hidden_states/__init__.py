@@ -7,16 +7,9 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    chosen_layers,
-    no_default,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.rules import INDICES, no_default, number, option, optional, several, whole
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["PositionalHiddenStates"]
@@ -70,29 +63,20 @@ class PositionalHiddenStates(Method):
         can_hurt_when="the channel carries no position in this model, or the factor is far from 1",
     )
 
-    channels: tuple[int, ...] = no_default(_NO_CHANNEL, example=(0,))
-    factor: float = 0.0
-    layers: tuple[int, ...] | None = None
-    last_tokens: int | None = 1
+    channels: tuple[int, ...] = no_default(
+        _NO_CHANNEL, example=(0,), rule=several(whole(0), "channels", distinct=True)
+    )
+    factor: float = option(0.0, number())
+    layers: tuple[int, ...] | None = option(None, INDICES)
+    last_tokens: int | None = option(1, optional(whole(1)))
     scale_values: bool = False
-    skip_first: int = 0
+    skip_first: int = option(0, whole(0))
     reference_code: bool = False
 
     def __post_init__(self) -> None:
-        owner = "PositionalHiddenStates"
-        object.__setattr__(self, "channels", as_indices(owner, "channels", self.channels))
+        super().__post_init__()
         if not self.channels:
             raise MethodConfigError(_NO_CHANNEL)
-        if self.layers is not None:
-            object.__setattr__(self, "layers", as_indices(owner, "layers", self.layers))
-        require_finite(owner, factor=self.factor)
-        if len(set(self.channels)) != len(self.channels):
-            raise MethodConfigError(
-                f"PositionalHiddenStates: a channel is named twice in {self.channels}."
-            )
-        if self.last_tokens is not None:
-            require_count(owner, 1, last_tokens=self.last_tokens)
-        require_count(owner, 0, skip_first=self.skip_first)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""

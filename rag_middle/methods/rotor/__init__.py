@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import MethodConfigError, PromptError
-from rag_middle.methods.base import Method, MethodInfo, require_finite
+from rag_middle.errors import PromptError
+from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.requirements import layers_by_document
+from rag_middle.methods.rules import number, one_of, option
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RoToR"]
 
-_ORDERS = ("lexical", "frequency", "score", "given")
+Order = Literal["lexical", "frequency", "score", "given"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +75,8 @@ class RoToR(Method):
         "invariance. Use it alone"
     }
 
-    order: Literal["lexical", "frequency", "score", "given"] = "lexical"
-    routing: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.order not in _ORDERS:
-            raise MethodConfigError(
-                f"RoToR: order must be one of {', '.join(_ORDERS)}, got {self.order!r}."
-            )
-        if self.routing is not None:
-            require_finite("RoToR", routing=self.routing)
+    order: Order = option("lexical", one_of(Order))
+    routing: float | None = option(None, number())
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """The global order, its beginning next to the question."""

@@ -8,15 +8,9 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    chosen_layers,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_known_rotation, require_rope
+from rag_middle.methods.rules import INDICES, number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["SelfExtend"]
@@ -71,27 +65,19 @@ class SelfExtend(Method):
         "worked into keys rotated once. Use one of them"
     }
 
-    group: int = 2
-    window: int = 1024
-    log_scale_base: float | None = None
-    layers: tuple[int, ...] | None = None
+    group: int = option(2, whole(1))
+    window: int = option(1024, whole(1))
+    log_scale_base: float | None = option(None, number(above=1))
+    layers: tuple[int, ...] | None = option(None, INDICES)
     reference_code: bool = False
 
     def __post_init__(self) -> None:
-        require_count("SelfExtend", 1, group=self.group, window=self.window)
+        super().__post_init__()
         if self.group > self.window:
             raise MethodConfigError(
                 f"SelfExtend: group must not be larger than window, got {self.group} and "
                 f"{self.window}: far keys would come out nearer than near ones."
             )
-        if self.log_scale_base is not None:
-            require_finite("SelfExtend", log_scale_base=self.log_scale_base)
-            if self.log_scale_base <= 1:
-                raise MethodConfigError(
-                    f"SelfExtend: log_scale_base must be above 1, got {self.log_scale_base}."
-                )
-        if self.layers is not None:
-            object.__setattr__(self, "layers", as_indices("SelfExtend", "layers", self.layers))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Grouped positions, the same in all layers."""

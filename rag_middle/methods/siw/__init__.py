@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    as_several,
-    chosen_layers,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.rules import INDICES, number, one_of, option, several, truth, whole
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 
 __all__ = ["SIW"]
+
+Ablation = Literal["renormalised"]
+_FLAGS = several(truth, "flags", fewest=1)
+
+
+def _flags_by_layer(name: str, areas: Any) -> dict[int, tuple[bool, ...]]:
+    if not isinstance(areas, Mapping):
+        raise MethodConfigError(
+            f"{name} must say for each layer which areas are dense, such as "
+            f"{{8: (True, False)}}, got {areas!r}."
+        )
+    INDICES(name, areas)
+    return {layer: _FLAGS(f"{name}[{layer}]", flags) for layer, flags in areas.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,39 +84,14 @@ class SIW(Method):
     )
     needs_documents = True  # only documents' rows are changed
 
-    alpha_dense: float = 0.9
-    alpha_sparse: float = 1.1
-    layers: tuple[int, ...] | None = None
-    alpha_per_document: tuple[float, ...] | None = None
-    dense_areas: Mapping[int, tuple[bool, ...]] | None = None
-    top_share: float = 0.3
-    token: int = 0
-    ablation: Literal["renormalised"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.layers is not None:
-            object.__setattr__(self, "layers", as_indices("SIW", "layers", self.layers))
-        if self.alpha_per_document is not None:
-            factors = as_several("SIW", "alpha_per_document", self.alpha_per_document, "factors")
-            object.__setattr__(self, "alpha_per_document", factors)
-        alphas = {"alpha_dense": self.alpha_dense, "alpha_sparse": self.alpha_sparse}
-        for index, alpha in enumerate(self.alpha_per_document or ()):
-            alphas[f"alpha_per_document[{index}]"] = alpha
-        require_finite("SIW", **alphas, top_share=self.top_share)
-        for name, alpha in alphas.items():
-            if alpha < 0:
-                raise MethodConfigError(f"SIW: {name} must be >= 0, got {alpha}.")
-        if not 0 < self.top_share < 1:
-            raise MethodConfigError(
-                f"SIW: top_share must lie between 0 and 1, got {self.top_share}."
-            )
-        require_count("SIW", 0, token=self.token)
-        if self.ablation not in (None, "renormalised"):
-            raise MethodConfigError(
-                f"SIW: ablation must be 'renormalised' or None, got {self.ablation!r}."
-            )
-        if self.dense_areas is not None:
-            object.__setattr__(self, "dense_areas", _flags_by_layer(self.dense_areas))
+    alpha_dense: float = option(0.9, number(least=0))
+    alpha_sparse: float = option(1.1, number(least=0))
+    layers: tuple[int, ...] | None = option(None, INDICES)
+    alpha_per_document: tuple[float, ...] | None = option(None, several(number(least=0), "factors"))
+    dense_areas: Mapping[int, tuple[bool, ...]] | None = option(None, _flags_by_layer)
+    top_share: float = option(0.3, number(above=0, below=1))
+    token: int = option(0, whole(0))
+    ablation: Ablation | None = option(None, one_of(Ablation))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Factors by document where they are known beforehand, else a rule to find them."""
@@ -183,20 +164,3 @@ class SIW(Method):
         if self.alpha_per_document is not None:
             return all(alpha == 1 for alpha in self.alpha_per_document)
         return self.alpha_dense == self.alpha_sparse == 1
-
-
-def _flags_by_layer(areas: object) -> dict[int, tuple[bool, ...]]:
-    if not isinstance(areas, Mapping):
-        raise MethodConfigError(
-            f"SIW: dense_areas must say for each layer which areas are dense, such as "
-            f"{{8: (True, False)}}, got {areas!r}."
-        )
-    as_indices("SIW", "dense_areas", areas)
-    for layer, flags in areas.items():
-        several = as_several("SIW", f"dense_areas[{layer}]", flags, "flags")
-        if not several or not all(isinstance(flag, bool) for flag in several):
-            raise MethodConfigError(
-                f"SIW: dense_areas[{layer}] must hold at least one flag, all of them true or "
-                f"false, got {flags!r}."
-            )
-    return {layer: tuple(flags) for layer, flags in areas.items()}

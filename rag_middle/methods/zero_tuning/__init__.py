@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    as_several,
-    chosen_layers,
-    no_default,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.rules import (
+    INDICES,
+    no_default,
+    number,
+    one_or_several,
+    option,
+    several,
+    whole,
+)
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["ZeroTuning"]
@@ -79,32 +80,24 @@ class ZeroTuning(Method):
         "others: fit it, and the heads, with `rag-middle calibrate --method zero_tuning` and use "
         "profile:PATH, or pass factor.",
         example=2.0,
+        rule=one_or_several(number(above=0), "factors"),
     )
-    heads: tuple[int, ...] | None = None
-    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = option(
+        None, several(whole(0), "heads", fewest=1, distinct=True)
+    )
+    layers: tuple[int, ...] | None = option(None, INDICES)
 
     def __post_init__(self) -> None:
-        if isinstance(self.factor, Iterable):
-            factors = as_several("ZeroTuning", "factor", self.factor, "factors")
-            object.__setattr__(self, "factor", factors)
-        for name in ("heads", "layers"):
-            indices = getattr(self, name)
-            if indices is not None:
-                object.__setattr__(self, name, as_indices("ZeroTuning", name, indices))
-        factors = self.factor if isinstance(self.factor, tuple) else (self.factor,)
-        require_finite("ZeroTuning", **{f"factor[{i}]": value for i, value in enumerate(factors)})
-        if not factors or min(factors) <= 0:
-            raise MethodConfigError(f"ZeroTuning: factor must be above 0, got {self.factor}.")
-        if self.heads is not None:
-            if not self.heads or len(set(self.heads)) != len(self.heads):
-                raise MethodConfigError(
-                    f"ZeroTuning: heads must name at least one head, each once, got {self.heads}."
-                )
-            if isinstance(self.factor, tuple) and len(self.factor) != len(self.heads):
-                raise MethodConfigError(
-                    f"ZeroTuning: {len(self.factor)} factors for {len(self.heads)} heads: give one "
-                    "for all, or one for each."
-                )
+        super().__post_init__()
+        if (
+            isinstance(self.factor, tuple)
+            and self.heads is not None
+            and len(self.factor) != len(self.heads)
+        ):
+            raise MethodConfigError(
+                f"ZeroTuning: {len(self.factor)} factors for {len(self.heads)} heads: give one "
+                "for all, or one for each."
+            )
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """A factor for each head of every chosen layer."""

@@ -21,15 +21,9 @@ from typing import ClassVar, Literal
 from rag_middle import MethodConfigError
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods import NoMethod
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    chosen_layers,
-    no_default,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface, require_rope, unsupported
+from rag_middle.methods.rules import no_default, number, one_of, option, whole
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle_reproduce.perturbations.attention import Crop, Move, Multiply, Shift
 
@@ -43,10 +37,7 @@ class _Perturbation(Method):
     conflicts: ClassVar[dict[str, str]] = {"*": "a perturbation is compared with the plain model"}
     needs_documents = True
 
-    document: int = no_default(f"A perturbation {_GOLD}", example=0)
-
-    def __post_init__(self) -> None:
-        require_count(type(self).__name__, 0, document=self.document)
+    document: int = no_default(f"A perturbation {_GOLD}", example=0, rule=whole(0))
 
     def _check(self, prompts: Sequence[TokenizedPrompt], traits: ModelTraits) -> None:
         require_interface(self.name, traits)
@@ -131,14 +122,7 @@ class MovedPositions(_Perturbation):
         can_hurt_when="always: it is for analysis",
     )
 
-    to: Literal["beginning", "end"] = "beginning"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.to not in ("beginning", "end"):
-            raise MethodConfigError(
-                f"MovedPositions: to must be 'beginning' or 'end', got {self.to!r}."
-            )
+    to: Literal["beginning", "end"] = option("beginning", one_of(Literal["beginning", "end"]))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         self._check(prompts, traits)
@@ -183,15 +167,9 @@ class DoubledAttention(_Perturbation):
         can_hurt_when="always: it is for analysis",
     )
 
-    factor: float = 2.0
+    factor: float = option(2.0, number(least=0))
     layers: tuple[int, ...] | None = None
     renormalise: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_finite("DoubledAttention", factor=self.factor)
-        if self.factor < 0:
-            raise MethodConfigError(f"DoubledAttention: factor must be >= 0, got {self.factor}.")
 
     @property
     def is_neutral(self) -> bool:
@@ -235,14 +213,11 @@ class ShiftedChannel(_Perturbation):
         can_hurt_when="always: it is for analysis",
     )
 
-    channel: int = no_default("ShiftedChannel needs the channel to move: pass channel.", example=0)
-    offset: float = -0.3
+    channel: int = no_default(
+        "ShiftedChannel needs the channel to move: pass channel.", example=0, rule=whole(0)
+    )
+    offset: float = option(-0.3, number())
     layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("ShiftedChannel", 0, channel=self.channel)
-        require_finite("ShiftedChannel", offset=self.offset)
 
     @property
     def is_neutral(self) -> bool:
