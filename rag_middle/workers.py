@@ -1,4 +1,4 @@
-"""Who does the work of a long run: this process, several (joblib), or a Ray cluster.
+"""Who does the work of a long run: this process, several (joblib's loky), or a Ray cluster.
 
 What a task gives depends on nothing but the task, so it does not matter who does it, nor when.
 """
@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from itertools import islice
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from rag_middle.errors import ConfigError, MissingExtraError, RagMiddleError
+from rag_middle.errors import ConfigError, RagMiddleError
+from rag_middle.extras import require
 from rag_middle.wording import counted
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_IDLE_SECONDS = 300  # until a process without tasks ends
-
 #: Creates, where tasks are done, the function that does one, which other processes must be able to
 #: import. It is called with the worker's device where workers have devices, else without arguments.
 MakeWork = Callable[..., Callable[[Any], Any]]
+
+_ENDED = (
+    "Memory is the usual reason: use fewer workers. What was done is kept: the same command "
+    "continues from there."
+)
 
 
 class Workers(ABC, Generic[Task, Result]):
@@ -89,38 +90,34 @@ class Processes(Workers[Task, Result]):
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.count = count
-        self._taken = tempfile.TemporaryDirectory(prefix="rag-middle-")
-        self._pool = ProcessPoolExecutor(
-            count,
-            timeout=_IDLE_SECONDS,
-            initializer=_start_worker,
-            initargs=(make_work, threads_each, tuple(devices), Path(self._taken.name)),
-        )
+        # A pool of one process each, so that each has its own device.
+        self._pools = [
+            ProcessPoolExecutor(
+                1, initializer=_start_worker, initargs=(make_work, threads_each, *device)
+            )
+            for device in ([(name,) for name in devices] or [()] * count)
+        ]
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        waiting, free = iter(enumerate(tasks)), self._pools
+        running: dict[Future[tuple[int, Result]], Any] = {}
         try:
-            # None waits in the pool, which would do it before it ends.
-            waiting = iter(enumerate(tasks))
-            running = {self._submit(task) for task in islice(waiting, self.count)}
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                running |= {self._submit(task) for task in islice(waiting, len(done))}
+            while True:
+                for pool, task in zip(free, waiting, strict=False):
+                    running[pool.submit(_do_in_worker, *task)] = pool
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                free = [running.pop(future) for future in done]
                 for future in done:
                     yield future.result()
         except BrokenProcessPool as error:
-            raise RagMiddleError(
-                f"A worker process ended ({error}). Memory is the usual reason: use fewer workers. "
-                "What was done is kept: the same command continues from there."
-            ) from error
-
-    def _submit(self, task: tuple[int, Task]) -> Future[tuple[int, Result]]:
-        future: Future[tuple[int, Result]] = self._pool.submit(_do_in_worker, *task)
-        return future
+            raise RagMiddleError(f"A worker process ended ({error}). {_ENDED}") from error
 
     def close(self) -> None:
         """End the processes, once they have done what they are at."""
-        self._pool.shutdown()
-        self._taken.cleanup()
+        for pool in self._pools:
+            pool.shutdown()
 
 
 class RayWorkers(Workers[Task, Result]):
@@ -149,24 +146,20 @@ class RayWorkers(Workers[Task, Result]):
         address: str | None = None,
         gpus_each: int = 0,
     ) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingExtraError("backend='ray'", package="ray", extra="ray") from error
-        self._ray: Any = ray
+        ray = self._ray = require("ray", package="ray", what="backend='ray'", extra="ray")
         self.count = count
+        self._actors: list[Any] = []
         self._started_here = not ray.is_initialized()
         if self._started_here:
             joins = address or os.environ.get("RAY_ADDRESS")  # whose CPUs are its own affair
             here = {} if joins else {"num_cpus": count * threads_each}
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
-        self._actors: list[Any] = []
         gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
         if count * gpus_each > gpus:  # Ray would wait for more to join
             self.close()
             raise ConfigError(
-                f"workers={count} take {counted(gpus_each, 'GPU')} each, and the Ray "
-                f"cluster has {gpus}: ask for at most {max(1, gpus // gpus_each)}.",
+                f"workers={count} take {counted(gpus_each, 'GPU')} each, and the Ray cluster has "
+                f"{gpus}: ask for at most {max(1, gpus // gpus_each)}."
             )
         kind: Any = ray.remote(
             num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=2
@@ -188,8 +181,7 @@ class RayWorkers(Workers[Task, Result]):
             raise
         except self._ray.exceptions.RayActorError as error:
             raise RagMiddleError(
-                f"A Ray worker ended again and again ({error}). Memory is the usual reason: use "
-                "fewer workers. What was done is kept: the same command continues from there."
+                f"A Ray worker ended again and again ({error}). {_ENDED}"
             ) from error
 
     def close(self) -> None:
@@ -216,36 +208,18 @@ class _Worker:
 
 
 _worker: _Worker | None = None  # of this process
-_held: list[Any] = []  # locks of the devices taken, until this process ends
 
 
-def _start_worker(
-    make_work: MakeWork, threads_each: int, devices: Sequence[str], taken: Path
-) -> None:
+def _start_worker(*arguments: Any) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _worker = _Worker(make_work, threads_each, *_free_device(devices, taken))
+    _worker = _Worker(*arguments)
 
 
 def _do_in_worker(index: int, task: Any) -> tuple[int, Any]:
     assert _worker is not None, "_start_worker is called first"
     return _worker.do(index, task)
-
-
-def _free_device(devices: Sequence[str], taken: Path) -> list[str]:
-    """A device that no other process has taken; none where there are none."""
-    from filelock import FileLock, Timeout
-
-    for device in devices:
-        lock = FileLock(taken / device.replace(":", "-"), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            continue
-        _held.append(lock)
-        return [device]
-    return []
 
 
 @contextmanager
@@ -282,8 +256,8 @@ def worker_devices(
         One device per worker; empty where they compute on the CPU, or wherever `device_map` says.
 
     Raises:
-        ConfigError: more workers than GPUs, several for one GPU that is named by its
-            number, or for a model that is spread over all.
+        ConfigError: more workers than GPUs, several for one GPU that is named by its number, or
+            for a model that is spread over all.
     """
     if device_map is not None or device == "auto":
         if count > 1:
@@ -297,26 +271,20 @@ def worker_devices(
     where = torch.device(device or ("cuda" if gpus else "cpu"))
     if where.type != "cuda":
         return ()
-    if ":" in str(where):  # cuda:1
-        if count > 1 or cluster:
-            raise ConfigError(
-                f"A worker takes a GPU of its own, and device={device!r} names one: leave out its "
-                "number. A cluster gives a worker its GPU."
-            )
-        if where.index >= gpus:
-            raise ConfigError(
-                f"device={device!r} counts from 0, and there {_are(gpus)} here.",
-            )
-        return (str(where),)
-    if cluster:
-        return ("cuda",) * count
-    if count > gpus:
+    if where.index is None:
+        if cluster:
+            return ("cuda",) * count
+        devices = [f"cuda:{index}" for index in (*range(1, gpus), 0)[:gpus]]
+    elif count > 1 or cluster:
         raise ConfigError(
-            f"workers={count} take a GPU each, and there {_are(gpus)} here: ask for at "
-            f"most {max(1, gpus)}.",
+            f"A worker takes a GPU of its own, and device={device!r} names one: leave out its "
+            "number. A cluster gives a worker its GPU."
         )
-    return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])
-
-
-def _are(gpus: int) -> str:
-    return f"{'is' if gpus == 1 else 'are'} {counted(gpus, 'GPU')}"
+    else:
+        devices = [str(where)] if where.index < gpus else []
+    if count > len(devices):
+        raise ConfigError(
+            f"workers={count} take a GPU each, device={device!r} is counted from 0, and there are "
+            f"{counted(gpus, 'GPU')} here: ask for at most {max(1, gpus)}."
+        )
+    return tuple(devices[:count])

@@ -47,10 +47,10 @@ def test_workers_get_a_gpu_each(
 @pytest.mark.parametrize(
     ("count", "options", "message"),
     [
-        (3, {"gpus": 2}, r"workers=3 .*take a GPU each, and there are 2 GPUs here: .* at most 2"),
+        (3, {"gpus": 2}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
         (2, {"gpus": 4, "device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
         (1, {"gpus": 4, "device": "cuda:2", "cluster": True}, "cluster gives a worker its GPU"),
-        (1, {"gpus": 2, "device": "cuda:2"}, "counts from 0, and there are 2 GPUs here"),
+        (1, {"gpus": 2, "device": "cuda:2"}, "counted from 0, and there are 2 GPUs here"),
         (2, {"gpus": 4, "device_map": "auto"}, "device_map='auto' .*spreads one model"),
         (2, {"gpus": 4, "device": "auto"}, "device='auto' .*spreads one model"),
     ],
