@@ -26,7 +26,7 @@ from rag_middle.calibration.searches import Search, SearchInputs, make_search
 from rag_middle.calibration.searches.base import require_whole
 from rag_middle.calibration.verdict import check_held_out, make_profile
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
+from rag_middle.evaluation.lengths import check_lengths
 from rag_middle.evaluation.wrong_answers import AskedQuestion
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
@@ -144,10 +144,7 @@ def calibrate(
     all_examples = (*examples, *held_out)
     check_lengths(
         model,
-        [
-            CheckedPrompt(example.question, example.prompt, len(model.token_ids(example.answer)))
-            for example in all_examples
-        ],
+        [(e.question, e.prompt, len(model.token_ids(e.answer))) for e in all_examples],
         template=template,
     )
     packages = ("torch", "transformers", "tokenizers", "numpy")

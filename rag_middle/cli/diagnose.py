@@ -46,7 +46,7 @@ from rag_middle.wording import counted
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
     from rag_middle.endpoint import EndpointModel
-    from rag_middle.evaluation import AnsweringWorkers, Diagnosis
+    from rag_middle.evaluation import AnsweringWorkers
     from rag_middle.methods import Method
     from rag_middle.profiles import Profile
 
@@ -212,10 +212,9 @@ def diagnose(
     from joblib import cpu_count
 
     from rag_middle.evaluation import (
-        Factors,
         Measurement,
         check_measurement,
-        factors_of,
+        grid_of,
         run,
         write_evaluation,
         write_report,
@@ -225,7 +224,7 @@ def diagnose(
     from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport, run_notes
-    from rag_middle.evaluation.terminal import show_diagnosis, show_factors
+    from rag_middle.evaluation.terminal import show_diagnosis, show_grid
     from rag_middle.evaluation.wrong_answers import repeated_note
     from rag_middle.small_model import NAME
     from rag_middle.workers import torch_threads
@@ -278,23 +277,22 @@ def diagnose(
                 for name, reason in left_out.items():
                     tell("Left out", "yellow", f"{name}: {reason}")
             results = run(answering, task, names, measurement, **options)
-    result: Diagnosis | Factors
     if layout is None:
-        result, files = diagnosis, write_report(diagnosis, out, **shown)
+        files = write_report(diagnosis, out, **shown)
+        data = diagnosis.to_dict()
     else:
-        factors = factors_of(results)
-        assert factors is not None  # there is a layout
-        result, files = factors, write_evaluation(results, out, **shown)
-    notes = () if layout is None else run_notes(results)  # a diagnosis has its own
+        grid, notes = grid_of(results), run_notes(results)
+        assert grid is not None  # there is a layout
+        files = write_evaluation(results, out, **shown)
+        data = {**grid.to_dict(), "notes": notes}
     if as_json:
-        noted = {} if layout is None else {"notes": notes}
-        print_json({**result.to_dict(), **noted, "report": str(files.html)})
+        print_json({**data, "report": str(files.html)})
         return
-    if isinstance(result, Factors):
-        show_factors(console(), result, notes)
+    if layout is None:
+        show_diagnosis(console(), diagnosis)
+        tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(diagnosis.profile)}).")
     else:
-        show_diagnosis(console(), result)
-        tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(result.profile)}).")
+        show_grid(console(), grid, notes)
     print_text(f"{files.html}\n")
 
 

@@ -21,7 +21,6 @@ from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.evaluation.asking import Answering, AnsweringWorkers
-    from rag_middle.evaluation.conclusions import Answer, Recommendation, Verdict, recommend
     from rag_middle.evaluation.conditions import (
         AS_GIVEN,
         CLOSED_BOOK,
@@ -29,49 +28,26 @@ if TYPE_CHECKING:
         GOLD_ONLY,
         Condition,
         Item,
+        Layout,
+        LayoutRow,
         arranged_documents,
-        chain,
-        order,
         position,
         spread_positions,
     )
-    from rag_middle.evaluation.cost import Cost, measure_costs
-    from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
-    from rag_middle.evaluation.factors import FactorRow, Factors, factors_of
-    from rag_middle.evaluation.grid import Grid, GridRow, grid_of
-    from rag_middle.evaluation.layouts import Layout, LayoutRow
+    from rag_middle.evaluation.diagnosis import Diagnosis, diagnose
+    from rag_middle.evaluation.grid import Grid, grid_of
     from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
     from rag_middle.evaluation.metrics import METRICS, Metric
-    from rag_middle.evaluation.plots import (
-        plot_cost,
-        plot_gaps,
-        plot_grid,
-        plot_position_curves,
-    )
-    from rag_middle.evaluation.records import Record
+    from rag_middle.evaluation.plots import plot_position_curves
     from rag_middle.evaluation.report import InterimReport, write_evaluation, write_report
-    from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
-    from rag_middle.evaluation.shapes import Shape, shape_of
-    from rag_middle.evaluation.statistics import Bootstrap, Consistency, Estimate
-    from rag_middle.evaluation.tasks import (
-        TASKS,
-        Task,
-        make_task,
-        shipped_questions,
-        task_for_file,
-    )
+    from rag_middle.evaluation.results import PositionCurves, Results, Summary
+    from rag_middle.evaluation.statistics import Bootstrap, Estimate
+    from rag_middle.evaluation.tasks import TASKS, Task, make_task, shipped_questions, task_for_file
     from rag_middle.evaluation.tasks.abstention import Abstention
-    from rag_middle.evaluation.tasks.data_files import (
-        as_answers,
-        as_document,
-        get_field,
-        read_entries,
-        read_lines,
-    )
+    from rag_middle.evaluation.tasks.data_files import as_answers, get_field, read_entries
     from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
     from rag_middle.evaluation.tasks.multi_hop import MultiHop
     from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
-    from rag_middle.evaluation.tasks.retrieved_qa import RetrievedQA
     from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
 
 __all__ = [
@@ -82,19 +58,13 @@ __all__ = [
     "METRICS",
     "TASKS",
     "Abstention",
-    "Answer",
     "Answering",
     "AnsweringWorkers",
     "Bootstrap",
     "Condition",
-    "Consistency",
-    "Cost",
     "Diagnosis",
     "Estimate",
-    "FactorRow",
-    "Factors",
     "Grid",
-    "GridRow",
     "InterimReport",
     "Item",
     "KeyValueChains",
@@ -107,41 +77,23 @@ __all__ = [
     "MultiDocumentQA",
     "MultiHop",
     "OwnQuestions",
-    "PositionCurve",
     "PositionCurves",
     "ProgressCallback",
-    "Recommendation",
-    "Record",
     "Results",
-    "RetrievedQA",
-    "Shape",
     "Summary",
     "Task",
-    "Verdict",
     "arranged_documents",
     "as_answers",
-    "as_document",
-    "chain",
     "check_measurement",
     "diagnose",
-    "factors_of",
-    "fitted_presets",
     "get_field",
     "grid_of",
     "labelled_methods",
     "make_task",
-    "measure_costs",
-    "order",
-    "plot_cost",
-    "plot_gaps",
-    "plot_grid",
     "plot_position_curves",
     "position",
     "read_entries",
-    "read_lines",
-    "recommend",
     "run",
-    "shape_of",
     "shipped_questions",
     "spread_positions",
     "task_for_file",

@@ -23,7 +23,6 @@ from rag_middle.evaluation.results import (
     MethodSummary,
     PositionCurve,
     PositionCurves,
-    Results,
     Summary,
 )
 from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
@@ -228,27 +227,12 @@ def comparisons(methods: int) -> str:
 # -- which method --------------------------------------------------------------------------------
 
 
-def recommend_from(
-    results: Results, answer_time_ratios: Mapping[str, float] | None = None
-) -> Recommendation:
-    """`recommend` for the methods of a run."""
-    scores = {method.label: results.scores(method.label) for method in results.methods}
-    return recommend(
-        scores,
-        results.metric,
-        answer_time_ratios,
-        compared=results.compared,
-    )
-
-
 def recommend(
     scores: Mapping[str, Array],
     metric: Metric,
     answer_time_ratios: Mapping[str, float] | None = None,
     *,
-    compared: int | None = None,
     resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> Recommendation:
     """Choose a method, or none.
 
@@ -266,27 +250,24 @@ def recommend(
             ``"none"`` among them.
         metric: of the scores.
         answer_time_ratios: to ``none``, by label, where it was measured.
-        compared: methods that the correction is for; by default those in `scores`.
         resamples: for the intervals.
-        seed: of the resamples.
     """
-    base = np.asarray(scores[BASELINE])
+    base = scores[BASELINE]
     questions = len(base)
     if questions < MIN_QUESTIONS:
         return _none(
             "too_few_questions",
             f"{questions} question{' is' if questions == 1 else 's are'} too few to compare "
-            f"positions: ask at least "
-            f"{MIN_QUESTIONS}, better a hundred or more.",
+            f"positions: ask at least {MIN_QUESTIONS}, better a hundred or more.",
         )
     tried = [label for label in scores if label != BASELINE]
-    of_each = comparison_confidence(compared or len(tried))
+    of_each = comparison_confidence(len(tried))
     verdicts = []
     for label in tried:
-        own = np.asarray(scores[label])
-        paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples, seed=seed)
-        verdicts.append(_verdict(label, paired, of_each, metric, exact=bool((own == base).all())))
-    bootstrap = Bootstrap(base, resamples=resamples, seed=seed)
+        paired = Bootstrap(np.concatenate([base, scores[label]], axis=1), resamples=resamples)
+        exact = np.array_equal(scores[label], base)
+        verdicts.append(_verdict(label, paired, of_each, metric, exact=exact))
+    bootstrap = Bootstrap(base, resamples=resamples)
     gap = bootstrap.gap()
     if metric.share and bootstrap.means.max() < _MIN_ACCURACY:
         return _none(
@@ -470,46 +451,43 @@ def next_steps(
         attempts: what was tried, and is not advised again.
     """
     label, reason = recommendation.label, recommendation.reason
+    if reason == "too_few_questions" and attempts.all_asked:
+        return ("Add questions to the data: all of them were asked.",)
     if reason == "too_few_questions":
-        if attempts.all_asked:
-            return ("Add questions to the data: all of them were asked.",)
         return ("Run again with a larger --limit.",)
     if reason == "cannot_answer":
-        scored = attempts.scoring == "likelihood" or not attempts.weights
-        end = ", or --score-by likelihood, which shows differences in wrong answers too."
+        step = "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
+        if attempts.scoring == "likelihood" or not attempts.weights:
+            return (f"{step}--template.",)
         return (
-            "Look at a few answers in records.jsonl: does the prompt suit the model? Try --template"
-            f"{'.' if scored else end}",
+            f"{step}--template, or --score-by likelihood, which shows differences in wrong answers "
+            "too.",
         )
-    held_out = f"Check {label} on held-out questions before relying on it."
-    if in_use not in (None, label):
-        held_out = f"Where the ranking is poor, use {label} instead of an order."
-    by_kind = {
-        "documents": "Ask with fewer documents, or put a reranker before the model.",
-        "order": advice,
-        "method": held_out if reason == "helps" else "",
-    }
-    leading = [each.kind for each in measured if each.significant]
-    steps = [
-        by_kind[kind]
-        for kind in dict.fromkeys((*leading, "method", "order"))
-        if kind != "documents" or kind in leading
-    ]
+    by_kind = {"documents": "Ask with fewer documents, or put a reranker before the model."}
+    if advice:
+        by_kind["order"] = advice
+    if reason == "helps":
+        by_kind["method"] = (
+            f"Check {label} on held-out questions before relying on it."
+            if in_use in (None, label)
+            else f"Where the ranking is poor, use {label} instead of an order."
+        )
+    leading = [effect.kind for effect in measured if effect.significant]
+    kinds = dict.fromkeys((*leading, "order", "method") if advice else (*leading, "method"))
+    steps = [by_kind[kind] for kind in kinds if kind in by_kind]
     if reason == "no_gap":
-        steps.append("Measure again when model, prompt or data change.")
-        return tuple(filter(None, steps))
-    if reason == "nothing_tried" and attempts.weights:
-        steps.append("Name methods to try with --methods.")
+        return (*steps, "Measure again when model, prompt or data change.")
     if not attempts.weights:
         steps.append(
             f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
             "in the client where it only arranges documents."
             if reason == "helps"
-            else "Most methods change what happens inside the model. Where its weights can be had, "
-            "find the one that helps with `rag-middle diagnose --model` and without `--endpoint`; "
-            "then serve it (`rag-middle serve`, or vLLM with rag-middle-vllm) and measure that "
-            "with `--endpoint`."
+            else "Most methods need the model's weights: find one that helps with `rag-middle "
+            "diagnose --model` and without `--endpoint`, serve it (`rag-middle serve`, or vLLM "
+            "with rag-middle-vllm), and measure that with `--endpoint`."
         )
+    elif reason == "nothing_tried":
+        steps.append("Name methods to try with --methods.")
     if attempts.fitted:
         steps.append(
             f"Parameters of {', '.join(attempts.fitted)} are calibrated for this model already; "
@@ -520,20 +498,15 @@ def next_steps(
         first, *others = attempts.calibratable
         alternatives = f" (or {', '.join(others)})" if others else ""
         steps.append(
-            f"Calibrated parameters may do better. `rag-middle calibrate --method {first}`"
-            f"{alternatives} with the same --model and --data searches for them and checks them on "
-            "held-out questions; then run this again with "
+            f"Calibrated parameters may do better: `rag-middle calibrate --method {first}`"
+            f"{alternatives} with the same --model and --data; then run this again with "
             f"`--methods profile:rag-middle-calibration/{first}.json`."
         )
-    return tuple(filter(None, steps))
+    return tuple(steps)
 
 
 def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
-    """Warnings of gold documents that cannot be what they are taken for.
-
-    No errors: answers in other words than the document's are legitimate, and an index may hold a
-    page twice.
-    """
+    """Warnings of gold documents that may not be what they are taken for."""
     without = [
         item.question
         for item in items
@@ -551,8 +524,8 @@ def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     if twice:
         texts.append(
             "Another document repeats the gold one, word for word, in "
-            f"{_how_many(twice, items)}. An answer may be read there, whatever position is "
-            "measured: positions then seem to differ less than they do."
+            f"{_how_many(twice, items)}. An answer may be read there: positions then seem to "
+            "differ less than they do."
         )
     return tuple(texts)
 
@@ -571,25 +544,17 @@ def _how_many(questions: Sequence[str], items: Sequence[Item]) -> str:
 
 
 def order_free_note(method: MethodSummary) -> str | None:
-    """What holds for every order of the documents, and what was seen of it.
-
-    Returns:
-        None for a method whose answers may depend on the order, and where only one was asked.
-    """
+    """That the order of the documents cannot change answers, and what was seen of it."""
     if not method.order_free or method.consistency is None:
         return None
-    proven = (
-        f"Under {method.label} the order of the documents cannot change an answer, whichever it "
-        "is: the method computes the same from any order."
-    )
     changed = method.consistency.changed
-    if changed.exact:
-        return f"{proven} Each question was asked once, and its answer stands at every position."
-    return (
-        f"{proven} In the orders asked here, answers to {percent(changed.value, digits=1)} of the "
-        "questions changed: by rounding, where two words are about as probable, or because the "
-        "documents say their own order (numbers)."
+    seen = (
+        "Each question was asked once, and its answer stands at every position."
+        if changed.exact
+        else f"In the orders asked here, answers to {percent(changed.value, digits=1)} of the "
+        "questions changed: by rounding, or because the documents say their own order (numbers)."
     )
+    return f"Under {method.label} the order of the documents cannot change an answer. {seen}"
 
 
 def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, ...]:
@@ -612,14 +577,12 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
         )
         texts.append(
             f"Without any documents the model does not do significantly worse ({shown}, with them "
-            f"{with_documents}): as far as it knows these answers, the questions do not measure "
-            "reading."
+            f"{with_documents}): it may know the answers, and then nothing measures reading."
         )
     if closed_book and gold_only and gold_only.mean.value <= closed_book.mean.value:
         texts.append(
-            "With the gold document alone the model does no better than with none: where it does "
-            "not know an answer, it does not use the document at any position. No position method "
-            "mends that."
+            "With the gold document alone the model does no better than with none: it does not use "
+            "the document at any position. No position method mends that."
         )
     if shape.confidence < 0.8:
         texts.append(

@@ -117,35 +117,6 @@ class Condition:
     golds: tuple[int, ...] = ()
     hops: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError(
-                f"A condition is one of {', '.join(get_args(Kind))}; got {self.kind!r}."
-            )
-        numbered = self.kind in ("position", "order")
-        if numbered != (self.index is not None):
-            raise ConfigError(
-                f"Condition {self.kind!r} takes {'an' if numbered else 'no'} index, got "
-                f"{self.index!r}."
-            )
-        if self.kind != "position" and (self.documents is not None or self.change is not None):
-            raise ConfigError(
-                f"Condition {self.kind!r} takes no number of documents and no change, got "
-                f"{self.documents!r} and {self.change!r}."
-            )
-        chained = self.kind == "chain"
-        if chained != bool(self.golds) or (self.hops is not None and not chained):
-            raise ConfigError(
-                f"Condition {self.kind!r} takes {'' if chained else 'no '}positions of several "
-                f"gold documents, got {self.golds!r} and hops {self.hops!r}."
-            )
-        if len(set(self.golds)) < len(self.golds) or min(self.golds, default=0) < 0:
-            raise ConfigError(
-                f"Gold documents need different 0-based positions, got {list(self.golds)}."
-            )
-        if self.change is not None and self.change not in CHANGES:
-            raise ConfigError(f"A change is one of {', '.join(CHANGES)}; got {self.change!r}.")
-
     @property
     def name(self) -> str:
         """Its name in records."""
@@ -157,6 +128,43 @@ class Condition:
         among = "" if self.documents is None else f"/{self.documents}"
         changed = "" if self.change is None else f"+{self.change}"
         return f"{self.kind}:{self.index}{among}{changed}"
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRow:
+    """Conditions that differ in one thing.
+
+    Attributes:
+        name: what they have in common, such as ``"reversed"``.
+        cells: by the heading of their column, such as ``"distance 2"``.
+    """
+
+    name: str
+    cells: Mapping[str, Condition]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Conditions in rows and columns: what is measured where one position says too little.
+
+    A task with several gold documents varies their distance and order, a chain of keys its length
+    and position, and any task with a gold document may vary its number of documents.
+
+    Attributes:
+        row_title: what differs from row to row.
+        column_title: what differs from column to column.
+        rows: the first one is what the others are compared with; they may have columns of their
+            own.
+    """
+
+    row_title: str
+    column_title: str
+    rows: tuple[LayoutRow, ...]
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Of all rows."""
+        return tuple(condition for row in self.rows for condition in row.cells.values())
 
 
 GOLD_ONLY = Condition("gold_only")

@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.asking import AnsweringWorkers
 from rag_middle.evaluation.conclusions import (
@@ -30,13 +32,19 @@ from rag_middle.evaluation.conclusions import (
     notes,
     notes_on_gold,
     order_advice,
-    recommend_from,
+    recommend,
 )
-from rag_middle.evaluation.conditions import position, question_digest
-from rag_middle.evaluation.cost import measure_costs
+from rag_middle.evaluation.conditions import question_digest
 from rag_middle.evaluation.grid import Grid, grid_of
-from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
+from rag_middle.evaluation.measurement import (
+    BASELINE,
+    LabelledMethod,
+    Measurement,
+    MethodSpec,
+    labelled_methods,
+)
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
+from rag_middle.evaluation.screening import SCREENED, collapsed_methods
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
@@ -84,7 +92,7 @@ CALIBRATED: Mapping[str, Method] = MappingProxyType(
     }
 )
 
-_COST_PROMPTS = 2
+_TIMED_PROMPTS, _TIMED_TOKENS = 2, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +108,9 @@ class Diagnosis:
         software: versions and device.
         made: when, ISO 8601, UTC.
         curves: over gold positions.
-        summary: means, differences, flip rates, costs, controls.
+        summary: means, differences, flip rates, controls.
         answer_time_ratios: time of an answer under a method, as a ratio to the unmodified model's,
-            by label; empty where costs were not measured.
+            by label; empty where times were not measured.
         shape: of the unmodified model's curve.
         answer: whether the model loses the middle.
         effects: what makes a difference, the largest significant one first.
@@ -178,7 +186,7 @@ def diagnose(
         estimated: called once with the seconds that the rest will take, and its number of answers.
         planned: called once before the first prompt is asked, as in `run`.
         interim: called with the results so far, as in `run`; `InterimReport` makes a page of them.
-        cost: measure times and memory too, where the model's weights are here.
+        cost: measure times too, where the model's weights are here.
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
         workers: that answer, as in `run`.
@@ -194,10 +202,18 @@ def diagnose(
     here = model if isinstance(model, RagMiddleModel) else None
     if methods is None:
         methods, left_out = default_methods(model)
+    labelled = labelled_methods(methods)
+    if (
+        here
+        and task.by_likelihood
+        and len(labelled) > 1
+        and (measurement.limit or SCREENED + 1) > SCREENED
+    ):
+        left_out |= collapsed_methods(here, task, labelled, measurement)
     results = run(
         model,
         task,
-        methods,
+        [method for method in labelled if method.label not in left_out],
         measurement,
         records=records,
         progress=progress,
@@ -205,19 +221,12 @@ def diagnose(
         planned=planned,
         workers=workers,
         interim=interim,
-        drop_collapsed=True,
     )
-    costs, ratios = None, {}
-    if cost and here is not None:
-        middle = position(results.positions[len(results.positions) // 2])
-        prompts = [task.prompt(item, middle) for item in results.items[:_COST_PROMPTS]]
-        costs = measure_costs(here, results.methods, prompts, template=measurement.template)
-        tokens = measurement.max_new_tokens or task.max_new_tokens
-        seconds = {label: cost.answer_seconds(tokens) for label, cost in costs.items()}
-        ratios = {label: own / seconds[BASELINE] for label, own in seconds.items()}
-    summary, curves = results.summary(costs), results.curves()
+    ratios = answer_time_ratios(here, results) if cost and here else {}
+    summary, curves = results.summary(), results.curves()
     shape = shape_of(Bootstrap(results.scores(BASELINE)))
-    recommendation = recommend_from(results, ratios)
+    scores = {method.label: results.scores(method.label) for method in results.methods}
+    recommendation = recommend(scores, results.metric, ratios)
     measured = effects(recommendation, summary, curves)
     in_use = curves[method_in_use(recommendation, curves)]
     advice = order_advice(
@@ -261,14 +270,47 @@ def diagnose(
         next_steps=next_steps(
             recommendation,
             advice,
-            _attempts(here, task, results, recommendation, calibrated or {}),
+            _attempts(here, task, results, recommendation, left_out, calibrated or {}),
             measured,
             in_use.label,
         ),
-        left_out=left_out | {**results.left_out},
+        left_out=left_out,
         wrong=wrong_answers(results),
         grid=grid_of(results),
     )
+
+
+def answer_time_ratios(model: RagMiddleModel, results: Results) -> dict[str, float]:
+    """Time of an answer as long as it may be under each method, next to the unmodified model's.
+
+    Medians over a few of the questions. Every prompt is answered under each method in turn, so
+    that whatever slows the machine slows all of them; on a GPU once more beforehand, to warm up.
+    """
+    task, measurement = results.task, results.measurement
+    conditions = measurement.conditions(task)
+    middle = conditions[len(results.positions) // 2]
+    prompts = [task.prompt(item, middle) for item in results.items[:_TIMED_PROMPTS]]
+    tokens = measurement.max_new_tokens or task.max_new_tokens
+
+    def seconds(prompt: ContextPrompt, method: LabelledMethod) -> float:
+        [answer] = model.batch(
+            [prompt],
+            method=method.method,
+            max_new_tokens=_TIMED_TOKENS,
+            on_missing_documents="ignore",
+            template=measurement.template,
+        )
+        steps = max(1, answer.usage.completion_tokens - 1)
+        timings = answer.timings
+        return timings.tokenize + timings.prefill + (tokens - 1) * timings.decode / steps
+
+    if model.device.type == "cuda":
+        for method in results.methods:
+            seconds(prompts[0], method)
+    times = [[seconds(prompt, method) for method in results.methods] for prompt in prompts]
+    first, *_ = medians = [median(column) for column in zip(*times, strict=True)]
+    labels = (method.label for method in results.methods)
+    return {label: own / first for label, own in zip(labels, medians, strict=True)}
 
 
 def recommended_profile(
@@ -344,6 +386,7 @@ def _attempts(
     task: Task,
     results: Results,
     recommendation: Recommendation,
+    left_out: Mapping[str, str],
     calibrated: Mapping[str, Profile],
 ) -> Attempts:
     """What was tried in this run, and in calibrations of this model before.
@@ -372,8 +415,7 @@ def _attempts(
         method: name for method, name in {**presets, **profiles}.items() if method not in tried
     }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
-    failed |= {*results.left_out}
-    done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
+    done = {*tried, *failed, *left_out, *fitted, *(profile.method for profile in own.values())}
     return Attempts(
         all_asked=_all_asked(task, results),
         scoring=results.measurement.scoring,
@@ -427,20 +469,15 @@ def _voting_notes(results: Results) -> tuple[str, ...]:
 
 
 def default_methods(model: TextGenerator) -> tuple[list[str], dict[str, str]]:
-    """The methods to try where none are named, and why others are left out.
+    """The methods to try where none are named, and why the model cannot take the others.
 
     Args:
         model: one behind an HTTP address is asked under none.
     """
     if not isinstance(model, RagMiddleModel):
         return [], {}
-    able, left_out = methods_to_try(model)
+    able, left_out = _able(model, {name: name for name in UNCALIBRATED})
     return [*able, *fitted_presets(model)], left_out
-
-
-def methods_to_try(model: RagMiddleModel) -> tuple[list[str], dict[str, str]]:
-    """Methods without calibration that this model can take, and why it cannot take the others."""
-    return _able(model, {name: name for name in UNCALIBRATED})
 
 
 def _able(

@@ -1,207 +1,201 @@
-"""Scores by gold position and number of documents: does length hurt, where, and what helps then?
+"""Scores by row and column: number of documents and position, or what a task varies.
 
-The same questions with fewer documents: the gold document and the first of the others. So cells
-differ by length and position alone, and all differences are paired.
+Distance and order of several gold documents, length and position of a chain, gold document present
+or absent. Cells have the same questions, so all differences are paired.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rag_middle.evaluation.conditions import position
+from rag_middle.evaluation.conditions import LayoutRow
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric
-from rag_middle.evaluation.results import PositionCurves, Results
-from rag_middle.evaluation.statistics import Estimate, comparison_confidence, paired_difference
+from rag_middle.evaluation.results import PositionCurve, Results, curve_of
+from rag_middle.evaluation.statistics import (
+    Array,
+    Bootstrap,
+    Estimate,
+    comparison_confidence,
+    paired_difference,
+)
 from rag_middle.wording import listed
 
-Scores = NDArray[np.float64]
 
-
-@dataclass(frozen=True, slots=True)
-class HeatMapRow:
-    """A row of each heat map.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRow:
+    """One row of a layout.
 
     Attributes:
-        name: at its left.
-        columns: what stands below the value of each of its cells.
-        estimates: of its cells, by label of the method.
+        name: of the row.
+        columns: their headings.
+        curves: over the columns, by label of the method; the gap is that between columns.
+        differences: mean over columns minus the unmodified model's, by label.
+        changes: mean over columns minus the first row's under the same method, by label; empty
+            for the first row.
     """
 
     name: str
     columns: tuple[str, ...]
-    estimates: Mapping[str, Sequence[Estimate]]
+    curves: Mapping[str, PositionCurve]
+    differences: Mapping[str, Estimate]
+    changes: Mapping[str, Estimate]
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMaps:
-    """A heat map per method, for a chart.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Scores by row and column.
 
     Attributes:
         metric: what was scored.
-        row_title: of the vertical axis.
-        column_title: of the horizontal axis.
-        rows: each may have columns of its own; they are spread over the width of all.
+        row_title: what differs from row to row.
+        column_title: what differs from column to column.
+        questions: how many were asked in each cell.
+        rows: as in the layout.
+        abstentions: by label of the method, for a task that asks for them; else empty. Shares of
+            answers that abstain, and of false ones: ``absent_abstained``, ``absent_false``,
+            ``present_abstained`` and ``present_false``, by whether the gold document was there.
+        confidence: of each difference and change, so that those of all methods and rows hold
+            together (Bonferroni).
     """
 
     metric: Metric
     row_title: str
     column_title: str
-    rows: tuple[HeatMapRow, ...]
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Of the methods, the unmodified model first."""
-        return tuple(self.rows[0].estimates)
-
-    @property
-    def colour_scale(self) -> tuple[float, float, float]:
-        """The lowest value, the one above which cells are dark, and the highest; shares in %."""
-        values = [e.value for row in self.rows for cells in row.estimates.values() for e in cells]
-        low, high = (0.0, 100.0) if self.metric.share else (min(values), max(values))
-        return low, low + 0.55 * (high - low), high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow:
-    """One number of documents.
-
-    Attributes:
-        curves: over the positions of the gold document among so many.
-        differences: mean over positions minus the unmodified model's, by label, with `Grid`'s
-            correction.
-    """
-
-    curves: PositionCurves
-    differences: Mapping[str, Estimate]
-
-    @property
-    def documents(self) -> int:
-        """In a prompt."""
-        return self.curves.documents
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Scores by number of documents and position.
-
-    Attributes:
-        rows: the fewest documents first.
-        length_effect: the unmodified model's mean with most documents minus that with fewest.
-        confidence: of each difference, so that those of all methods and rows hold together
-            (Bonferroni).
-    """
-
+    questions: int
     rows: tuple[GridRow, ...]
-    length_effect: Estimate
+    abstentions: Mapping[str, Mapping[str, Estimate]]
     confidence: float
 
     @property
-    def metric(self) -> Metric:
-        """What was scored."""
-        return self.rows[0].curves.metric
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """Of the methods, the unmodified model first."""
-        return self.rows[0].curves.labels
-
-    @property
-    def heat_maps(self) -> HeatMaps:
-        """For a chart."""
-        return HeatMaps(
-            metric=self.metric,
-            row_title="Documents",
-            column_title="Position of the gold document, first to last",
-            rows=tuple(
-                HeatMapRow(
-                    str(row.documents),
-                    tuple(f"at {position}" for position in row.curves.positions),
-                    {curve.label: curve.estimates for curve in row.curves.curves},
-                )
-                for row in self.rows
-            ),
-        )
+        return tuple(self.rows[0].curves)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What follows from it: about length, about positions, and one on each method."""
-        first, last = (self.rows[index].curves[BASELINE].mean.value for index in (0, -1))
-        fewest, most = self.rows[0].documents, self.rows[-1].documents
-        significant = "not " if self.length_effect.includes_zero else ""
-        uneven = [row.documents for row in self.rows if not row.curves[BASELINE].gap.includes_zero]
+        """What follows from it: on columns, on rows, on abstentions, and on each method."""
+        first, title = self.rows[0], self.column_title.lower()
+        uneven = [
+            row.name
+            for row in self.rows
+            if len(row.columns) > 1 and not row.curves[BASELINE].gap.includes_zero
+        ]
         return (
-            f"From {fewest} to {most} documents the unmodified model goes from "
-            f"{self.metric.shown(first)} to {self.metric.shown(last)}, which is {significant}"
-            "statistically significant.",
-            f"Its positions differ significantly with {listed(uneven)} documents."
+            f"The unmodified model differs significantly by {title}: {listed(uneven)}."
             if uneven
-            else "With none of these numbers of documents do its positions differ significantly.",
+            else f"The unmodified model does not differ significantly by {title}.",
+            *(
+                f"{row.name[0].upper()}{row.name[1:]}: {self._mean(row)}; {first.name}: "
+                f"{self._mean(first)}. The difference is "
+                f"{'not ' if row.changes[BASELINE].includes_zero else ''}statistically significant."
+                for row in self.rows[1:]
+                if not self.abstentions
+            ),
+            *(_about_abstentions(label, shares) for label, shares in self.abstentions.items()),
             *(self._about(label) for label in self.labels if label != BASELINE),
         )
 
+    def _mean(self, row: GridRow) -> str:
+        return self.metric.shown(row.curves[BASELINE].mean.value)
+
     def _about(self, label: str) -> str:
-        groups: dict[str, list[str]] = {"better": [], "worse": [], "neither": []}
+        groups: dict[str, list[str]] = {
+            "significantly better": [],
+            "significantly worse": [],
+            "no significant difference": [],
+        }
         for row in self.rows:
             difference = row.differences[label]
-            amount = self.metric.amount(abs(difference.value))
             if difference.includes_zero:
-                groups["neither"].append(f"{row.documents}")
+                groups["no significant difference"].append(row.name)
             else:
                 verdict = "better" if difference.value > 0 else "worse"
-                groups[verdict].append(f"{row.documents} documents (by {amount})")
-        parts = [
-            f"significantly {verdict} with {listed(groups[verdict])}"
-            for verdict in ("better", "worse")
-            if groups[verdict]
-        ]
-        if groups["neither"]:
-            parts.append(f"no significant difference with {listed(groups['neither'])} documents")
-        return f"{label}, on average over positions: {'; '.join(parts)}."
+                amount = self.metric.amount(abs(difference.value))
+                groups[f"significantly {verdict}"].append(f"{row.name} (by {amount})")
+        parts = [f"{verdict}: {listed(names)}" for verdict, names in groups.items() if names]
+        return f"{label}, on average over columns: {'; '.join(parts)}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        rows = [{**asdict(row), "curves": row.curves.to_dict()} for row in self.rows]
-        return {**asdict(self), "rows": rows, "sentences": list(self.sentences)}
+        return {**asdict(self), "metric": self.metric.name, "sentences": list(self.sentences)}
 
 
 def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
-    """The grid of a run whose measurement has one; None for the others.
+    """Rows and columns of a run whose measurement has a grid, or whose task has its own.
 
     Args:
         results: of the run.
         seed: of the resamples.
+
+    Returns:
+        None for other runs.
     """
-    sizes = results.measurement.grid
-    if not sizes:
+    layout = results.measurement.layout(results.task)
+    if layout is None:
         return None
-    confidence = comparison_confidence(results.compared * (len(sizes) + 1))
+    labels, rows = [method.label for method in results.methods], layout.rows
+    compared = (len(labels) - 1) * len(rows) + len(labels) * (len(rows) - 1)
+    confidence = comparison_confidence(compared)
 
-    def means(label: str, documents: int | None) -> Scores:
-        """Over positions, `[questions]`."""
-        positions = results.measurement.gold_positions(results.task, documents)
-        conditions = [position(index, documents) for index in positions]
-        scores: Scores = results.scores(label, conditions).mean(axis=1)
-        return scores
+    def scores(label: str, row: LayoutRow, metric_name: str | None = None) -> Array:
+        return results.scores(label, tuple(row.cells.values()), metric_name)
 
-    rows = tuple(
-        GridRow(
-            curves=results.curves(documents=documents, seed=seed),
-            differences={
-                label: paired_difference(
-                    means(label, documents), means(BASELINE, documents), confidence, seed=seed
-                )
-                for label in (method.label for method in results.methods)
-                if label != BASELINE
-            },
-        )
-        for documents in (*sizes, None)
+    def difference(own: tuple[str, LayoutRow], other: tuple[str, LayoutRow]) -> Estimate:
+        first, second = (scores(*cells).mean(axis=1) for cells in (own, other))
+        return paired_difference(first, second, confidence, seed=seed)
+
+    def share(values: Array) -> Estimate:
+        return Bootstrap(values[:, None], seed=seed).estimates()[0]
+
+    def abstentions(label: str) -> dict[str, Estimate]:
+        present, absent = (scores(label, row, "abstained").mean(axis=1) for row in rows)
+        right = scores(label, rows[0], "accuracy").mean(axis=1)
+        return {
+            "absent_abstained": share(absent),
+            "absent_false": share(1 - absent),
+            "present_abstained": share(present),
+            "present_false": share(1 - present - right),
+        }
+
+    abstain = "abstained" in results.measurement.metric_names(results.task)
+    return Grid(
+        metric=results.metric,
+        row_title=layout.row_title,
+        column_title=layout.column_title,
+        questions=len(results.items),
+        rows=tuple(
+            GridRow(
+                name=row.name,
+                columns=tuple(row.cells),
+                curves={
+                    label: curve_of(label, Bootstrap(scores(label, row), seed=seed))
+                    for label in labels
+                },
+                differences={
+                    label: difference((label, row), (BASELINE, row))
+                    for label in labels
+                    if label != BASELINE
+                },
+                changes={
+                    label: difference((label, row), (label, rows[0]))
+                    for label in labels
+                    if row is not rows[0]
+                },
+            )
+            for row in rows
+        ),
+        abstentions={label: abstentions(label) for label in labels} if abstain else {},
+        confidence=confidence,
     )
-    most, fewest = means(BASELINE, None), means(BASELINE, sizes[0])
-    length = paired_difference(most, fewest, seed=seed)
-    return Grid(rows=rows, length_effect=length, confidence=confidence)
+
+
+def _about_abstentions(label: str, shares: Mapping[str, Estimate]) -> str:
+    shown = {name: f"{share.text(share=True)} %" for name, share in shares.items()}
+    return (
+        f"{label}: without the gold document {shown['absent_abstained']} abstain and "
+        f"{shown['absent_false']} answer falsely; with it {shown['present_abstained']} abstain "
+        f"and {shown['present_false']} answer falsely."
+    )

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rag_middle.errors import ConfigError, MethodConfigError
+from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import (
     CHANGES,
     Change,
     Condition,
+    Layout,
+    LayoutRow,
     order,
     position,
     spread_positions,
 )
-from rag_middle.evaluation.layouts import Layout
-from rag_middle.evaluation.tasks.base import Task, require_whole
+from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
 from rag_middle.methods import Method, resolve_method
+from rag_middle.wording import counted
 
 Scoring = Literal["generation", "likelihood"]
 Template = Literal["auto", "chat", "raw"]
@@ -70,18 +72,13 @@ def _labelled(spec: MethodSpec) -> LabelledMethod:
         return LabelledMethod(spec.name, spec)
     if isinstance(spec, str):
         return LabelledMethod(spec, resolve_method(spec))
-    name = spec.get("name") if isinstance(spec, Mapping) else None
-    if not isinstance(name, str) or not set(spec) <= {"name", "options", "label"}:
+    if "name" not in spec or not set(spec) <= {"name", "options", "label"}:
         raise ConfigError(
             "A method is a name, or an object with 'name' and perhaps 'options' and 'label'; got "
             f"{spec!r}."
         )
-    options = spec.get("options") or {}
-    if not isinstance(options, Mapping):
-        raise MethodConfigError(
-            f"The options of {name} should be an object, got {type(options).__name__}."
-        )
-    return LabelledMethod(str(spec.get("label") or name), resolve_method(name, options))
+    method = resolve_method(spec["name"], spec.get("options") or {})
+    return LabelledMethod(str(spec.get("label") or spec["name"]), method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,42 +123,24 @@ class Measurement:
 
     def __post_init__(self) -> None:
         require_whole("evaluation", 1, max_batch_size=self.max_batch_size)
-        require_whole("evaluation", 0, orders=self.orders)
-        require_whole("evaluation", 0, most=2**63 - 1, seed=self.seed)
-        if self.limit is not None:
-            require_whole("evaluation", 1, limit=self.limit)
-        if self.max_new_tokens is not None:
-            require_whole("evaluation", 1, max_new_tokens=self.max_new_tokens)
+        require_whole("evaluation", 0, orders=self.orders, seed=self.seed)
+        for name in ("limit", "max_new_tokens"):
+            if (value := getattr(self, name)) is not None:
+                require_whole("evaluation", 1, **{name: value})
         if self.orders == 1:
             raise ConfigError("orders=1 leaves nothing to compare: use 0, or 2 and more.")
-        if self.scoring not in get_args(Scoring):
-            raise ConfigError(
-                f"scoring must be one of {', '.join(get_args(Scoring))}, got {self.scoring!r}."
-            )
-        if self.template not in get_args(Template):
-            raise ConfigError(
-                f"template must be one of {', '.join(get_args(Template))}, got {self.template!r}."
-            )
-        for name, several in (("changes", self.changes), ("grid", self.grid)):
-            if not isinstance(several, list | tuple):
-                raise ConfigError(f"{name} must be a list, got {several!r}.")
+        require_one_of("evaluation", get_args(Scoring), scoring=self.scoring)
+        require_one_of("evaluation", get_args(Template), template=self.template)
         for change in self.changes:
-            if change not in CHANGES:
-                raise ConfigError(f"A change is one of {', '.join(CHANGES)}; got {change!r}.")
+            require_one_of("evaluation", CHANGES, changes=change)
         for number in self.grid:
             require_whole("evaluation", 2, grid=number)
         object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))
-        positions: object = self.positions
-        if not isinstance(positions, list | tuple):
-            require_whole("evaluation", 2, positions=positions)
-            return
-        for index, value in enumerate(positions):
-            require_whole("evaluation", 0, **{f"positions[{index}]": value})
-        if len(set(positions)) < 2:
-            raise ConfigError(
-                f"positions needs at least two different positions, got {list(positions)}."
-            )
-        object.__setattr__(self, "positions", tuple(sorted(set(positions))))
+        if isinstance(self.positions, int):
+            require_whole("evaluation", 2, positions=self.positions)
+        else:
+            require_whole("evaluation", 0, positions=min(self.positions, default=-1))
+            object.__setattr__(self, "positions", tuple(sorted(set(self.positions))))
 
     def gold_positions(self, task: Task, documents: int | None = None) -> tuple[int, ...]:
         """The 0-based positions at which `task` is measured; none without gold documents.
@@ -179,7 +158,7 @@ class Measurement:
         if self.grid and self.grid[-1] >= task.num_positions:
             raise ConfigError(
                 f"grid takes numbers below the {task.num_positions} documents that prompts of "
-                f"{task.name} have, got {self.grid[-1]}. Give the task more documents.",
+                f"{task.name} have, got {self.grid[-1]}. Give the task more documents."
             )
         among = documents or task.num_positions
         if isinstance(self.positions, int):
@@ -190,56 +169,58 @@ class Measurement:
                 f"{task.num_positions} documents, positions 0 to {task.num_positions - 1}."
             )
         positions = tuple(index for index in self.positions if index < among)
-        if len(positions) < 2:
+        if not positions:
             raise ConfigError(
-                f"Among {among} documents there are fewer than two of the positions "
-                f"{list(self.positions)}. Give a number of positions, or grid without {among}.",
+                f"Among {among} documents there is none of the positions {list(self.positions)}. "
+                f"Give a number of positions, or a grid without {among}."
             )
         return positions
 
     def conditions(self, task: Task) -> tuple[Condition, ...]:
-        """The conditions every method is run under."""
-        positions = tuple(position(index) for index in self.gold_positions(task))
-        if not positions:
+        """The conditions every method is run under, less those that `grid` adds."""
+        conditions = tuple(position(index) for index in self.gold_positions(task))
+        if not conditions:
             layout = self.layout(task)
-            positions = task.conditions() if layout is None else layout.conditions
-        return (*positions, *(order(index) for index in range(self.orders)))
-
-    def layout(self, task: Task) -> Layout | None:
-        """The conditions of `task` in rows and columns, where it varies more than one position.
-
-        Raises:
-            ConfigError: positions by name, a grid or changes for such a task.
-        """
-        numbered = isinstance(self.positions, int)
-        layout = task.layout(self.positions if isinstance(self.positions, int) else 2)
-        if layout is not None and (not numbered or self.grid or self.changes):
-            raise ConfigError(
-                f"{task.name} varies {layout.row_title[0].lower()}{layout.row_title[1:]} instead "
-                "of one position, so it takes a number of positions, no grid and no changes "
-                "(--change).",
-            )
-        return layout
+            conditions = task.conditions() if layout is None else layout.conditions
+        return (*conditions, *(order(index) for index in range(self.orders)))
 
     def grid_conditions(self, task: Task) -> tuple[Condition, ...]:
         """The further conditions that `grid` asks for."""
-        return tuple(
-            position(index, documents)
-            for documents in self.grid
-            for index in self.gold_positions(task, documents)
-        )
+        layout = self.layout(task) if self.grid else None
+        return () if layout is None else layout.conditions[: -len(layout.rows[-1].cells)]
 
-    def changed_conditions(self, task: Task) -> tuple[Condition, ...]:
-        """The conditions that `changes` asks for, of the unmodified model."""
-        return tuple(
+    def layout(self, task: Task) -> Layout | None:
+        """The conditions of `task` in rows and columns: those of `grid`, or of the task itself.
+
+        Raises:
+            ConfigError: positions by name, a grid or changes for a task with its own.
+        """
+        own = task.layout(self.positions if isinstance(self.positions, int) else 2)
+        if own is not None and (not isinstance(self.positions, int) or self.grid or self.changes):
+            raise ConfigError(
+                f"{task.name} varies {own.row_title.lower()} instead of one position, so it takes "
+                "a number of positions, no grid and no changes."
+            )
+        if own is not None or not self.grid:
+            return own
+        rows = []
+        for documents in (*self.grid, None):
+            cells = {
+                f"at {index}": position(index, documents)
+                for index in self.gold_positions(task, documents)
+            }
+            rows.append(LayoutRow(counted(documents or task.num_positions, "document"), cells))
+        title = "Position of the gold document, first to last"
+        return Layout("Number of documents", title, tuple(rows))
+
+    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
+        """What `controls` and `changes` ask the unmodified model besides."""
+        changed = (
             position(index, change=change)
             for change in self.changes
             for index in self.gold_positions(task)
         )
-
-    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
-        """What `controls` and `changes` ask the unmodified model besides."""
-        return (*(task.controls if self.controls else ()), *self.changed_conditions(task))
+        return (*(task.controls if self.controls else ()), *changed)
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.

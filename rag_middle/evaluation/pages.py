@@ -7,7 +7,7 @@ parts of the package bring a template of their own beside their module.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,17 @@ _HERE = "rag_middle.evaluation"
 
 
 def render(
-    template: str, *, package: str = _HERE, charts: Sequence[Figure] = (), **context: Any
+    template: str,
+    *,
+    package: str = _HERE,
+    charts: Sequence[Figure] | Mapping[str, Figure] = (),
+    **context: Any,
 ) -> str:
     """A page as text; whatever is put into it is escaped.
 
     Args:
         template: its file name, in ``templates`` of the package.
-        charts: shown one after the other where the template says so.
+        charts: pictures for the template, by name or one after the other.
     """
 
     def source(name: str) -> str | None:
@@ -50,10 +54,11 @@ def render(
     )
     environment.filters["cell"] = _estimate_cell
     environment.filters["code_spans"] = _code_spans
-    return environment.get_template(template).render(
-        charts=[data_url(image(chart, "svg"), "image/svg+xml") for chart in charts],
-        **context,
-    )
+    by_name = charts if isinstance(charts, Mapping) else dict(enumerate(charts))
+    pictures = {
+        name: data_url(image(chart, "svg"), "image/svg+xml") for name, chart in by_name.items()
+    }
+    return environment.get_template(template).render(charts=pictures, **context)
 
 
 def data_url(content: bytes, kind: str) -> str:

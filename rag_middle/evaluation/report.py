@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words, searched_notes
-from rag_middle.evaluation.factors import Factors, factors_of
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.pages import render
-from rag_middle.evaluation.plots import (
-    image,
-    plot_cost,
-    plot_gaps,
-    plot_grid,
-    plot_overview,
-    plot_position_curves,
-)
+from rag_middle.evaluation.plots import image, plot_grid, plot_position_curves
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
@@ -42,7 +34,7 @@ class ReportFiles:
 
     Attributes:
         html: the page.
-        png: the charts; None where there are none.
+        png: the chart; None where there is none.
         json: everything as data.
     """
 
@@ -72,9 +64,7 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         "report",
         html_report(diagnosis, command=command),
         {**diagnosis.to_dict(), "repeat": command},
-        diagnosis.curves,
-        diagnosis.answer_time_ratios,
-        diagnosis.grid,
+        _charts(diagnosis.curves, diagnosis.grid),
     )
 
 
@@ -91,8 +81,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         MissingExtraError: matplotlib is not installed.
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
-    curves = results.curves() if results.positions else None
-    grid, factors = grid_of(results), factors_of(results)
+    curves, grid = results.curves() if results.positions else None, grid_of(results)
     data = {
         "task": results.task.to_dict(),
         "measurement": asdict(results.measurement),
@@ -101,12 +90,11 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "curves": curves and curves.to_dict(),
         "summary": results.summary().to_dict(),
         "grid": grid and grid.to_dict(),
-        "factors": factors and factors.to_dict(),
         "notes": run_notes(results),
         "repeat": command,
     }
     page = evaluation_page(results, command=command)
-    return _write(expanded(folder), "evaluation", page, data, curves, {}, grid or factors)
+    return _write(expanded(folder), "evaluation", page, data, _charts(curves, grid))
 
 
 def run_notes(results: Results) -> tuple[str, ...]:
@@ -164,15 +152,12 @@ def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    curves, ratios = diagnosis.curves, diagnosis.answer_time_ratios
     return render(
         "diagnosis.html.j2",
-        charts=_charts(curves, ratios, diagnosis.grid),
-        grid=diagnosis.grid,
+        charts=_charts(diagnosis.curves, diagnosis.grid),
         diagnosis=diagnosis,
-        curves=curves,
-        share=curves.metric.share,
-        ratios=ratios,
+        curves=diagnosis.curves,
+        share=diagnosis.curves.metric.share,
         shape=SHAPES[diagnosis.shape.name],
         use=profile_in_words(diagnosis.profile),
         command=command,
@@ -196,18 +181,16 @@ def evaluation_page(
         MissingExtraError: there are curves, and matplotlib is not installed.
     """
     curves, summary = results.curves() if results.positions else None, results.summary()
-    grid, factors = grid_of(results), factors_of(results)
-    charts = _charts(curves, {}, grid) if curves else []
+    grid = grid_of(results)
     return render(
         "evaluation.html.j2",
-        charts=[plot_grid(factors)] if factors else charts,
+        charts=_charts(curves, grid),
         grid=grid,
-        factors=factors,
         results=results,
         curves=curves,
         summary=summary,
         sentence=_sentence(summary),
-        comparisons=comparisons(len(results.methods) - 1),
+        comparisons=comparisons(results.compared),
         notes=run_notes(results),
         wrong=wrong_answers(results),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -217,11 +200,10 @@ def evaluation_page(
     )
 
 
-def _charts(curves: PositionCurves, ratios: Mapping[str, float], grid: Grid | None) -> list[Figure]:
-    charts = [plot_position_curves(curves), plot_gaps(curves)]
-    if ratios:
-        charts.append(plot_cost(curves, ratios))
-    return [*charts, plot_grid(grid)] if grid else charts
+def _charts(curves: PositionCurves | None, grid: Grid | None) -> dict[str, Figure]:
+    """By what a file's name ends with."""
+    charts = {"": plot_position_curves(curves)} if curves else {}
+    return {**charts, "-grid": plot_grid(grid)} if grid else charts
 
 
 def _sentence(summary: Summary) -> str:
@@ -241,26 +223,16 @@ def _sentence(summary: Summary) -> str:
 
 
 def _write(
-    folder: Path,
-    name: str,
-    page: str,
-    data: Mapping[str, Any],
-    curves: PositionCurves | None,
-    ratios: Mapping[str, float],
-    grid: Grid | Factors | None,
+    folder: Path, name: str, page: str, data: Mapping[str, Any], charts: Mapping[str, Figure]
 ) -> ReportFiles:
     files = {
         f"{name}.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
         f"{name}.html": page.encode(),
+        **{f"{name}{kind}.png": image(chart, "png") for kind, chart in charts.items()},
     }
-    if curves:
-        files[f"{name}.png"] = image(plot_overview(curves, ratios), "png")
-    if grid:
-        files[f"{name}-grid.png"] = image(plot_grid(grid), "png")
     write_files(folder, files)
-    pictures = [path for path in (f"{name}.png", f"{name}-grid.png") if path in files]
     return ReportFiles(
         html=folder / f"{name}.html",
-        png=folder / pictures[0] if pictures else None,
+        png=folder / f"{name}{next(iter(charts))}.png" if charts else None,
         json=folder / f"{name}.json",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import Condition, Item, order, position
-from rag_middle.evaluation.cost import Cost
 from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurement
 from rag_middle.evaluation.metrics import Metric, as_compared, metric
 from rag_middle.evaluation.records import Key, Record
@@ -114,7 +113,6 @@ class MethodSummary:
         applied: share of prompts that the method could act on.
         order_free: the order of documents cannot change its answers, by how it is built
             (`Method.order_free`), so not only in the orders that were asked.
-        cost: where it was measured.
     """
 
     label: str
@@ -124,7 +122,6 @@ class MethodSummary:
     consistency: Consistency | None
     applied: float
     order_free: bool = False
-    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,6 @@ class Results:
         records: the answers by method label, condition name and item id; none is missing.
         model: what tells the model from others.
         software: versions and device.
-        left_out: methods that were dropped after the first questions, by label, with the reason.
         repeated: questions that were left out, since the data had them before.
     """
 
@@ -196,13 +192,12 @@ class Results:
     records: Mapping[Key, Record]
     model: Mapping[str, Any]
     software: Mapping[str, str]
-    left_out: Mapping[str, str] = field(default_factory=dict)
     repeated: int = 0
 
     @property
     def compared(self) -> int:
-        """Methods that were compared with the unmodified model, those left out among them."""
-        return len(self.methods) - 1 + len(self.left_out)
+        """How many methods were compared with the unmodified model."""
+        return len(self.methods) - 1
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
@@ -241,7 +236,6 @@ class Results:
         self,
         metric_name: str | None = None,
         *,
-        documents: int | None = None,
         resamples: int = RESAMPLES,
         seed: int = 0,
     ) -> PositionCurves:
@@ -249,7 +243,6 @@ class Results:
 
         Args:
             metric_name: the main metric by default.
-            documents: one of the measurement's `grid`; by default all that the task has.
             resamples: for the intervals.
             seed: of the resamples.
 
@@ -261,32 +254,23 @@ class Results:
                 f"{self.task.name} has no gold document, so there is no curve over its position."
             )
         scored = metric(metric_name) if metric_name else self.metric
-        positions = self.measurement.gold_positions(self.task, documents)
-        conditions = [position(index, documents) for index in positions]
         curves = []
         for method in self.methods:
-            scores = self.scores(method.label, conditions, scored.name)
+            scores = self.scores(method.label, metric_name=scored.name)
             bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
             curves.append(curve_of(method.label, bootstrap))
         return PositionCurves(
             metric=scored,
-            positions=positions,
-            documents=documents or self.task.num_positions,
+            positions=self.positions,
+            documents=self.task.num_positions,
             questions=len(self.items),
             curves=tuple(curves),
         )
 
-    def summary(
-        self,
-        costs: Mapping[str, Cost] | None = None,
-        *,
-        resamples: int = RESAMPLES,
-        seed: int = 0,
-    ) -> Summary:
+    def summary(self, *, resamples: int = RESAMPLES, seed: int = 0) -> Summary:
         """Every method next to the unmodified model.
 
         Args:
-            costs: by label, from `measure_costs`.
             resamples: for the intervals.
             seed: of the resamples.
         """
@@ -329,7 +313,6 @@ class Results:
                     else None,
                     applied=sum(applied) / len(applied),
                     order_free=method.method.order_free,
-                    cost=(costs or {}).get(method.label),
                 )
             )
         asked = {c.name: [c] for c in (self.task.controls if self.measurement.controls else ())}

@@ -1,4 +1,4 @@
-"""A diagnosis on a terminal: a plot of characters, a table, the verdict."""
+"""A diagnosis on a terminal: tables, the verdict, what to do next."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rag_middle.evaluation.diagnosis import Diagnosis
-from rag_middle.evaluation.factors import Factors
 from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.measurement import BASELINE
-from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.statistics import CONFIDENCE
 from rag_middle.wording import percent
@@ -17,14 +15,9 @@ from rag_middle.wording import percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-_ROWS = 9
-_COLUMN = 9  # characters between positions
-_MARKS = "o+x#@%&=~"
-_SEVERAL = "*"
-
 
 def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
-    """Print plot, tables, answer, shape, recommendation, notes and next steps."""
+    """Print tables, answer, shape, recommendation, notes and next steps."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -32,7 +25,6 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     curves, share = diagnosis.curves, diagnosis.curves.metric.share
     scale, digits = (100, 1) if share else (1, 2)
     chosen = diagnosis.recommendation.label
-    out.print(Text(character_plot(curves, list(dict.fromkeys([BASELINE, chosen])))), soft_wrap=True)
     # Narrow: it has to fit beside the longest name of a method on a terminal of 100 characters.
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("method", overflow="fold")
@@ -57,7 +49,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         soft_wrap=True,
     )
     if diagnosis.grid:
-        _show_grid(out, diagnosis.grid)
+        show_grid(out, diagnosis.grid)
     for control in diagnosis.summary.controls:
         out.print(f"With {control.title}: {control.mean.text(share=share)}.")
     name = diagnosis.model["name"]
@@ -81,84 +73,29 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
             out.print(Text.assemble((f"{heading}: ", style), line), soft_wrap=True)
 
 
-def _show_grid(out: Console, grid: Grid) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    share = grid.metric.share
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("documents", justify="right")
-    for label in grid.labels:
-        table.add_column(Text(label), justify="right")
-    for row in grid.rows:
-        means = [curve.mean.text(share=share) for curve in row.curves.curves]
-        table.add_row(str(row.documents), *means)
-    out.print()
-    out.print(table)
-    out.print("Means over positions, the same questions with fewer of their documents.")
-    for sentence in grid.sentences:
-        out.print(Text(sentence), soft_wrap=True)
-    out.print()
-
-
-def show_factors(out: Console, factors: Factors, notes: Sequence[str] = ()) -> None:
+def show_grid(out: Console, grid: Grid, notes: Sequence[str] = ()) -> None:
     """Print a table of cells per method, what follows, and notes on the run."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    share = factors.metric.share
+    share = grid.metric.share
     scale, digits = (100, 1) if share else (1, 2)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for heading in (factors.row_title, "method"):
+    for heading in (grid.row_title, "method", grid.column_title):
         table.add_column(heading, overflow="fold")
-    table.add_column(factors.column_title, overflow="fold")
     table.add_column("mean", justify="right", no_wrap=True)
-    for row in factors.rows:
+    for row in grid.rows:
         for label, curve in row.curves.items():
             cells = zip(row.columns, curve.estimates, strict=True)
             shown = ", ".join(f"{name}: {scale * e.value:.{digits}f}" for name, e in cells)
             table.add_row(row.name, Text(label), shown, curve.mean.text(share=share))
     out.print(table)
     out.print(
-        f"{factors.metric.title}{', %' if share else ''}; {factors.questions} questions.",
+        f"{grid.metric.title}{', %' if share else ''}; {grid.questions} questions.",
         soft_wrap=True,
     )
-    for sentence in factors.sentences:
+    for sentence in grid.sentences:
         out.print(Text(sentence), soft_wrap=True)
     for note in notes:
         out.print(Text.assemble(("Note: ", "yellow"), note), soft_wrap=True)
-
-
-def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:
-    """Curves drawn with ASCII characters, positions from left to right.
-
-    Args:
-        labels: the methods to draw; where marks meet, the plot shows ``*``.
-    """
-    marks = dict(zip(labels, _MARKS, strict=False))
-    scale = 100.0 if curves.metric.share else 1.0
-    values = {label: [scale * e.value for e in curves[label].estimates] for label in marks}
-    low, high = 0.0, 100.0
-    if not curves.metric.share:
-        low, high = min(map(min, values.values())), max(map(max, values.values()))
-    height = (high - low) or 1.0
-    grid = [[" "] * (_COLUMN * len(curves.positions)) for _ in range(_ROWS)]
-    for label, mark in marks.items():
-        for index, value in enumerate(values[label]):
-            row = round((high - value) / height * (_ROWS - 1))
-            column = index * _COLUMN + _COLUMN // 2
-            grid[row][column] = mark if grid[row][column] == " " else _SEVERAL
-    lines = []
-    for number, cells in enumerate(grid):
-        level = high - number * height / (_ROWS - 1)
-        lines.append(f"{level:7.{0 if curves.metric.share else 2}f} |{''.join(cells).rstrip()}")
-    lines.append(" " * 8 + "+" + "-" * (_COLUMN * len(curves.positions)))
-    lines.append(" " * 9 + "".join(f"{at:^{_COLUMN}}" for at in curves.positions).rstrip())
-    names = [f"{mark} {label}" for label, mark in marks.items()]
-    if any(_SEVERAL in cells for cells in grid):
-        names.append(f"{_SEVERAL} several at one point")
-    legend = "   ".join(names)
-    lines.append(" " * 9 + f"position of the gold document among {curves.documents};  {legend}")
-    return "\n".join(lines)

@@ -20,16 +20,12 @@ class Reply:
     """One answer.
 
     Attributes:
-        text: that was generated; None where only its log-likelihood was measured.
+        text: as it is shown; None where only its log-likelihood was measured.
         right: by the main score; of an F1 score, at least one half.
-        withheld: a server's content filter withheld the text, or its end.
-        unfinished: the text is thinking alone, which was cut.
     """
 
     text: str | None
     right: bool
-    withheld: bool = False
-    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,30 +80,36 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
         conditions = list(results.measurement.conditions(results.task))
         names = [condition.name.replace("_", " ").replace(":", " ") for condition in conditions]
     score = results.metric.name if results.metric.share else "greedy_match"
-    asked = []
-    for item in results.items:
-        replies = {}
-        for method in results.methods:
-            records = [results.records[method.label, c.name, item.id] for c in conditions]
-            replies[method.label] = tuple(
-                Reply(
-                    text=record.answer,
-                    right=record.scores[score] >= 0.5,
-                    withheld=record.withheld,
-                    unfinished=record.unfinished,
-                )
-                for record in records
-            )
-        asked.append(
+
+    def reply(record: Record) -> Reply:
+        return Reply(text=_shown(record), right=record.scores[score] >= 0.5)
+
+    return most_wrong(
+        [
             AskedQuestion(
                 question=item.question,
                 answers=item.answers,
                 documents=shown_documents(item.golds or item.gold, item.others),
                 conditions=tuple(names),
-                replies=replies,
+                replies={
+                    method.label: tuple(
+                        reply(results.records[method.label, condition.name, item.id])
+                        for condition in conditions
+                    )
+                    for method in results.methods
+                },
             )
-        )
-    return most_wrong(asked)
+            for item in results.items
+        ]
+    )
+
+
+def _shown(record: Record) -> str | None:
+    if record.answer is None:
+        return None
+    if record.withheld:
+        return f"{record.answer} (withheld)"
+    return f"{record.answer or '(nothing)'}{' (cut within thinking)' if record.unfinished else ''}"
 
 
 def missing_answers(results: Results) -> tuple[str, ...]:
@@ -121,21 +123,18 @@ def missing_answers(results: Results) -> tuple[str, ...]:
     empty = _by_method(
         results, lambda record: record.said == "" and not (record.withheld or record.unfinished)
     )
-    texts = []
-    if results.repeated:
-        texts.append(repeated_note(results.repeated))
+    texts = [repeated_note(results.repeated)] if results.repeated else []
     if withheld:
         texts.append(
-            f"The server's content filter withheld answers, whole or in part: {withheld}. They are "
-            "scored by the text that came, mostly none, and so count as wrong: differences between "
-            "methods or positions may be the filter's. In records.jsonl they have the field "
-            "`withheld`; ask without that filter, or leave out their questions."
+            f"The server's content filter withheld answers, whole or in part: {withheld}. They "
+            "mostly count as wrong, so differences may be the filter's. They have the field "
+            "`withheld` in records.jsonl; ask without that filter, or leave out their questions."
         )
     if unfinished:
         texts.append(
-            f"Answers were cut within the model's thinking: {unfinished}. They count as empty, so "
-            "as wrong. Allow more (`--max-new-tokens`), or turn thinking off, at an endpoint "
-            "on its server. In records.jsonl they have the field `unfinished`."
+            f"Answers were cut within the model's thinking: {unfinished}. They count as wrong. "
+            "Allow more (`--max-new-tokens`), or turn thinking off, at an endpoint on its server. "
+            "They have the field `unfinished` in records.jsonl."
         )
     if empty:
         texts.append(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,9 @@ from rag_middle.calibration import SEARCHES
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Diagnosis, Measurement, OwnQuestions, diagnose
-from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
+from rag_middle.evaluation.diagnosis import CALIBRATED, default_methods, worth_calibrating
 from rag_middle.evaluation.measurement import LabelledMethod
-from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.generation import RagMiddleModel, Score, model_facts
 from rag_middle.methods import PINE
 from rag_middle.profiles import Profile
 from tests.conftest import FamilyModel
@@ -121,6 +123,36 @@ def test_a_model_that_uses_no_document_is_noticed(model: RagMiddleModel) -> None
     assert any("No position method mends that" in note for note in diagnosis.notes)
 
 
+def test_a_method_under_which_right_answers_become_unlikely_is_dropped(
+    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_reader(model, TASK, u_without_pine)
+    scored = Counter[str]()
+
+    def score_batch(prompts: Any, targets: Any, *, method: Any, **options: Any) -> list[Score]:
+        scored[method.name] += len(prompts)
+        worse = 8.0 if method.name == "ms_poe" else 1.0
+        return [
+            Score(
+                token_ids=(1,),
+                log_probabilities=(-worse - index / 10,),
+                is_greedy=False,
+                prompt_tokens=10,
+                method=method.name,
+                applied=True,
+            )
+            for index in range(len(prompts))
+        ]
+
+    monkeypatch.setattr(fake, "score_batch", score_batch)
+    diagnosis = diagnose(fake, TASK, ["siw", "ms_poe"], Measurement(limit=20, positions=3))
+    assert diagnosis.curves.labels == ("none", "siw")
+    [(label, reason)] = diagnosis.left_out.items()
+    assert label == "ms_poe"
+    assert reason.startswith("dropped after 5 questions: the log-likelihood of the right answer")
+    assert scored == {"none": 5, "siw": 5, "ms_poe": 5}
+
+
 def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
     diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
     data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
@@ -135,12 +167,8 @@ def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
     diagnosis = diagnose(model, InventedDocuments(documents=3), None, how)
     assert diagnosis.curves.labels == ("none", "pine", "rotor")
     assert diagnosis.recommendation.reason == "too_few_questions"
-    cost = diagnosis.summary["pine"].cost
-    assert cost is not None
-    assert cost.time_to_first_token > 0
-    assert cost.first_token_ratio > 0
-    assert diagnosis.summary["none"].cost is not None
-    assert diagnosis.summary["none"].cost.first_token_ratio == 1.0
+    assert diagnosis.answer_time_ratios["pine"] > 0
+    assert diagnosis.answer_time_ratios["none"] == 1.0
 
 
 @pytest.mark.parametrize(("limit", "step"), [(3, "Add questions"), (2, "larger --limit")])
@@ -162,10 +190,10 @@ def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     model: RagMiddleModel, family_model: FamilyModel
 ) -> None:
     gpt2 = RagMiddleModel(family_model("gpt2"), model.tokenizer, self_check=False)
-    able, left_out = methods_to_try(gpt2)
+    able, left_out = default_methods(gpt2)
     assert able == []
     assert "rotary" in left_out["pine"]
-    assert methods_to_try(model) == (["pine", "rotor"], {})
+    assert default_methods(model) == (["pine", "rotor"], {})
 
 
 def calibration_steps(diagnosis: Diagnosis) -> list[str]:

@@ -11,10 +11,10 @@ from rag_middle.evaluation import (
     Abstention,
     Measurement,
     diagnose,
-    fitted_presets,
     run,
     task_for_file,
 )
+from rag_middle.evaluation.diagnosis import fitted_presets
 from rag_middle.evaluation.report import run_notes
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import resolve_method

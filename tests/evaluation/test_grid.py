@@ -14,7 +14,6 @@ from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import (
     AS_GIVEN,
-    Condition,
     Grid,
     Item,
     KeyValueRetrieval,
@@ -65,35 +64,30 @@ def test_fewer_documents_are_the_gold_one_and_the_first_of_the_others() -> None:
     assert "".join(d.text for d in arranged_documents(item, condition)) == "agb"
     with pytest.raises(ConfigError, match="cannot be at position 3"):
         arranged_documents(item, position(3, 3))
-    with pytest.raises(ConfigError, match="takes no number of documents"):
-        Condition("as_given", documents=3)
 
 
 def test_cells_are_the_models_accuracy_at_that_length_and_position(grid: Grid) -> None:
-    assert [row.documents for row in grid.rows] == [5, 10, 20]
-    assert grid.rows[0].curves.positions == (0, 1, 2, 3, 4)
-    assert grid.rows[2].curves.positions == (0, 4, 9, 14, 19)
-    for row in grid.rows:
-        for curve in row.curves.curves:
-            for at, estimate in zip(row.curves.positions, curve.estimates, strict=True):
-                chance = length_hurts_without_pine(curve.label, at, row.documents)
+    assert [row.name for row in grid.rows] == ["5 documents", "10 documents", "20 documents"]
+    assert grid.rows[0].columns == ("at 0", "at 1", "at 2", "at 3", "at 4")
+    assert grid.rows[2].columns == ("at 0", "at 4", "at 9", "at 14", "at 19")
+    for row, documents in zip(grid.rows, (5, 10, 20), strict=True):
+        for label, curve in row.curves.items():
+            for column, estimate in zip(row.columns, curve.estimates, strict=True):
+                chance = length_hurts_without_pine(label, int(column[3:]), documents)
                 assert estimate.value == pytest.approx(chance, abs=0.15)  # 3 standard deviations
 
 
 def test_what_follows_is_said(grid: Grid) -> None:
-    length, positions, pine, ms_poe = grid.sentences
-    assert "From 5 to 20 documents" in length
-    assert "not statistically" not in length
-    assert positions == "Its positions differ significantly with 10 and 20 documents."
-    assert pine.startswith(
-        "pine, on average over positions: significantly better with 10 documents (by "
-    )
-    assert "no significant difference with 5 documents" in pine
-    assert ms_poe.startswith(
-        "ms_poe, on average over positions: significantly worse with 5 documents (by "
-    )
-    assert ms_poe.endswith("no significant difference with 10 and 20 documents.")
-    assert grid.confidence == pytest.approx(1 - 0.05 / 6)  # two methods, three rows
+    positions, _, length, pine, ms_poe = grid.sentences
+    assert positions.endswith("first to last: 10 documents and 20 documents.")
+    assert length.startswith("20 documents: ")
+    assert length.endswith("The difference is statistically significant.")
+    assert pine.startswith("pine, on average over columns: significantly better: 10 documents (by")
+    assert pine.endswith("no significant difference: 5 documents.")
+    assert ms_poe.startswith("ms_poe, on average over columns: significantly worse: 5 documents")
+    assert ms_poe.endswith("no significant difference: 10 documents and 20 documents.")
+    # Two methods in three rows, and three methods in two rows against the first.
+    assert grid.confidence == pytest.approx(1 - 0.05 / (6 + 6))
 
 
 def test_the_rest_of_a_run_is_as_without_a_grid(model: RagMiddleModel, results: Results) -> None:
@@ -120,8 +114,8 @@ def test_a_grid_is_added_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path
         (lambda: Measurement(grid=(1,)), "grid must be a whole number >= 2"),
         (lambda: Measurement(grid=(20,)).gold_positions(TASK), "below the 20 documents"),
         (
-            lambda: Measurement(grid=(5,), positions=(0, 10)).gold_positions(TASK, 5),
-            "fewer than two of the positions",
+            lambda: Measurement(grid=(5,), positions=(7, 10)).gold_positions(TASK, 5),
+            "there is none of the positions",
         ),
     ],
 )
@@ -147,11 +141,11 @@ def test_a_diagnosis_shows_its_grid(model: RagMiddleModel, tmp_path: Path) -> No
     diagnosis = diagnose(fake, TASK, ["pine"], HOW)
     files = write_report(diagnosis, tmp_path)
     page = files.html.read_text("utf-8")
-    assert page.count('class="chart"') == 3 + 1  # heat maps are one picture
-    assert "<h2>By number of documents</h2>" in page
+    assert page.count('class="chart"') == 1 + 1  # heat maps are one picture
+    assert "<h2>Number of documents and position" in page
     assert (tmp_path / "report-grid.png").read_bytes().startswith(b"\x89PNG")
     data = json.loads(files.json.read_text("utf-8"))
-    assert [row["curves"]["documents"] for row in data["grid"]["rows"]] == [5, 10, 20]
+    assert data["grid"]["rows"][0]["name"] == "5 documents"
     shown = StringIO()
     show_diagnosis(Console(file=shown, width=100), diagnosis)
-    assert "Its positions differ significantly with 10 and 20 documents." in shown.getvalue()
+    assert "first to last: 10 documents and 20 documents." in shown.getvalue()

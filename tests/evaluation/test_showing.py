@@ -19,9 +19,9 @@ from rag_middle.evaluation import (
     run,
     write_evaluation,
 )
-from rag_middle.evaluation.plots import image, legend_columns, plot_overview
+from rag_middle.evaluation.plots import image
 from rag_middle.evaluation.report import html_report
-from rag_middle.evaluation.terminal import character_plot, show_diagnosis
+from rag_middle.evaluation.terminal import show_diagnosis
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
@@ -53,13 +53,6 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
     assert "none seen" in rows["pine"]
     assert " 0 % " in rows["pine"]  # answers that never flip
     assert "%)" not in shown.getvalue().replace(" %)", "")
-
-
-def test_the_chart_of_characters_explains_points_that_coincide(diagnosis: Diagnosis) -> None:
-    curves = diagnosis.curves
-    assert "*" not in character_plot(curves, ["none"])
-    *chart, legend = character_plot(curves, ["none", *curves.labels[1:]]).splitlines()
-    assert ("*" in "".join(chart)) is ("* several at one point" in legend) is True
 
 
 @pytest.mark.slow
@@ -112,7 +105,7 @@ class Source(HTMLParser):
 def test_a_report_is_one_file(diagnosis: Diagnosis) -> None:
     page = html_report(diagnosis)
     source = Source(page)
-    assert [value[:19] for value in source.loaded] == 3 * ["data:image/svg+xml;"]
+    assert [value[:19] for value in source.loaded] == ["data:image/svg+xml;"]
     assert "default-src 'none'" in page
     assert not source.scripts
     assert "prefers-color-scheme: dark" in page
@@ -163,7 +156,7 @@ def test_labels_are_shown_as_they_are(diagnosis: Diagnosis) -> None:
     like = diagnosis.curves["pine"]
     more = [replace(like, label=label) for label in LABELS]
     curves = replace(diagnosis.curves, curves=(*diagnosis.curves.curves, *more))
-    figure = plot_overview(curves, dict.fromkeys(curves.labels, 1.0))
+    figure = plot_position_curves(curves)
     assert image(figure, "png")
     shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert len(shown) == len(curves.labels)
@@ -191,8 +184,6 @@ def test_the_chart_has_a_line_per_method_and_says_what_it_shows(
 
 
 def test_a_legend_is_no_wider_than_its_chart(diagnosis: Diagnosis) -> None:
-    assert legend_columns(["none", *METHODS], 3) == 3
-    assert legend_columns(["none: mean 58 %", "positional_hidden_states:reader: mean 40 %"], 2) == 1
     curves = replace(
         diagnosis.curves,
         curves=tuple(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from rag_middle.evaluation.conditions import (
     AS_GIVEN,
     CLOSED_BOOK,
     GOLD_ONLY,
-    Condition,
     Item,
     arranged_documents,
     order,
@@ -139,12 +137,6 @@ def test_a_position_needs_a_gold_document() -> None:
         arranged_documents(Item(id="0", question="q", answers=("a",)), position(0))
 
 
-@pytest.mark.parametrize(("kind", "index"), [("middle", None), ("position", None), ("order", None)])
-def test_a_condition_checks_itself(kind: str, index: int | None) -> None:
-    with pytest.raises(ConfigError):
-        Condition(kind, index)  # type: ignore[arg-type]
-
-
 def test_positions_are_spread_as_in_the_benchmark() -> None:
     assert spread_positions(20, 5) == (0, 4, 9, 14, 19)
     assert spread_positions(3, 5) == (0, 1, 2)
@@ -186,27 +178,10 @@ def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
     assert len(make_task("key_value_retrieval", {"data": path}).items(None, 0)) == 2
 
 
-@pytest.mark.parametrize("target", [None, "/dev/zero"])
-def test_a_pipe_or_a_device_holds_no_questions(tmp_path: Path, target: str | None) -> None:
-    path = tmp_path / "questions.jsonl"
-    if target is None:
-        os.mkfifo(path)
-    else:
-        path.symlink_to(target)
-    with pytest.raises(FileFormatError, match="no regular file"):
-        make_task("own_questions", {"data": path})
-
-
-def test_a_truth_value_is_no_position(tmp_path: Path) -> None:
-    line = {"question": "q", "answers": ["a"], "documents": ["a", "b"], "gold": True}
-    with pytest.raises(FileFormatError, match="'gold' should be a int, got bool"):
-        make_task("own_questions", {"data": written(tmp_path / "own.jsonl", line)})
-
-
 def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:
     line = {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "x", "value": "b"}
     task = make_task("key_value_retrieval", {"data": written(tmp_path / "kv.jsonl", line)})
-    with pytest.raises(FileFormatError, match="with that key 0 times"):
+    with pytest.raises(FileFormatError, match="the key 'x' among them"):
         task.items(None, 0)
 
 
@@ -325,12 +300,9 @@ def test_what_was_recognised_is_described(tmp_path: Path) -> None:
     ]
     task = task_for_file(written(tmp_path / "own.jsonl", *lines), documents=3)
     assert task.description == (
-        "Questions of a file in own.jsonl (question, answers, title, text): 3 questions, "
-        "3 documents each (2 of them drawn from the other lines)"
+        "Questions of a file in own.jsonl: 3 questions, 3 documents each (2 of them drawn from "
+        "the other lines)"
     )
-    lines[1]["id"] = "second"
-    later = task_for_file(written(tmp_path / "later.jsonl", *lines), documents=3).description
-    assert "(question, answers, title, text; in some lines id)" in later
     generated = make_task("key_value_retrieval", {"keys": 5}).description
     assert generated.startswith("Key-value retrieval (random pairs generated")
     assert generated.endswith("5 documents each")
@@ -357,7 +329,7 @@ def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> No
     assert set(third.others) == {first.gold, second.gold}
 
 
-def test_documents_that_repeat_the_gold_one_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_documents_that_repeat_the_gold_one_are_left_out(tmp_path: Path) -> None:
     answers = {"question": "q", "answers": ["Loire"]}
     gold, tiber, rhone = "Nantes lies on the Loire.", "Rome: Tiber.", "Lyon: Rhône."
     title = {"title": "Nantes", "text": " nantes lies\non the Loire. "}
@@ -367,14 +339,12 @@ def test_documents_that_repeat_the_gold_one_are_left_out_and_counted(tmp_path: P
     )
     task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
     assert task.num_positions == 3
-    assert "documents left out as repeats of a gold one: 3" in task.description
     for item, place in zip(task.items(None, 0), (0, 1), strict=True):
         assert (item.gold, item.gold_position) == (Document(gold), place)
         assert [document.text for document in item.others] == [tiber, rhone]
 
     line = {**answers, "documents": [tiber, gold, rhone, gold, tiber, "Third."], "gold": [2, 1]}
     task = make_task("multi_hop", {"data": written(tmp_path / "hops.jsonl", line)})
-    assert task.description.endswith("documents left out as repeats of a gold one: 1")
     [item] = task.items(None, 0)
     assert [document.text for document in item.golds] == [rhone, gold]
     assert [document.text for document in item.others] == [tiber, tiber, "Third."]
@@ -472,9 +442,9 @@ def test_a_wrong_line_is_named(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe", "not UTF-8"),
-        (b"[1]", "JSON object"),
-        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "can't decode"),
+        (b"[1]", "an object"),
+        (b"{", "Expecting property name"),
         (b"\x1f\x8bxx", "cannot be read"),
         (b"", "is empty"),
     ],
@@ -486,12 +456,6 @@ def test_a_file_that_cannot_be_read_is_refused(
     path.write_bytes(content)
     with pytest.raises(FileFormatError, match=message):
         make_task("own_questions", {"data": path})
-
-
-@pytest.mark.parametrize("data", [5, ["a.jsonl"]])
-def test_what_is_no_path_is_refused(data: object) -> None:
-    with pytest.raises(ConfigError, match="data must be a path, got"):
-        make_task("own_questions", {"data": data})
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rag_middle.evaluation import (
     arranged_documents,
     as_answers,
     get_field,
-    read_lines,
+    read_entries,
 )
 
 PAIR = re.compile(r'"((?:[^"\\]|\\.)*)": "((?:[^"\\]|\\.)*)"')
@@ -59,7 +59,7 @@ class Helmet(Task):
     @cached_property
     def _all(self) -> list[Item]:
         by_question: dict[str, Item] = {}
-        for line, entry in read_lines(self.data):
+        for line, entry in read_entries(self.data):
             if item := item_of(line, entry):
                 by_question.setdefault(item.question, item)
         return list(by_question.values())

@@ -47,7 +47,6 @@ class Mrcr(Task):
     title: ClassVar[str] = "MRCR"
     metrics: ClassVar[tuple[str, ...]] = ("sequence_ratio",)
     max_new_tokens: ClassVar[int] = 2048
-    fixed_order: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
 
     data: str | Path

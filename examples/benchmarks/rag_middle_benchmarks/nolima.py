@@ -54,7 +54,6 @@ class NoLiMa(Task):
     title: ClassVar[str] = "NoLiMa"
     metrics: ClassVar[tuple[str, ...]] = ("answer_contained",)
     max_new_tokens: ClassVar[int] = 192
-    fixed_length: ClassVar[bool] = True
 
     data: str | Path
     book: str | Path

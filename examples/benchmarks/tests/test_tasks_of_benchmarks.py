@@ -57,7 +57,6 @@ def test_mrcr_keeps_the_conversation_and_needs_the_random_text() -> None:
     text = task.prompt(first, AS_GIVEN).text
     assert "User: write a poem about mills\n\nAssistant: O mill, you turn and turn" in text
     assert text.endswith(f"User: {first.question}\n\nAssistant:")
-    assert task.fixed_order
     assert not task.num_positions
     assert score(task, first.answers[0]) == 1
     assert score(task, first.answers[0].removeprefix(first.details["start"])) == 0

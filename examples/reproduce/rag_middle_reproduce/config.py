@@ -192,7 +192,7 @@ class EvaluationConfig:
         tasks: each is run on every model.
         methods: under which, besides the unmodified model.
         measurement: fields of `Measurement` for all tasks.
-        cost: measure times and memory too.
+        cost: measure times too.
         source: of the published numbers.
         published: numbers to show beside.
         attention: what pictures show; None where questions are asked.

@@ -14,14 +14,12 @@ from rag_middle.evaluation import (
     PositionCurves,
     ProgressCallback,
     Summary,
-    measure_costs,
     run,
 )
+from rag_middle.evaluation.diagnosis import answer_time_ratios
 from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, Published, TaskConfig
 
 __all__ = ["Cell", "evaluate", "markdown_table", "markdown_tables"]
-
-_COST_PROMPTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +34,8 @@ class Cell:
         identity: what tells the model from others.
         software: versions and device.
         provenance: of the task's data.
+        time_ratios: time of an answer next to the unmodified model's, by label; empty where times
+            were not measured.
         published: numbers of a paper for this cell.
     """
 
@@ -46,6 +46,7 @@ class Cell:
     identity: dict[str, Any]
     software: dict[str, str]
     provenance: str
+    time_ratios: dict[str, float]
     published: tuple[Published, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,21 +97,17 @@ def evaluate(
                 records=records / f"{name}.jsonl",
                 progress=progress,
             )
-            costs = None
-            if config.cost and metric is None:
-                conditions = measurement.conditions(task)
-                middle = conditions[len(results.positions) // 2]
-                prompts = [task.prompt(item, middle) for item in results.items[:_COST_PROMPTS]]
-                template = measurement.template
-                costs = measure_costs(model, results.methods, prompts, template=template)
             yield Cell(
                 model=entry.name,
                 task=task_entry.label if metric is None else f"{task_entry.label}, {metric}",
-                summary=results.summary(costs),
+                summary=results.summary(),
                 curves=results.curves() if results.positions else None,
                 identity=dict(results.model),
                 software=dict(results.software),
                 provenance=task.provenance,
+                time_ratios=answer_time_ratios(model, results)
+                if config.cost and metric is None
+                else {},
                 published=tuple(
                     score
                     for score in config.published
@@ -162,7 +159,7 @@ def _table(cell: Cell, source: str) -> str:
             _cell(curve.worst if curve else None, share),
             _cell(curve.gap if curve else None, share),
             _cell(method.consistency.flip_rate if method.consistency else None, True),
-            f"×{method.cost.first_token_ratio:.2f}" if method.cost else "",
+            f"×{cell.time_ratios[method.label]:.2f}" if cell.time_ratios else "",
         ]
         rows.append([*row, theirs.pop(method.label, "")] if cell.published else row)
     empty = [""] * (len(header) - 2)

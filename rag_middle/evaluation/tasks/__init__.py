@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_middle.errors import ConfigError, FileFormatError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.data_files import first_of, flagged, read_entries
+from rag_middle.evaluation.tasks.data_files import first_entry, flagged
 from rag_middle.passages import passages_path
 from rag_middle.registry import Registry, suggest
 
@@ -36,22 +36,14 @@ _REQUIRED = {
     "index": "the folder that `rag-middle index` wrote",
 }
 
-#: Fields that tell a format, all of them needed, the most telling first. Only files of Lost in the
-#: Middle have ``ctxs``: questions with a title and a text are anybody's.
-_FORMATS = (
-    (("ordered_kv_records",), "key_value_retrieval"),
-    (("ctxs",), "multi_document_qa"),
-    (("gold",), "own_questions"),
-    (("text",), "own_questions"),
-)
-
-
-def _format(entry: Mapping[str, Any]) -> str | None:
-    """The task that an entry of a data file is for."""
-    for names, task in _FORMATS:
-        if all(name in entry for name in names):
-            return task
-    return None
+#: Fields that tell a format, the most telling first. Only files of Lost in the Middle have
+#: ``ctxs``: questions with a title and a text are anybody's.
+_FORMATS = {
+    "ordered_kv_records": "key_value_retrieval",
+    "ctxs": "multi_document_qa",
+    "gold": "own_questions",
+    "text": "own_questions",
+}
 
 
 def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
@@ -114,13 +106,14 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         FileFormatError: the file cannot be read, or has none of the formats.
         ConfigError: options that this task does not have.
     """
-    line, first = first_of(read_entries, path)
+    line, first = first_entry(path)
     # Several gold documents are listed, or flagged among the documents.
     flags = "gold" not in first and flagged(first.get("documents"), "gold")
     if flags or isinstance(first.get("gold"), list):
         return make_task("multi_hop", {"data": path, **options})
-    if task_name := _format(first):
-        return make_task(task_name, {"data": path, **options})
+    for name, task_name in _FORMATS.items():
+        if name in first:
+            return make_task(task_name, {"data": path, **options})
     raise FileFormatError(
         f"{line} has none of the known formats. For questions of your own, write lines "
         'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '

@@ -14,10 +14,11 @@ from rag_middle.evaluation.conditions import (
     GOLD_ABSENT,
     Condition,
     Item,
+    Layout,
+    LayoutRow,
     position,
     spread_positions,
 )
-from rag_middle.evaluation.layouts import Layout, LayoutRow
 from rag_middle.evaluation.metrics import ANSWER_METRICS, says
 from rag_middle.evaluation.tasks import shipped_questions, task_for_file
 from rag_middle.evaluation.tasks.base import (
@@ -107,11 +108,8 @@ class Abstention(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "phrases", tuple(self.phrases))
-        if not self.phrases or not all(isinstance(p, str) and p.strip() for p in self.phrases):
-            raise ConfigError(
-                f"{self.name}: phrases must be texts that are not empty, at least one; got "
-                f"{list(self.phrases)!r}."
-            )
+        if not self.phrases:
+            raise ConfigError(f"{self.name}: phrases must be at least one text.")
         if self.documents is None:
             object.__setattr__(self, "documents", self._questions.num_positions - 1)
         require_whole(self.name, 2, documents=self.documents)
@@ -144,26 +142,19 @@ class Abstention(Task):
         noted = f"{asked} questions"
         if asked != all_questions:
             noted = (
-                f"{asked} of {all_questions} questions; in the others, a document beside the gold "
-                "one holds the answer"
+                f"{asked} of {all_questions} questions; in the others, another document holds the "
+                "answer"
             )
         return f"{self.title} ({self.provenance}): {noted}, {self.documents} documents each"
 
     def layout(self, columns: int) -> Layout:
         assert self.documents is not None  # set when made
-        positions = spread_positions(self.documents, columns)
-        return Layout(
-            "Gold document",
-            "Position of the gold document",
-            (
-                LayoutRow(
-                    "present",
-                    tuple(f"at {index}" for index in positions),
-                    tuple(position(index, self.documents) for index in positions),
-                ),
-                LayoutRow("absent", ("nowhere",), (GOLD_ABSENT,)),
-            ),
-        )
+        present = {
+            f"at {index}": position(index, self.documents)
+            for index in spread_positions(self.documents, columns)
+        }
+        rows = LayoutRow("present", present), LayoutRow("absent", {"nowhere": GOLD_ABSENT})
+        return Layout("Gold document", "Position of the gold document", rows)
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         items = self._questions.items(None, seed)  # some are left out below

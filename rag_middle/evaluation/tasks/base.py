@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError
@@ -18,14 +18,14 @@ from rag_middle.evaluation.conditions import (
     GOLD_ONLY,
     Condition,
     Item,
+    Layout,
     arranged_documents,
     distinct_questions,
 )
-from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
-#: Questions, positions, orders ...: more is a slip of the pen that would run for years.
-_MOST = 1_000_000
+if TYPE_CHECKING:
+    from rag_middle.generation import RagMiddleModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,6 @@ class Task(ABC):
         stop: strings that end an answer.
         by_likelihood: whether there is one right answer whose log-likelihood can be measured.
         controls: the conditions that the unmodified model can be asked under besides.
-        cuts_middle: prompts that do not fit lose the tokens in their middle, as benchmarks of long
-            contexts do it; else they are refused.
-        fixed_order: whether another order of the documents has another right answer, so that
-            shuffled orders are refused.
-        fixed_length: whether fewer documents are as long, being passages of one text.
         may_repeat: whether its data may repeat a question (`distinct_questions`), which then
             counts once; else each counts, as benchmarks define it.
     """
@@ -63,19 +58,13 @@ class Task(ABC):
     stop: ClassVar[tuple[str, ...]] = ()
     by_likelihood: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
-    cuts_middle: ClassVar[bool] = False
-    fixed_order: ClassVar[bool] = False
-    fixed_length: ClassVar[bool] = False
     may_repeat: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if "Path" not in str(field.type) or (value is None and field.default is None):
-                continue
-            if not isinstance(value, str | Path):
-                raise ConfigError(f"{self.name}: {field.name} must be a path, got {value!r}.")
-            object.__setattr__(self, field.name, Path(value))
+            if "Path" in str(field.type) and isinstance(value, str):
+                object.__setattr__(self, field.name, Path(value))
 
     @property
     @abstractmethod
@@ -86,11 +75,6 @@ class Task(ABC):
     @abstractmethod
     def num_positions(self) -> int:
         """Positions of the gold document: documents in a prompt; 0 without gold documents."""
-
-    @property
-    def most_prompt_tokens(self) -> int | None:
-        """Where `cuts_middle`: tokens of a prompt, if fewer than the model takes."""
-        return None
 
     @property
     def num_questions(self) -> int | None:
@@ -137,6 +121,17 @@ class Task(ABC):
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         """What the model reads."""
 
+    def fitted(
+        self, prompt: ContextPrompt, model: RagMiddleModel, new_tokens: int, template: str
+    ) -> ContextPrompt:
+        """The prompt as it is asked, for tasks whose long prompts are cut.
+
+        Args:
+            new_tokens: of the answer, which must fit too.
+            template: as in generation.
+        """
+        return prompt
+
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions of a task without gold documents; see `num_positions`."""
         return (AS_GIVEN,)
@@ -173,24 +168,20 @@ class Task(ABC):
 
 
 def require_gold_documents(task: Task) -> None:
-    """Raise ConfigError where a task has no gold document, or none that can be moved."""
+    """Raise ConfigError where a task has no gold document."""
     if not task.num_positions:
-        reason = "does not say which document holds the answer"
-        if task.fixed_order:
-            reason = "has documents that cannot be moved, as their order says what is right"
         raise ConfigError(
-            f"{task.name} {reason}, so positions cannot be compared. Give data with gold "
-            "documents, or compare methods as a whole in Python with rag_middle.evaluation.run."
+            f"{task.name} does not say which document holds the answer, so positions cannot be "
+            "compared. Give data with gold documents, or compare methods as a whole in Python with "
+            "rag_middle.evaluation.run."
         )
 
 
-def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object) -> None:
-    """Raise `ConfigError` unless all values are whole numbers of this range."""
+def require_whole(owner: str, least: int, **values: object) -> None:
+    """Raise `ConfigError` unless all values are whole numbers of at least `least`."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{owner}: {name} must be a whole number >= {least}, got {value!r}.")
-        if value > most:
-            raise ConfigError(f"{owner}: {name} must be at most {most}, got {value!r}.")
 
 
 def require_one_of(owner: str, choices: Sequence[str], **values: object) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import ConfigError, FileFormatError
-from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
-from rag_middle.evaluation.layouts import Layout, run_row
+from rag_middle.evaluation.conditions import (
+    Condition,
+    Item,
+    Layout,
+    LayoutRow,
+    arranged_documents,
+    chain,
+    spread_positions,
+)
 from rag_middle.evaluation.tasks.base import Task, drawn_items, require_whole
-from rag_middle.evaluation.tasks.data_files import first_of, get_field, read_lines
+from rag_middle.evaluation.tasks.data_files import first_entry, get_field, read_entries
 from rag_middle.wording import counted
 
 _COPY = "Extract the value corresponding to the specified key in the JSON object below."
@@ -21,7 +29,6 @@ _FOLLOW = (
     "In the JSON object below, a value may be the key of another pair. Start with the specified "
     "key and follow the values until one is no key."
 )
-_MOST_CHARACTERS = 8  # of an identifier in a chain: the first group of a UUID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +62,9 @@ class KeyValueRetrieval(Task):
         super().__post_init__()
         require_whole(self.name, 2, keys=self.keys)
         require_whole(self.name, 4, identifier_characters=self.identifier_characters)
-        if self.identifier_characters > 36:
-            raise ConfigError(
-                "key_value_retrieval: identifier_characters must be at most 36, a whole UUID; got "
-                f"{self.identifier_characters}."
-            )
-        possible = 16 ** min(self.identifier_characters, 8)
-        if 2 * self.keys > possible:
-            raise ConfigError(
-                f"key_value_retrieval: there are {possible} identifiers of "
-                f"{self.identifier_characters} characters: too few to draw keys={self.keys} "
-                "different ones. Make them longer, or ask for fewer."
-            )
+        _require_identifiers(self.name, self.identifier_characters, 2 * self.keys)
         if self.data is not None:
-            line, content = first_of(read_lines, self.data)
+            line, content = first_entry(self.data)
             records = get_field(content, "ordered_kv_records", list, line)
             object.__setattr__(self, "keys", len(records))
 
@@ -84,12 +80,12 @@ class KeyValueRetrieval(Task):
 
     @property
     def num_questions(self) -> int | None:
-        return None if self.data is None else sum(1 for _ in read_lines(self.data))
+        return None if self.data is None else sum(1 for _ in read_entries(self.data))
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         if self.data is not None:
-            lines = list(read_lines(self.data))[:limit]
-            return [self._parsed(index, *line) for index, line in enumerate(lines)]
+            entries = islice(read_entries(self.data), limit)
+            return [self._parsed(index, *entry) for index, entry in enumerate(entries)]
         return drawn_items(self, limit, seed, self._drawn)
 
     def _drawn(self, index: int, rng: random.Random) -> Item:
@@ -103,19 +99,14 @@ class KeyValueRetrieval(Task):
         return _item(index, list(drawn.items()), 0)
 
     def _parsed(self, index: int, line: str, content: dict[str, Any]) -> Item:
-        pairs = get_field(content, "ordered_kv_records", list, line)
+        pairs = dict(get_field(content, "ordered_kv_records", list, line))
         key = get_field(content, "key", str, line)
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        if key not in pairs or len(pairs) != self.keys:
             raise FileFormatError(
-                f"{line}: 'ordered_kv_records' should be a list of [key, value] pairs."
+                f"{line} should hold {self.keys} pairs of different keys, as the file's first "
+                f"line, and the key {key!r} among them."
             )
-        keys = [pair[0] for pair in pairs]
-        if keys.count(key) != 1 or len(pairs) != self.keys:
-            raise FileFormatError(
-                f"{line} should hold {self.keys} pairs, as the file's first line, with the key "
-                f"{key!r} once; it holds {len(pairs)}, with that key {keys.count(key)} times."
-            )
-        return _item(index, [(str(k), str(v)) for k, v in pairs], keys.index(key))
+        return _item(index, list(pairs.items()), list(pairs).index(key))
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return _prompt(_COPY, item, condition, f'Key: "{item.question}"\nCorresponding value:')
@@ -134,7 +125,7 @@ class KeyValueChains(Task):
     Attributes:
         keys: pairs in a prompt.
         hops: pairs of the longest chain; 1 is plain key-value retrieval.
-        identifier_characters: length of keys and values, at most 8.
+        identifier_characters: length of keys and values, at most 36 (a whole UUID).
     """
 
     name: ClassVar[str] = "key_value_chains"
@@ -150,17 +141,8 @@ class KeyValueChains(Task):
     def __post_init__(self) -> None:
         require_whole(self.name, 1, hops=self.hops)
         require_whole(self.name, self.hops + 1, keys=self.keys)
-        require_whole(
-            self.name,
-            3,
-            most=_MOST_CHARACTERS,
-            identifier_characters=self.identifier_characters,
-        )
-        if 4 * self.keys > 16**self.identifier_characters:
-            raise ConfigError(
-                f"{self.name}: there are too few identifiers of {self.identifier_characters} "
-                f"characters for keys={self.keys}. Make them longer, or ask for fewer."
-            )
+        require_whole(self.name, 3, identifier_characters=self.identifier_characters)
+        _require_identifiers(self.name, self.identifier_characters, 4 * self.keys)
 
     @property
     def provenance(self) -> str:
@@ -175,14 +157,16 @@ class KeyValueChains(Task):
         return f"{self.title} ({self.provenance}), {self.keys} pairs, up to {self.hops} in a chain"
 
     def layout(self, columns: int) -> Layout:
-        return Layout(
-            "Length of the chain",
-            f"Position of the first of {counted(self.hops, 'pair')}",
-            tuple(
-                run_row(counted(hops, "step"), self.keys, self.hops, columns, hops)
-                for hops in range(1, self.hops + 1)
-            ),
-        )
+        starts = spread_positions(self.keys - self.hops + 1, columns)
+        rows = [
+            LayoutRow(
+                counted(steps, "step"),
+                {f"from {at}": chain(range(at, at + self.hops), steps) for at in starts},
+            )
+            for steps in range(1, self.hops + 1)
+        ]
+        title = f"Position of the first of {counted(self.hops, 'pair')}"
+        return Layout("Length of the chain", title, tuple(rows))
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         return drawn_items(self, limit, seed, self._item)
@@ -212,6 +196,18 @@ class KeyValueChains(Task):
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         key = item.details["keys"][-(condition.hops or self.hops)]
         return _prompt(_FOLLOW, item, condition, f'Key: "{key}"\nValue that is no key:')
+
+
+def _require_identifiers(task: str, characters: int, wanted: int) -> None:
+    if characters > 36:
+        raise ConfigError(
+            f"{task}: identifier_characters must be at most 36, a whole UUID; got {characters}."
+        )
+    if wanted > 16 ** min(characters, 8):
+        raise ConfigError(
+            f"{task}: there are too few identifiers of {characters} characters. Make them longer, "
+            "or ask for fewer keys."
+        )
 
 
 def _item(index: int, pairs: list[tuple[str, str]], gold_position: int) -> Item:

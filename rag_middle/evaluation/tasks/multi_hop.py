@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import ConfigError, FileFormatError
-from rag_middle.evaluation.conditions import Condition, Item
-from rag_middle.evaluation.layouts import Layout, distance_row, gold_distances
+from rag_middle.evaluation.conditions import (
+    Condition,
+    Item,
+    Layout,
+    LayoutRow,
+    chain,
+    spread_positions,
+)
 from rag_middle.evaluation.tasks.base import (
     Task,
     drawn_items,
@@ -19,12 +26,13 @@ from rag_middle.evaluation.tasks.base import (
 )
 from rag_middle.evaluation.tasks.chains import HOPS, chain_question
 from rag_middle.evaluation.tasks.data_files import (
+    Entry,
     answers_of,
     as_document,
-    first_of,
+    first_entry,
     flagged,
     get_field,
-    read_lines,
+    read_entries,
     without_repeats,
 )
 from rag_middle.wording import counted
@@ -71,8 +79,8 @@ class MultiHop(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("hops", "documents"):
-            if getattr(self, name) is not None:
-                require_whole(self.name, 2, **{name: getattr(self, name)})
+            if (value := getattr(self, name)) is not None:
+                require_whole(self.name, 2, **{name: value})
         hops, documents = self.hops or HOPS[0], self.documents or _DOCUMENTS
         if self.data is None and hops not in HOPS:
             raise ConfigError(
@@ -80,25 +88,28 @@ class MultiHop(Task):
                 f"them, got hops={hops}. Give data of your own for more, or use key_value_chains."
             )
         if self.data is not None:
-            parsed = [(line, *_documents(line, content)) for line, content in read_lines(self.data)]
-            first_of(read_lines, self.data)  # refuses a file without lines
-            hops = self.hops or len(parsed[0][2])
-            other = next((x for x in parsed if len(x[2]) != hops), None)
-            if other and self.hops is None:
+            hops = self.hops or len(_documents(*first_entry(self.data))[1])
+            counts = {line: len(_documents(line, entry)[1]) for line, entry in self._entries}
+            other = next((line for line, count in counts.items() if count != hops), None)
+            if other is not None and self.hops is None:
                 raise FileFormatError(
-                    f"{other[0]} has {len(other[2])} gold documents and the first line {hops}. "
-                    f"Ask only the questions with one of these numbers: hops={hops}.",
+                    f"{other} has {counts[other]} gold documents and the first line {hops}. Ask "
+                    f"only the questions with one of these numbers: hops={hops} (--hops {hops})."
                 )
-            first = next((x for x in parsed if len(x[2]) == hops), None)
-            if first is None:
+            if hops not in counts.values():
                 raise FileFormatError(
                     f"{Path(self.data).name} has no question with {hops} gold documents. Leave "
-                    "hops out to take the number that the first line has.",
+                    "hops out to take the number that the first line has."
                 )
-            documents = self.documents or len(first[1])
+            first = next(entry for entry in self._entries if counts[entry[0]] == hops)
+            documents = self.documents or len(_documents(*first)[0])
         object.__setattr__(self, "hops", hops)
         object.__setattr__(self, "documents", documents)
         self.layout(2)  # refuses too few documents
+
+    @cached_property
+    def _entries(self) -> list[Entry]:
+        return [] if self.data is None else list(read_entries(self.data))
 
     @property
     def provenance(self) -> str:
@@ -112,62 +123,62 @@ class MultiHop(Task):
 
     @property
     def num_questions(self) -> int | None:
-        return None if self.data is None else len(self._lines())
+        return None if self.data is None else len(self._asked())
 
     @property
     def description(self) -> str:
         count = self.num_questions
         questions = "" if count is None else f": {counted(count, 'question')}"
-        repeats = 0
-        if self.data is not None:
-            for _, line, content in self._lines():
-                repeats += len(content["documents"]) - len(_documents(line, content)[0])
-        note = f"; documents left out as repeats of a gold one: {repeats}"
         return (
             f"{self.title} ({self.provenance}){questions}, {self.hops} gold documents among "
-            f"{self.documents}{note if repeats else ''}"
+            f"{self.documents}"
         )
 
     def layout(self, columns: int) -> Layout:
-        assert self.documents is not None  # both are set when made
-        assert self.hops is not None
-        among, order = self.documents, range(self.hops)
-        distances = gold_distances(among, self.hops, columns)
-        rows = [
-            distance_row("in the order of the chain", among, distances, order),
-            distance_row("reversed", among, distances, order[::-1]),
-        ]
+        """Gold documents further and further apart, always around the middle of the prompt.
+
+        Around the middle, the mean of their positions is the same at every distance: what differs
+        is how far apart they are, and at the largest distance that the outer ones stand at the
+        ends.
+        """
+        among, golds = self.documents or _DOCUMENTS, self.hops or HOPS[0]
+        most = (among - 1) // (golds - 1)
+        if most < 2:
+            raise ConfigError(
+                f"Distances between {golds} gold documents among {among} cannot be compared: there "
+                f"is room for one only. Use {2 * golds - 1} documents or more."
+            )
+        places = {}
+        for distance in (index + 1 for index in spread_positions(most, columns)):
+            start = (among - 1 - (golds - 1) * distance) // 2
+            places[f"distance {distance}"] = [start + slot * distance for slot in range(golds)]
+        ahead = {name: chain(at) for name, at in places.items()}
+        reverse = {name: chain(at[::-1]) for name, at in places.items()}
+        rows = [LayoutRow("in the order of the chain", ahead), LayoutRow("reversed", reverse)]
         if self.data is None:
-            rows.append(distance_row("last document asked directly", among, distances, order, 1))
-        return Layout(
-            "Order of the gold documents",
-            "Distance between gold documents",
-            tuple(rows),
-        )
+            direct = {name: chain(at, 1) for name, at in places.items()}
+            rows.append(LayoutRow("last document asked directly", direct))
+        return Layout("Order of the gold documents", "Distance between gold documents", tuple(rows))
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         if self.data is not None:
-            return [self._parsed(*line) for line in self._lines()[:limit]]
+            return [self._parsed(*entry) for entry in self._asked()[:limit]]
         return drawn_items(self, limit, seed, self._drawn)
 
     def _drawn(self, index: int, rng: random.Random) -> Item:
-        assert self.documents is not None
-        assert self.hops is not None
-        return chain_question(index, rng, self.documents, self.hops)
+        return chain_question(index, rng, self.documents or _DOCUMENTS, self.hops or HOPS[0])
 
-    def _lines(self) -> list[tuple[int, str, dict[str, Any]]]:
+    def _asked(self) -> list[tuple[int, str, dict[str, Any]]]:
         """Number, name for messages and content of the lines that are asked."""
-        assert self.data is not None
-        lines = [(index, *line) for index, line in enumerate(read_lines(self.data))]
-        return [line for line in lines if len(_documents(*line[1:])[1]) == self.hops]
+        numbered = [(index, *entry) for index, entry in enumerate(self._entries)]
+        return [entry for entry in numbered if len(_documents(*entry[1:])[1]) == self.hops]
 
     def _parsed(self, index: int, line: str, content: dict[str, Any]) -> Item:
-        assert self.documents is not None
         documents, golds = _documents(line, content)
-        if len(documents) < self.documents:
+        if self.documents is not None and len(documents) < self.documents:
             raise FileFormatError(
-                f"{line} has {len(documents)} documents, and {self.documents} are asked for: "
-                f"give it more, or ask for documents={len(documents)}.",
+                f"{line} has {len(documents)} documents, and {self.documents} are asked for: give "
+                f"it more, or ask for documents={len(documents)} (--documents {len(documents)})."
             )
         others = [d for index, d in enumerate(documents) if index not in golds]
         return Item(
@@ -175,7 +186,7 @@ class MultiHop(Task):
             question=str(get_field(content, "question", str, line)),
             answers=answers_of(content, line),
             golds=tuple(documents[index] for index in golds),
-            others=tuple(others[: self.documents - len(golds)]),
+            others=tuple(others[: (self.documents or _DOCUMENTS) - len(golds)]),
         )
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
@@ -189,9 +200,8 @@ def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list
     golds = content["gold"] if "gold" in content else flagged(values, "gold")
     if (
         not isinstance(golds, list)
-        or any(isinstance(x, bool) or not isinstance(x, int) for x in golds)
+        or not all(type(index) is int and 0 <= index < len(values) for index in golds)
         or len(set(golds)) != len(golds)
-        or not all(0 <= index < len(values) for index in golds)
         or len(golds) < 2
     ):
         raise FileFormatError(

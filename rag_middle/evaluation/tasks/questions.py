@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +22,7 @@ from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
 from rag_middle.evaluation.tasks.data_files import (
     answers_of,
     as_document,
-    first_of,
+    first_entry,
     flagged,
     get_field,
     read_entries,
@@ -85,7 +84,7 @@ class OwnQuestions(Task):
                 f"{self.name}: asked must hold {{question}} once, got {self.asked!r}."
             )
         if self.documents is None:
-            documents, _ = self._documents(*first_of(read_entries, self.data))
+            documents, _ = self._documents(*first_entry(self.data))
             count = len(documents) if len(documents) > 1 else 20
             object.__setattr__(self, "documents", count)
         require_whole(self.name, 2, documents=self.documents)
@@ -105,23 +104,11 @@ class OwnQuestions(Task):
 
     @property
     def description(self) -> str:
-        line, content = first_of(read_entries, self.data)
-        drawn = self.num_positions - len(self._documents(line, content)[0])
+        drawn = self.num_positions - len(self._documents(*first_entry(self.data))[0])
         source = "the other lines" if self.corpus is None else Path(self.corpus).name
         note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
-        repeats = sum(
-            len(self._listed(*each)[0]) - len(self._documents(*each)[0])
-            for each in read_entries(self.data)
-        )
-        if repeats:
-            note += f"; documents left out as repeats of a gold one: {repeats}"
-        lines = Counter(name for _, other in read_entries(self.data) for name in other)
-        count = self.num_questions
-        fields = ", ".join(name for name in lines if lines[name] == count)
-        if some := ", ".join(name for name in lines if lines[name] < count):
-            fields += f"; in some lines {some}"
         return (
-            f"{self.title} in {Path(self.data).name} ({fields}): {counted(count, 'question')}, "
+            f"{self.title} in {Path(self.data).name}: {counted(self.num_questions, 'question')}, "
             f"{self.num_positions} documents each{note}"
         )
 
@@ -199,12 +186,8 @@ class OwnQuestions(Task):
                 f"{line} names no gold document: give 'gold' (a document), or 'documents' and "
                 "'gold' (a 0-based position), or 'text'."
             )
-        distractors = content.get("distractors") or []
-        if not isinstance(distractors, list):
-            raise FileFormatError(
-                f"{line}: 'distractors' should be a list of documents, got "
-                f"{type(distractors).__name__}."
-            )
+        given = {"distractors": content.get("distractors") or []}
+        distractors = get_field(given, "distractors", list, line)
         return [as_document(value, line) for value in (gold, *distractors)], 0
 
     @cached_property
@@ -268,7 +251,7 @@ class MultiDocumentQA(OwnQuestions):
 
     @property
     def provenance(self) -> str:
-        _, content = first_of(read_entries, self.data)
+        _, content = first_entry(self.data)
         drawn = "" if "ctxs" in content else "; distractors are not the benchmark's"
         return (
             f"{Path(self.data).name}; prompt and score after nelson-liu/lost-in-the-middle (MIT)"
@@ -360,7 +343,7 @@ class _Pool:
 
         Raises:
             FileFormatError: there are not so many.
-            MissingExtraError, ConfigError: for hard ones, the embedder cannot be had.
+            MissingExtraError, EmbedderError: for hard ones, the embedder cannot be had.
         """
         taken = {document.text for document in present}
         drawn: list[Document] = []
@@ -375,8 +358,8 @@ class _Pool:
                 return drawn
         raise FileFormatError(
             f"{count} documents are needed that do not answer {question!r}, and there are "
-            f"{len(drawn)} among {len(self._documents)}. Ask for "
-            f"documents={len(present) + len(drawn)} or fewer, or give more data.",
+            f"{len(drawn)} among {len(self._documents)}. Ask for documents="
+            f"{len(present) + len(drawn)} or fewer, or give more data."
         )
 
     def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:

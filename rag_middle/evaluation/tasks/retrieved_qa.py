@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from rag_middle.documents import ContextPrompt
 from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, Item
 from rag_middle.evaluation.tasks.base import Task, question_prompt, require_one_of, require_whole
-from rag_middle.evaluation.tasks.data_files import answers_of, get_field, read_lines
+from rag_middle.evaluation.tasks.data_files import answers_of, get_field, read_entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class RetrievedQA(Task):
 
     @property
     def num_questions(self) -> int:
-        return sum(1 for _ in read_lines(self.data))
+        return sum(1 for _ in read_entries(self.data))
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         from rag_middle.retrieval import FaissIndex, Retriever, SentenceTransformerEmbedder
@@ -64,7 +64,7 @@ class RetrievedQA(Task):
         saved = FaissIndex.load(self.index, SentenceTransformerEmbedder(self.embedder))
         retrieve = Retriever(index=saved, top_k=self.documents)
         items = []
-        for index, (line, content) in enumerate(list(read_lines(self.data))[:limit]):
+        for index, (line, content) in enumerate(list(read_entries(self.data))[:limit]):
             question = get_field(content, "question", str, line)
             documents = retrieve(question)
             items.append(

@@ -8,8 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from rag_middle import ConfigError, FileFormatError
-from rag_middle.evaluation import CLOSED_BOOK, Condition, Task, read_lines
+from rag_middle import (
+    ConfigError,
+    ContextPrompt,
+    FileFormatError,
+    RagMiddleModel,
+)
+from rag_middle.evaluation import CLOSED_BOOK, Condition, Task, read_entries
+from rag_middle_reproduce.tasks.cutting import cut_middle
 
 __all__ = ["ContextTask", "FileTask", "choose"]
 
@@ -46,14 +52,17 @@ class ContextTask(FileTask):
     """
 
     controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
-    cuts_middle: ClassVar[bool] = True
     by_likelihood: ClassVar[bool] = False
 
     max_prompt_tokens: int | None = None
 
-    @property
-    def most_prompt_tokens(self) -> int | None:
-        return self.max_prompt_tokens
+    def fitted(
+        self, prompt: ContextPrompt, model: RagMiddleModel, new_tokens: int, template: str
+    ) -> ContextPrompt:
+        window = model.context_window
+        limits = [self.max_prompt_tokens, window and window - new_tokens]
+        most = min((limit for limit in limits if limit), default=None)
+        return prompt if most is None else cut_middle(model, prompt, most, template=template)
 
     def _set(self, **values: Any) -> None:
         """Settings that the chosen dataset decides."""
@@ -69,7 +78,7 @@ class ContextTask(FileTask):
             FileFormatError: there is none.
         """
         found = False
-        lines = ((name, line) for name, line in read_lines(self.data) if wanted(line))
+        lines = ((name, line) for name, line in read_entries(self.data) if wanted(line))
         for entry in islice(lines, limit):
             found = True
             yield entry

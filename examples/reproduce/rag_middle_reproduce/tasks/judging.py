@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_lines
+from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_entries
 from rag_middle_reproduce.tasks.file_task import FileTask, choose
 
 __all__ = ["PairwiseJudge"]
@@ -88,7 +88,7 @@ class PairwiseJudge(FileTask):
         return 2
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        lines = list(read_lines(self.data))
+        lines = list(read_entries(self.data))
         if self.section is not None:
             subsets = SECTIONS[self.section]
             lines = [

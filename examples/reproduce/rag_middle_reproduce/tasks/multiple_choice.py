@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, FileFormatError
-from rag_middle.evaluation import Condition, Item, get_field, read_lines
+from rag_middle.evaluation import Condition, Item, get_field, read_entries
 from rag_middle_reproduce.tasks.file_task import FileTask, choose
 
 __all__ = ["ChoiceQuestion", "MultipleChoice"]
@@ -131,7 +131,7 @@ class MultipleChoice(FileTask):
     def _by_subject(self, path: str | Path) -> dict[str, list[tuple[str, str, str]]]:
         """Questions with their choices, all letters, and the right ones, by subject."""
         subjects = defaultdict(list)
-        for line, content in read_lines(path):
+        for line, content in read_entries(path):
             question = self._question(line, content)
             subjects[get_field(content, "subject", str, line)].append(question)
         return subjects

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, Document, FileFormatError
-from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_lines
+from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_entries
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle_reproduce.tasks.file_task import FileTask
 
@@ -36,7 +36,7 @@ class WrittenQA(FileTask):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         items = []
-        for index, (line, content) in enumerate(read_lines(self.data)):
+        for index, (line, content) in enumerate(read_entries(self.data)):
             before, documents, after = _parts(line, content)
             answers = tuple(map(str, get_field(content, "answers", list, line)))
             items.append(
