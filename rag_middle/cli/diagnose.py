@@ -282,16 +282,15 @@ def diagnose(
         data = diagnosis.to_dict()
     else:
         grid, notes = grid_of(results), run_notes(results)
-        assert grid is not None  # there is a layout
         files = write_evaluation(results, out, **shown)
-        data = {**grid.to_dict(), "notes": notes}
+        data = {**(grid.to_dict() if grid else {}), "notes": notes}
     if as_json:
         print_json({**data, "report": str(files.html)})
         return
     if layout is None:
         show_diagnosis(console(), diagnosis)
         tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(diagnosis.profile)}).")
-    else:
+    elif grid is not None:
         show_grid(console(), grid, notes)
     print_text(f"{files.html}\n")
 

@@ -126,7 +126,7 @@ def run(
         for item in items
     ]
     software = model.software()
-    identity = {
+    identity: dict[str, Any] = {
         "task": task.to_dict(),
         "measurement": measurement.identity(),
         "model": model.identity(),
