@@ -174,9 +174,8 @@ class GenerationOptions:
     """How to generate. `OPTIONS` says what each option means.
 
     These defaults hold whatever the model's own generation config says: its sampling settings are
-    not used. What is not offered here is taken from it (end tokens and stop strings, suppressed
-    tokens, length penalty of beams); what cannot be served is refused
-    (`rag_middle.generation.own_config`).
+    not used. End tokens and stop strings, suppressed tokens and the length penalty of beams are
+    taken from it (`rag_middle.generation.own_config`).
 
     Raises:
         UnsupportedGenerationError: a value that makes no sense, or a combination that cannot be

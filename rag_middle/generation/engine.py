@@ -24,7 +24,6 @@ from rag_middle.generation.forward import cached_length, prefilled_cache
 from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
     end_tokens,
-    explained,
     no_repeat_ngram_size,
     own_stop_strings,
     pad_token_id,
@@ -309,19 +308,14 @@ def _generated_tokens(
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
         with applied(model, method, batch.prompts, prefilled=prefilled, prepared=True) as running:
             run.attention = running
-            try:
-                output = untyped.generate(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    generation_config=request_config(model, options, width, pad, ends),
-                    logits_processor=LogitsProcessorList(processors),
-                    stopping_criteria=StoppingCriteriaList(criteria),
-                    **({} if cache is None else {"past_key_values": cache}),
-                )
-            except (TypeError, ValueError) as error:
-                if progress.first_token_at is not None:
-                    raise
-                raise explained(model, error) from error
+            output = untyped.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=request_config(model, options, width, pad, ends),
+                logits_processor=LogitsProcessorList(processors),
+                stopping_criteria=StoppingCriteriaList(criteria),
+                **({} if cache is None else {"past_key_values": cache}),
+            )
     run.finite.check()
     tokens: list[list[int]] = output[first_rows(branches), width:].tolist()
     return tokens

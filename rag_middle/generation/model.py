@@ -22,7 +22,7 @@ from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
-from rag_middle.generation.own_config import check_own_config, check_token_ids
+from rag_middle.generation.own_config import check_token_ids
 from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
@@ -384,7 +384,6 @@ class RagMiddleModel:
         options: GenerationKwargs,
     ) -> GenerationRequest:
         settings = checked_options(options, allowed=GenerationKwargs)
-        check_own_config(self.model)
         check_token_ids(self.model, settings)
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens)

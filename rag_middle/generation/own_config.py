@@ -1,8 +1,7 @@
 """What a model's own generation config (``generation_config.json``) has a say in.
 
-transformers fills every field that a request leaves open from there. Some of them would change what
-is measured, some cannot be served together with a method, and new releases add more; so each field
-is decided here, and nothing else is taken.
+transformers fills every field that a request leaves open from there, and new releases add fields
+that would change what is measured. So the fields in `TAKEN` are taken, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
 from rag_middle.attention import vocabulary_size
-from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 
 #: Which tokens are possible, where a text ends, and how hypotheses of a beam search compare.
@@ -25,40 +24,6 @@ TAKEN = frozenset(
     "early_stopping cache_implementation cache_config".split()
 )
 
-#: What replaces these is said by `GenerationOptions`, or by this package.
-NOT_USED = frozenset(
-    # how the next token is chosen from the distribution
-    "do_sample temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff num_beams "
-    "repetition_penalty num_return_sequences num_beam_groups diversity_penalty penalty_alpha "
-    "dola_layers "
-    # lengths: these three count the prompt or an end that nobody wrote
-    "max_new_tokens max_length min_length forced_eos_token_id "
-    # of encoder-decoder models; on others the padding of a batch would count as its prompt
-    "encoder_repetition_penalty encoder_no_repeat_ngram_size forced_bos_token_id "
-    "decoder_start_token_id "
-    # the same tokens sooner or in less memory: methods need the whole prompt in one eager pass
-    "use_cache max_cache_len use_mtp is_assistant num_assistant_tokens "
-    "num_assistant_tokens_schedule assistant_confidence_threshold prompt_lookup_num_tokens "
-    "max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind "
-    "assistant_ensemble_weight speculation_type compile_config disable_compile "
-    "continuous_batching_config prefill_chunk_size low_memory "
-    # what generate() returns
-    "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate "
-    "transformers_version".split()
-)
-
-#: What would change the text as its author wants it, and cannot be had here: why, what to do.
-REFUSED = {
-    "guidance_scale": "it mixes in a second pass without the prompt, which no method knows. Leave "
-    "it out",
-    "watermarking_config": "a watermark would be lost where tokens are drawn. Leave it out",
-    "token_healing": "it rewrites the end of the prompt. Leave it out",
-    "constraints": "beams under constraints are not offered. Leave them out",
-    "force_words_ids": "beams under constraints are not offered. Leave them out",
-    "max_time": "a text that the clock ends differs from run to run. To end one early, pass "
-    "cancel=, an event that a timer sets",
-}
-
 
 class _RequestConfig(GenerationConfig):
     """A generation config that transformers does not fill up from the model's own."""
@@ -66,32 +31,13 @@ class _RequestConfig(GenerationConfig):
     def update(
         self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """As the base class, but for the model's own fields, which come with custom entries."""
+        """As the base class, but for the model's own fields: those come with custom entries."""
         if allow_custom_entries:
             return {}
         unused: dict[str, Any] = super().update(  # type: ignore[no-untyped-call]
             defaults_only=defaults_only, **kwargs
         )
         return unused
-
-
-def check_own_config(model: PreTrainedModel) -> None:
-    """Refuse what the model's own generation config asks for and nobody can have here.
-
-    Raises:
-        UnsupportedGenerationError: a field that is refused, or that this version does not know.
-    """
-    standard = vars(GenerationConfig())
-    for name, value in vars(model.generation_config).items():
-        if name.startswith("_") or name not in standard or name in TAKEN | NOT_USED:
-            continue
-        if not value or value == standard[name] or (name == "guidance_scale" and value == 1):
-            continue
-        reason = REFUSED.get(name, "this version does not know what it does. Leave it out")
-        raise UnsupportedGenerationError(
-            f"The model's generation config says {name}={value!r}, which cannot be served: "
-            f"{reason} (model.generation_config.{name} = None, or in generation_config.json)."
-        )
 
 
 def check_token_ids(model: PreTrainedModel, options: GenerationOptions) -> None:
@@ -145,9 +91,6 @@ def request_config(
         width: columns of the prompts.
         pad: token to fill with.
         ends: tokens that end a text.
-
-    Raises:
-        UnsupportedGenerationError: transformers refuses what the model's own config says.
     """
     own: Any = model.generation_config
     # Stop strings are looked for elsewhere, and sequences that repeat are told apart elsewhere:
@@ -161,14 +104,7 @@ def request_config(
     if own.cache_implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS:
         # Made for compiled models, which methods cannot reach; sliding layers drop documents.
         taken |= {"cache_implementation": "dynamic", "cache_config": None}
-    standard = vars(GenerationConfig())
-    custom = {
-        name: value
-        for name, value in vars(own).items()
-        if name not in standard and not name.startswith("_")
-    }
     return _RequestConfig(  # type: ignore[no-untyped-call]
-        **custom,
         **{
             **taken,
             "max_length": width + options.max_new_tokens,
@@ -182,26 +118,6 @@ def request_config(
             "pad_token_id": pad,
             "eos_token_id": sorted(ends) or None,
         },
-    )
-
-
-def explained(model: PreTrainedModel, error: Exception) -> Exception:
-    """What to raise where generation failed before the first token: `error`, or one that says more.
-
-    Args:
-        model: whose own generation config may be to blame.
-        error: that transformers raised.
-    """
-    own = vars(model.generation_config)
-    settings = [
-        f"{name}={own[name]!r}" for name in sorted(TAKEN) if own.get(name) not in (None, False)
-    ]
-    if isinstance(error, RagMiddleError) or not settings:
-        return error
-    return UnsupportedGenerationError(
-        f"transformers cannot generate with this model and what its generation config says "
-        f"({', '.join(settings)}): {error} Correct model.generation_config, or set what is wrong "
-        "to None."
     )
 
 

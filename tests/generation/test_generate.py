@@ -217,34 +217,6 @@ def test_an_end_token_stops_and_is_not_text(
     assert ended[0].stop is None
 
 
-def test_the_models_own_sampling_defaults_do_not_leak_in(
-    model: RagMiddleModel, prompt: ContextPrompt, capfd: pytest.CaptureFixture[str]
-) -> None:
-    expected = model.generate(prompt, max_new_tokens=8).token_ids
-    config = model.model.generation_config
-    theirs = {
-        "do_sample": True,
-        "temperature": 0.6,
-        "top_p": 0.5,
-        "top_k": 3,
-        "repetition_penalty": 1.5,
-        "num_beams": 2,
-        "max_length": 9,
-        "cache_implementation": "static",
-    }
-    before = {name: getattr(config, name) for name in theirs}
-    try:
-        for name, value in theirs.items():
-            setattr(config, name, value)
-        capfd.readouterr()
-        assert model.generate(prompt, max_new_tokens=8).token_ids == expected
-        assert {name: getattr(config, name) for name in theirs} == theirs
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)
-    assert capfd.readouterr().err == ""
-
-
 def test_repetition_penalty_changes_the_text(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     plain = model.generate(prompt, max_new_tokens=20)
     penalised = model.generate(prompt, max_new_tokens=20, repetition_penalty=5.0)
