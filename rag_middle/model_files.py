@@ -1,4 +1,4 @@
-"""What transformers raises about a model's files, and code that a config names."""
+"""What transformers raises about a model's files, and the attention that a config names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from safetensors import SafetensorError
 
 from rag_middle.errors import FileFormatError, RagMiddleError
 
-_KERNEL_FIELDS = (
-    *("attn_implementation", "_attn_implementation"),
+_BACKEND_FIELDS = (
+    "attn_implementation",
+    "_attn_implementation",
     "_attn_implementation_internal",
 )
 
@@ -42,26 +43,12 @@ def bad_model_file(source: str, file: str, reason: str) -> FileFormatError:
     )
 
 
-def check_kernels(source: str, stated: Mapping[str, Any], attn_implementation: str | None) -> None:
-    """Refuse a config that names code of the hub to be fetched and run.
-
-    Args:
-        source: for messages.
-        stated: the content of a config.json.
-        attn_implementation: a kernel on the hub that the caller asked for by name.
-
-    Raises:
-        FileFormatError: it does, and the caller did not ask for it.
-    """
-    for name, value in stated.items():
-        if isinstance(value, dict):  # the config of a part
-            check_kernels(source, value, attn_implementation)
-        if name not in _KERNEL_FIELDS:
-            continue
-        for kernel in value.values() if isinstance(value, dict) else [value]:
-            if "/" in str(kernel) and kernel != attn_implementation:
-                reason = (
-                    f"{name} names {kernel!r}, code that would be fetched from the hub and "
-                    "run. Take it out, or ask for it yourself with attn_implementation."
-                )
-                raise bad_model_file(source, "config.json", reason)
+def named_backends(config: Mapping[str, Any]) -> list[str]:
+    """Implementations of attention that the content of a config.json names, its parts' included."""
+    names: list[str] = []
+    for field, value in config.items():
+        if field in _BACKEND_FIELDS and value:
+            names += value.values() if isinstance(value, dict) else [value]
+        elif isinstance(value, dict):  # the config of a part
+            names += named_backends(value)
+    return [str(name) for name in names]

@@ -44,11 +44,7 @@ if TYPE_CHECKING:
     )
     from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
-    from rag_middle.attention.row_states import (
-        can_read_row_by_row,
-        read_row_by_row,
-        repeated_tokens,
-    )
+    from rag_middle.attention.row_states import read_row_by_row, repeated_tokens
     from rag_middle.attention.seam import (
         AttentionCall,
         backend_name,
@@ -83,7 +79,6 @@ __all__ = [
     "attention_scores",
     "backend_name",
     "base_attention",
-    "can_read_row_by_row",
     "can_share_prompts",
     "capture",
     "config_views",

@@ -64,8 +64,6 @@ class LayerChange(ABC):
         answers_attention: false where other arguments for the module are all it takes; any
             attention backend then runs as it is.
         depends_on_prompt: false where tokens are treated alike, whatever the prompt's layout.
-        rotates_only: true where rotary tables are all that differs, so that a prompt leaves nothing
-            behind but its keys and values.
         has_gradients: true where gradients pass through the attention call as it is answered; else
             a backward pass through it is refused.
     """
@@ -74,7 +72,6 @@ class LayerChange(ABC):
     defers_rotation: ClassVar[bool] = False
     answers_attention: ClassVar[bool] = True
     depends_on_prompt: ClassVar[bool] = True
-    rotates_only: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = False
 
     @abstractmethod
@@ -83,10 +80,6 @@ class LayerChange(ABC):
 
     def check(self, layouts: Sequence[PromptLayout]) -> None:  # noqa: B027 - most fit any prompt
         """Raise `MethodConfigError` where the change does not fit these prompts."""
-
-    def of_prompt(self, index: int) -> LayerChange:
-        """The change for one prompt of the batch, read alone; asked where `rotates_only`."""
-        return self
 
     @property
     def has_kernels(self) -> bool:

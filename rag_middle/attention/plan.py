@@ -41,31 +41,6 @@ class AttentionPlan:
         numbers = [count for count in counts if count is not None]
         return max(numbers) if numbers and len(numbers) == len(counts) else None
 
-    @property
-    def rotates_only(self) -> bool:
-        """True where no layer does more than rotate queries and keys by other rotary tables."""
-        return all(change.rotates_only for change in self.changes)
-
-    def of_prompt(self, index: int) -> AttentionPlan:
-        """What is asked for one prompt of the batch, read alone.
-
-        Args:
-            index: of the prompt, 0-based.
-
-        Raises:
-            MethodConfigError: layers do more than rotate queries and keys (see `rotates_only`).
-        """
-        if not self.rotates_only:
-            raise MethodConfigError(
-                "This plan changes more than rotary positions: run all of its prompts together."
-            )
-        return AttentionPlan(
-            layers={
-                layer: tuple(change.of_prompt(index) for change in changes)
-                for layer, changes in self.layers.items()
-            }
-        )
-
     def merge(self, other: AttentionPlan) -> AttentionPlan:
         """Both plans together.
 

@@ -12,22 +12,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from rag_middle.attention.patch import Planner, applied, model_traits
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.prompt_states import can_share_prompts
-from rag_middle.attention.traits import ModelTraits
-from rag_middle.layout import PromptLayout
-from rag_middle.tokens import TokenizedPrompt
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned(Planner):
-    """A plan that was made already."""
-
-    made: AttentionPlan
-
-    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        return self.made
+from rag_middle.attention.patch import model_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,38 +129,21 @@ def _repeated(prompts: Sequence[Sequence[int]], index: int) -> tuple[int, int]:
     return most, counts.index(most) if most else 0
 
 
-def can_read_row_by_row(model: PreTrainedModel, plan: AttentionPlan) -> bool:
-    """Whether rows read alone leave the same cache, and a request may go on from it.
-
-    So it is where the plan changes rotary tables alone, or nothing: everything else keeps more of
-    a prompt than its keys and values, or looks at how its last tokens attend. The model's own
-    cache must keep every token (see `can_share_prompts`).
-    """
-    return plan.rotates_only and can_share_prompts(model)
-
-
 @torch.no_grad()
 def read_row_by_row(
     model: PreTrainedModel,
-    plan: AttentionPlan,
     prompts: Sequence[Sequence[int]],
     device: torch.device,
     repeats: int = 1,
 ) -> DynamicCache | None:
-    """A cache of a left-padded batch without its last column.
+    """What the unmodified model makes of a left-padded batch, without its last column, as a cache.
 
-    ``None`` where a wrapper of the model reads virtual tokens before each prompt (prompt tuning,
-    prefix tuning): such a cache is not the prompts' alone.
-
-    Where the plan changes nothing, tokens at the beginning of a prompt that an earlier one begins
-    with are not read again.
-
-    Memory beyond the cache is that of one prompt. A prompt that is long enough keeps a processor
-    busy by itself; others beside it only push its numbers out of the processor's own caches.
+    Tokens at the beginning of a prompt that an earlier one begins with are not read again. ``None``
+    where a wrapper of the model reads virtual tokens before each prompt (prompt tuning, prefix
+    tuning): such a cache is not the prompts' alone.
 
     Args:
-        model: see `can_read_row_by_row`.
-        plan: of the batch.
+        model: whose cache keeps every token (see `can_share_prompts`).
         prompts: token ids, two or more each.
         device: where token ids go in.
         repeats: rows that each prompt takes (beams).
@@ -185,23 +153,21 @@ def read_row_by_row(
     wholes = [_WholeLayer(len(prompts) * repeats, columns) for _ in layers]
     for index, ids in enumerate(prompts):
         rows = slice(index * repeats, (index + 1) * repeats)
-        layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
-        prompt = TokenizedPrompt(input_ids=tuple(ids[:-1]), layout=layout)
-        tokens, earlier = (0, 0) if plan.layers else _repeated(prompts, index)
+        length = len(ids) - 1
+        tokens, earlier = _repeated(prompts, index)
         padding = columns - len(prompts[earlier]) + 1
         beginning = _Beginning(tokens, earlier * repeats, padding)
         cache = Cache(
             layers=[
-                _RowLayer(whole, rows, len(prompt), beginning, last=whole is wholes[-1])
+                _RowLayer(whole, rows, length, beginning, last=whole is wholes[-1])
                 for whole in wholes
             ]
         )
-        if tokens == len(prompt):
+        if tokens == length:
             continue
         try:
-            with applied(model, _Planned(plan.of_prompt(index)), [prompt]):
-                prompt_ids = torch.tensor([ids[tokens:-1]], device=device)
-                model(input_ids=prompt_ids, past_key_values=cache, use_cache=True)
+            new_ids = torch.tensor([ids[tokens:-1]], device=device)
+            model(input_ids=new_ids, past_key_values=cache, use_cache=True)
         except _AllStoredError:
             continue
         except _OtherTokensError:

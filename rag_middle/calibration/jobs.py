@@ -13,7 +13,7 @@ from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.errors import ConfigError
-from rag_middle.generation.copies import load_copy
+from rag_middle.generation.sharing import load_copy
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
 from rag_middle.workers import Workers

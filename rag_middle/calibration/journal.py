@@ -16,7 +16,6 @@ from filelock import FileLock, Timeout
 from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import FileFormatError
 from rag_middle.files import append, check_appendable, lock_file, reason
-from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 
 _FORMAT = 2  # of lines and of what their verdicts are about; raised when either changes
@@ -131,7 +130,6 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     mine, theirs = json.loads(json.dumps(identity)), header.get("identity")
     if theirs != mine:
         theirs = theirs if isinstance(theirs, dict) else {}
-        theirs |= {"model": with_later_digests(theirs.get("model"), mine.get("model"))}
         different = sorted(
             name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)
         )

@@ -181,7 +181,7 @@ def calibrate(
         make_search,
     )
     from rag_middle.calibration import calibrate as run_calibration
-    from rag_middle.generation.copies import origin
+    from rag_middle.generation.sharing import origin
     from rag_middle.methods.resolve import as_option
     from rag_middle.tokens import uses_chat_template
 

@@ -299,7 +299,7 @@ def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> Answ
     import torch
 
     from rag_middle.evaluation import Answering
-    from rag_middle.generation.copies import origin
+    from rag_middle.generation.sharing import origin
 
     placement = placed(loading)
     return start_workers(

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.generation import Generation, RagMiddleModel, Score, TextGenerator
-from rag_middle.generation.copies import load_copy
+from rag_middle.generation.sharing import load_copy
 from rag_middle.workers import Workers
 
 #: A generated answer, or the log-likelihood of a given one.

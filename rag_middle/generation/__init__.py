@@ -6,7 +6,6 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
-from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
 from rag_middle.generation.loaded import loaded_parts, transformers_options
@@ -23,7 +22,7 @@ from rag_middle.generation.results import (
     Usage,
 )
 from rag_middle.generation.sharing import release_models, shared_model
-from rag_middle.generation.streaming import GenerationStream
+from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.notices import (
     AnswerFormatWarning,

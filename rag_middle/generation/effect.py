@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from random import Random
 
 import torch
 from torch import Tensor
@@ -20,13 +21,13 @@ from rag_middle.attention import (
     vocabulary_size,
 )
 from rag_middle.attention.turns import OfModel
-from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError
+from rag_middle.errors import PatchIneffectiveError, PromptError
+from rag_middle.generation.processors import refuse_not_finite
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, NumberedDocumentsWarning, warn_caller
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.wording import shortened
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
@@ -49,13 +50,6 @@ def acts_on(method: Method, layout: PromptLayout) -> bool:
     )
 
 
-def lacking_documents(method: Method, layout: PromptLayout) -> list[str]:
-    """Names of the method's parts that need documents, where the prompt has none."""
-    if layout.documents:
-        return []
-    return [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
-
-
 def check_documents(
     method: Method,
     layout: PromptLayout,
@@ -71,19 +65,18 @@ def check_documents(
         layout: of the prompt.
         options: what to do, and what to advise.
         example: 0-based index in the batch, for the message.
-        prompt: what was asked; the message shows its beginning, of messages that of the last one.
+        prompt: what was asked.
 
     Raises:
         PromptError: there are none, and `on_missing_documents` is ``"error"``.
     """
-    lost = lacking_documents(method, layout)
-    if options.on_missing_documents == "ignore" or not lost:
+    lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
+    if options.on_missing_documents == "ignore" or layout.documents or not lost:
         return
-    text = _text(prompt)
     broken = " Its document markers were cut or changed after mark() had written them."
     message = (
-        f"{' and '.join(lost)} needs documents, and prompt {example}{_beginning(text)} has none "
-        f"that it can tell: nothing is changed.{broken if _BROKEN_MARKER.search(text) else ''} "
+        f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
+        f"nothing is changed.{broken if _BROKEN_MARKER.search(_text(prompt)) else ''} "
         f"{options.missing_documents_hint} on_missing_documents='ignore' (--on-missing-documents "
         "ignore) says that this is meant."
     )
@@ -94,15 +87,10 @@ def check_documents(
 
 def _text(prompt: object) -> str:
     """What was asked, of messages the last one; nothing of a prompt in tokens."""
-    if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[-1], Mapping):
+    if isinstance(prompt, list | tuple) and prompt:
         prompt = prompt[-1].get("content")
-    text = prompt if isinstance(prompt, str) else getattr(prompt, "text", None)
+    text = getattr(prompt, "text", prompt)
     return text if isinstance(text, str) else ""
-
-
-def _beginning(text: str) -> str:
-    """The first words of a prompt, for a message about it."""
-    return f" ({shortened(' '.join(text.split()), 60)!r})" if text else ""
 
 
 def check_numbers(method: Method, starts: Sequence[str]) -> None:
@@ -141,84 +129,66 @@ def check_effect(
         MethodConfigError: parameters that do not fit this model, or under which its logits are no
             finite numbers.
     """
-    with_kernels = (method, kernels_in_use())
-    if method.is_neutral or with_kernels in (_effective.get(model) or ()):
+    checked = (method, kernels_in_use())
+    if method.is_neutral or checked in (_effective.get(model) or ()):
         return
-    if (method.rewrites or method.arranges or method.combines) and not _plans(model, method):
+    shown = method.for_self_check()
+    around = method.rewrites or method.arranges or method.combines
+    traits, rows = model_traits(model), _BRANCHES if method.combines else 1
+    if around and not shown.plan((_prompt(model, tokenizer, 1),) * _BRANCHES, traits).layers:
         return
-    with turn(model):
-        shown = method.for_self_check()
-        with in_eval_mode(model):
-            # A method may leave one short prompt alone, and rightly so: ask about longer ones.
-            changes = any(_changes(model, tokenizer, shown, longer) for longer in (1, 4, 16))
-        if not changes:
+    with turn(model), in_eval_mode(model):
+        for longer in (1, 4, 16):  # a method may leave one short prompt alone, and rightly so
+            prompts = [_prompt(model, tokenizer, longer)] * rows
+            if longer > 1 and len(prompts[0]) > (traits.context_window or math.inf):
+                continue
+            changed, base = _logits(model, shown, prompts), _logits(model, NoMethod(), prompts)
+            check_finite(shown, changed, base)
+            if not torch.equal(changed, base):
+                break
+        else:
             raise PatchIneffectiveError(
                 f"{method!r} leaves the logits of this {model.config.model_type} model exactly as "
                 "they are. Either its parameters reach no layer of this model, or this version of "
                 "transformers goes around it: run `rag-middle verify` to tell. self_check=False "
                 "skips this test."
             )
-        _effective.put(model, (with_kernels, *(_effective.get(model) or ()))[:_REMEMBERED])
+    _effective.put(model, (checked, *(_effective.get(model) or ()))[:_REMEMBERED])
 
 
 def check_finite(method: Method, changed: Tensor, base: Tensor) -> None:
     """Refuse parameters under which logits `changed` are NaN or infinite where `base` are finite.
 
-    Greedy decoding would go on with token 0 and say nothing. Each parameter may be a finite number
-    and still leave the range of the model's number format: only the model's logits tell.
+    Each parameter may be a finite number and still leave the range of the model's number format:
+    only the model's logits tell.
     """
     if bool((base.isfinite() & ~changed.isfinite()).any()):
-        raise MethodConfigError(
-            f"{method!r} makes the logits of this model NaN or infinite. A parameter is too large "
-            "or too close to 0 for the model's number format: choose a less extreme one."
-        )
+        refuse_not_finite(method)
 
 
-def _plans(model: PreTrainedModel, method: Method) -> bool:
-    """Whether the method asks anything of the model's layers."""
-    prompt = _prompt(range(_PREFIX + sum(_DOCUMENTS) + _SUFFIX), _DOCUMENTS)
-    return bool(method.for_self_check().plan((prompt,) * _BRANCHES, model_traits(model)).layers)
+def _prompt(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longer: int
+) -> TokenizedPrompt:
+    """A prompt of ordinary tokens at random, its documents `longer` times as long.
 
-
-def _changes(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method, longer: int
-) -> bool:
-    """Whether the method moves the logits of a prompt with documents `longer` times as long."""
-    lengths = tuple(longer * length for length in _DOCUMENTS)
-    tokens = _PREFIX + sum(lengths) + _SUFFIX
-    window = model_traits(model).context_window
-    if longer > 1 and window is not None and tokens > window:
-        return False
-    prompt = _prompt(_random_tokens(model, tokenizer, tokens), lengths)
-    # Of a method that combines, some branch may well be the unmodified model.
-    prompts = [prompt] * (_BRANCHES if method.combines else 1)
-    changed, base = _logits(model, method, prompts), _logits(model, NoMethod(), prompts)
-    check_finite(method, changed, base)
-    return not torch.equal(changed, base)
-
-
-def _prompt(ids: Sequence[int], lengths: tuple[int, ...]) -> TokenizedPrompt:
-    """A prompt of documents that differ in everything that a method may go by."""
-    starts = [*accumulate(lengths, initial=_PREFIX)]
-    return TokenizedPrompt.assembled(
-        prefix=ids[:_PREFIX],
-        documents=[ids[start:end] for start, end in pairwise(starts)],
-        suffix=ids[starts[-1] :],
-        document_ids=[str(index) for index in range(len(lengths))],
-        scores=[1 / (1 + index) for index in range(len(lengths))],
-    )
-
-
-def _random_tokens(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int
-) -> list[int]:
-    """Ordinary tokens: special ones may be placeholders for images, say."""
+    Special tokens may be placeholders for images, say. The documents differ in everything that a
+    method may go by.
+    """
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    rows = min(vocabulary_size(model), tokenizer.vocab_size)
-    ordinary = [token for token in range(rows) if token not in special] or list(range(rows))
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.randint(len(ordinary), (length,), generator=generator, device="cpu")
-    return [ordinary[index] for index in chosen.tolist()]
+    rows = range(min(vocabulary_size(model), tokenizer.vocab_size))
+    ordinary = [token for token in rows if token not in special] or rows
+    drawn = Random(0)
+    prefix, *documents, suffix = (
+        [drawn.choice(ordinary) for _ in range(length)]
+        for length in (_PREFIX, *(longer * length for length in _DOCUMENTS), _SUFFIX)
+    )
+    return TokenizedPrompt.assembled(
+        prefix=prefix,
+        documents=documents,
+        suffix=suffix,
+        document_ids=[str(index) for index in range(len(documents))],
+        scores=[1 / (1 + index) for index in range(len(documents))],
+    )
 
 
 @torch.no_grad()

@@ -8,18 +8,20 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import (
     DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
+    StoppingCriteria,
     StoppingCriteriaList,
 )
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
 from rag_middle.generation.constrained import Constrained, Constraint
 from rag_middle.generation.effect import acts_on
-from rag_middle.generation.following import Follower, LogProbabilities
 from rag_middle.generation.forward import cached_length, prefilled_cache
 from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
@@ -33,15 +35,20 @@ from rag_middle.generation.processors import (
     BeamStops,
     Combined,
     FiniteCheck,
-    FirstBranches,
+    LogProbabilities,
     NoRepeatedNGrams,
-    Progress,
     Sampler,
-    ended,
     first_rows,
 )
 from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
-from rag_middle.generation.results import Generation, Timings, TokenLogProbability, Usage
+from rag_middle.generation.results import (
+    FinishReason,
+    Generation,
+    Timings,
+    TokenLogProbability,
+    Usage,
+)
+from rag_middle.generation.streaming import Follower
 from rag_middle.generation.text import Completion
 from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method, method_name
@@ -120,8 +127,7 @@ def generate(
         stops = ()  # the end of the form is the end: what is cut before would be of no form
         before = tokenizer.continuation("a")  # a space at its beginning is of the form
     request = replace(request, options=replace(request.options, stop=stops))
-    options = request.options
-    ends = end_tokens(model, tokenizer.tokenizer, stops, options.eos_token_id)
+    ends = end_tokens(model, tokenizer.tokenizer, stops, request.options.eos_token_id)
     reader = request.reader
     decode = partial(tokenizer.decode, hidden=None if reader is None else reader.hidden)
     readers = [
@@ -129,36 +135,26 @@ def generate(
         for prompt in request.prompts
     ]
     run = _Run(request, [Completion(decode, ends, stops, calls, before) for calls in readers])
-    progress = Progress(
-        run.completions,
-        live=options.num_beams == 1
-        and bool(stops or request.followers or options.logprobs or request.constraint is not None),
-        cancelled=request.is_cancelled,
-        on_step=run.follow,
-        check=run.finite.check,
-    )
-    run.progress = progress
     rows: list[list[int]] = [[] for _ in run.completions]
     with use_kernels(request.kernels), turn(model, request.is_cancelled) as taken:
         run.started = perf_counter()
         if taken and not request.is_cancelled():
-            rows = _generated_tokens(model, tokenizer, run, ends, progress)
+            rows = _generated_tokens(model, tokenizer, run, ends)
         run.ended = perf_counter()
-    if not progress.live:
+    if not run.live:
         for completion, row in zip(run.completions, rows, strict=True):
             for token in row:
                 completion.push(token)
     for completion in run.completions:
-        full = len(completion.token_ids) >= options.max_new_tokens
-        completion.finish("cancelled" if request.is_cancelled() and not full else "length")
+        run.finish(completion, "cancelled" if request.is_cancelled() else "length")
     run.tell_followers()
-    generations = [run.generation(index) for index in range(len(request.prompts))]
-    run.progress = None  # it holds the run: a cycle
-    return generations
+    return [run.generation(index) for index in range(len(request.prompts))]
 
 
-class _Run:
-    """A batch on its way through the model, and who follows it.
+class _Run(StoppingCriteria):
+    """A batch on its way through the model: its texts, who follows them, and when they end.
+
+    Reading tokens makes a GPU wait, so texts are followed as they grow only where somebody asks.
 
     Args:
         request: to be served.
@@ -166,19 +162,56 @@ class _Run:
     """
 
     def __init__(self, request: GenerationRequest, completions: list[Completion]) -> None:
+        options = request.options
         self.request = request
         self.completions = completions
-        self.progress: Progress | None = None
         self.attention: Request | None = None
         self.queued = self.started = perf_counter()
+        self.first_token_at: float | None = None
         self.ended: float | None = None
         self.log_probabilities = LogProbabilities()
         self.finite = FiniteCheck(request.method)
+        self.constrained: Constrained | None = None
+        asked = options.stop or request.followers or options.logprobs or request.constraint
+        self.live = options.num_beams == 1 and bool(asked)
+        self._branches = [len(prompt.branches) for prompt in request.prompts]
         self._tokens: list[list[TokenLogProbability]] = [[] for _ in completions]
         self._reported = [0] * len(completions)
         self._results: dict[int, Generation] = {}
 
-    def follow(self) -> None:
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which rows are done, boolean `[rows]`; `input_ids` are `[rows, n]`."""
+        if self.live or self.first_token_at is None:
+            tokens = input_ids[:, -1].tolist()  # the device may be behind: wait for the tokens
+            self.first_token_at = self.first_token_at or perf_counter()
+            self.finite.check()
+        if self.live:
+            first = first_rows(self._branches)
+            for completion, row in zip(self.completions, first, strict=True):
+                completion.push(tokens[row])
+            if self.constrained is not None:
+                complete = self.constrained.follow(input_ids[first])
+                for completion, is_complete in zip(self.completions, complete, strict=True):
+                    if is_complete:
+                        completion.finish("stop")
+            self._follow()
+        if self.request.is_cancelled():
+            return input_ids.new_ones(len(input_ids), dtype=torch.bool)
+        if not self.live:
+            return input_ids.new_zeros(len(input_ids), dtype=torch.bool)
+        counts = torch.tensor(self._branches, device=input_ids.device)
+        return torch.tensor(self.have_ended(), device=input_ids.device).repeat_interleave(counts)
+
+    def have_ended(self) -> list[bool]:
+        """Which texts have."""
+        return [completion.finish_reason is not None for completion in self.completions]
+
+    def finish(self, completion: Completion, reason: FinishReason) -> None:
+        """End a text that has not ended yet; one of the full length was not cancelled."""
+        full = len(completion.token_ids) >= self.request.options.max_new_tokens
+        completion.finish("length" if full else reason)
+
+    def _follow(self) -> None:
         """After each token: note how probable it was, end what is cancelled, tell followers."""
         for index, completion in enumerate(self.completions):
             alternatives, tokens = self.request.alternatives(index), self._tokens[index]
@@ -186,13 +219,9 @@ class _Run:
                 tokens.append(
                     self.log_probabilities.of(index, completion.token_ids[-1], alternatives)
                 )
-        for index, follower in enumerate(self.request.followers):
-            completion = self.completions[index]
-            if index in self._results:
-                continue
-            full = len(completion.token_ids) >= self.request.options.max_new_tokens
-            if follower.cancel.is_set() and not full:
-                completion.finish("cancelled")
+        for follower, completion in zip(self.request.followers, self.completions, strict=False):
+            if follower.cancel.is_set():
+                self.finish(completion, "cancelled")
         self.tell_followers()
 
     def tell_followers(self) -> None:
@@ -209,7 +238,7 @@ class _Run:
                 follower.on_end(self.generation(index))
 
     def generation(self, index: int) -> Generation:
-        """What a prompt has brought forth, once it has ended."""
+        """A prompt's text and how it came about, once it has ended."""
         if index not in self._results:
             self._results[index] = self._generation(index)
         return self._results[index]
@@ -220,7 +249,7 @@ class _Run:
         calls = completion.message.calls if completion.message else ()
         if completion.finish_reason == "stop" and not calls:
             check_answer(completion.answer, request.options.response_format)
-        first = (self.progress and self.progress.first_token_at) or ended
+        first = self.first_token_at or ended
         return Generation(
             text=completion.answer,
             tool_calls=calls,
@@ -253,7 +282,6 @@ def _generated_tokens(
     tokenizer: LockedTokenizer,
     run: _Run,
     ends: Mapping[int, str | None],
-    progress: Progress,
 ) -> list[list[int]]:
     """Generated tokens of every prompt, with whatever padding follows the end."""
     request = run.request
@@ -264,8 +292,7 @@ def _generated_tokens(
     ids, mask = batch.padded(pad, device=input_device(model))
     width = ids.shape[1]
 
-    combines_rows = method.combines and options.num_beams == 1
-    criteria: list[Any] = [FirstBranches(progress, branches) if combines_rows else progress]
+    criteria: list[StoppingCriteria] = [run]
     if options.num_beams > 1 and options.stop:
         criteria.append(BeamStops(tokenizer.decode, options.stop, width))
     processors: list[LogitsProcessor] = [run.finite]
@@ -276,11 +303,10 @@ def _generated_tokens(
         paddings = [width - len(batch.prompts[row]) for row in rows]
         processors.append(NoRepeatedNGrams(ngram_size, paddings))
     if request.constraint is not None:
-        constrained = Constrained(
-            request.constraint, len(request.prompts), width, partial(ended, run.completions)
+        run.constrained = Constrained(
+            request.constraint, len(request.prompts), width, run.have_ended
         )
-        progress.complete = constrained.follow
-        processors.append(constrained)
+        processors.append(run.constrained)
     if options.samples:
         processors.append(
             Sampler(

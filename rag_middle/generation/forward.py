@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import (
     applied,
-    can_read_row_by_row,
+    can_share_prompts,
     in_eval_mode,
     input_device,
     invocation_of,
@@ -34,9 +34,7 @@ from rag_middle.methods.parallel_context.document_cache import DocumentCache, wi
 from rag_middle.options import KernelsUsed
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-#: Tokens from which on a prompt keeps a CPU busy by itself. A GPU was not measured.
-_LONG_PROMPT = 1024
-#: Tokens of a batch that need not be read again, from which on its prompts are read one by one.
+#: Tokens of a batch that begin an earlier prompt of it too, from which on a CPU reads them once.
 _REPEATED = 256
 
 
@@ -77,17 +75,14 @@ def prefilled_cache(
         None where the whole prompts shall go through the model together.
     """
     cache = with_documents(documents, model, method, batch.prompts, beams)
-    device, shortest = input_device(model), min(map(len, batch.prompts))
-    if cache is not None or device.type != "cpu" or shortest < 2:
+    device, rows = input_device(model), [prompt.input_ids for prompt in batch.prompts]
+    if cache is not None or device.type != "cpu" or min(map(len, rows)) < 2:
         return cache
-    rows = [prompt.input_ids for prompt in batch.prompts]
-    long_branches = method.combines and shortest >= _LONG_PROMPT
-    if not long_branches and repeated_tokens(rows) < _REPEATED:
+    if repeated_tokens(rows) < _REPEATED or not can_share_prompts(model):
         return None
-    plan = method.plan(batch.prompts, model_traits(model))
-    if (plan.layers and not long_branches) or not can_read_row_by_row(model, plan):
+    if method.plan(batch.prompts, model_traits(model)).layers:
         return None
-    return read_row_by_row(model, plan, rows, device, beams)
+    return read_row_by_row(model, rows, device, beams)
 
 
 def cached_length(cache: DynamicCache | None) -> int:

@@ -1,8 +1,8 @@
 """GGUF files: read by transformers once, and kept as safetensors in the user's cache.
 
 transformers dequantises a GGUF file while it loads it, which takes longer than the loading itself.
-What it read is saved, whole or not at all, under the file's digest; from there it is loaded like
-any other folder, so nothing else in this package knows of GGUF.
+What it read is saved, whole or not at all, under a digest of the file's path, size and time; from
+there it is loaded like any other folder, so nothing else in this package knows of GGUF.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.extras import require
-from rag_middle.files import file_sha256, reason, user_cache, write_files
+from rag_middle.files import reason, user_cache
 from rag_middle.model_files import bad_model_file, format_errors
 
 #: A folder with one of these is loaded as it is, whatever GGUF files lie beside them.
@@ -36,18 +36,17 @@ _ADDED = (3, 4)
 #: Version of transformers from which on end tokens and thinking tags of GGUF files are right.
 _READS_TOKENIZERS = (5, 18)
 #: Options of loading that `hf_hub_download` takes too.
-_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "subfolder", "token")
+_HUB_OPTIONS = frozenset(
+    "cache_dir force_download local_files_only revision subfolder token".split()
+)
 
 
-def find_gguf(
-    source: str, gguf_file: str | None, revision: str | None, options: Mapping[str, Any]
-) -> Path | None:
+def find_gguf(source: str, gguf_file: str | None, options: Mapping[str, Any]) -> Path | None:
     """The GGUF file that is meant; None where a model of another format is.
 
     Args:
         source: the file itself, a folder that holds it, or a name on the hub.
         gguf_file: the file's name; a folder with no other weights and one GGUF file needs none.
-        revision: commit, tag or branch on the hub.
         options: of transformers' own loading, some of which say where files are.
 
     Raises:
@@ -69,7 +68,7 @@ def find_gguf(
         return None
     access = {name: options[name] for name in _HUB_OPTIONS if name in options}
     try:
-        return Path(hf_hub_download(source, gguf_file, revision=revision, **access))
+        return Path(hf_hub_download(source, gguf_file, **access))
     except (OSError, ValueError) as error:  # of the hub, its transport, or the name
         raise ModelNotFoundError(
             f"Cannot load {source!r}: gguf_file={gguf_file!r} is neither in the local cache "
@@ -176,18 +175,20 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
 
 
 def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
-    """The folder `name` of a file's digest in the cache; `write` fills it if it is not there."""
+    """A file's folder `name` in the cache; `write` fills it if it is not there."""
     cache = user_cache("gguf")
-    target = cache
+    target = cache / _state(file) / name
+    if target.is_dir():
+        return target
+    for package in ("gguf", "accelerate"):
+        what = f"{file.name!r} is a GGUF file (gguf_file): reading it"
+        require(package, package=package, what=what, extra="gguf")
     try:
-        target = cache / _digest(file, cache) / name
-        if not target.is_dir():
-            _check_readable(file)
-            target.parent.mkdir(exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=target.parent) as folder:
-                with format_errors(str(file), file.name):
-                    write(Path(folder, name))
-                Path(folder, name).rename(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=target.parent) as folder:
+            with format_errors(str(file), file.name):
+                write(Path(folder, name))
+            Path(folder, name).rename(target)
     except FileFormatError as error:
         cause = error.__cause__
         if isinstance(cause, NotImplementedError) or "not supported" in str(cause):
@@ -196,7 +197,7 @@ def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
             ) from error
         raise
     except OSError as error:
-        if target == cache or not target.is_dir():  # else another process was faster
+        if not target.is_dir():  # else another process was faster
             raise OutputWriteError(
                 f"The model of {str(file)!r} cannot be kept in {str(cache)!r} ({reason(error)}). "
                 "Free space, correct the permissions, or set XDG_CACHE_HOME to another folder."
@@ -204,21 +205,8 @@ def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
     return target
 
 
-def _check_readable(file: Path) -> None:
-    for package in ("gguf", "accelerate"):
-        what = f"{file.name!r} is a GGUF file (gguf_file): reading it"
-        require(package, package=package, what=what, extra="gguf")
-    with file.open("rb") as content:
-        if content.read(4) != b"GGUF":
-            problem = "it is no GGUF file, as an interrupted download or a Git LFS pointer is none."
-            raise bad_model_file(str(file), file.name, problem)
-
-
-def _digest(file: Path, cache: Path) -> str:
-    """The file's SHA-256, computed once for each path, size and time of change."""
+def _state(file: Path) -> str:
+    """A digest of the file's path, size and time of change: another file is another model."""
     status = file.stat()
     state = repr((os.path.realpath(file), status.st_size, status.st_mtime_ns))
-    known = cache / "digests" / hashlib.sha256(state.encode()).hexdigest()
-    if not known.is_file():
-        write_files(known.parent, {known.name: file_sha256(file).encode()})
-    return known.read_text()
+    return hashlib.sha256(state.encode()).hexdigest()

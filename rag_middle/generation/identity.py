@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -41,8 +40,6 @@ _compared: OfModel[tuple[object, ...]] = OfModel()
 
 #: Fields of a model's generation config that change no answer.
 _NO_ANSWERS = {"pad_token_id", "bos_token_id", "cache_implementation", "cache_config"}
-#: Digests that the first files did not hold.
-_LATER = ("tokenizer", "config", "adapters", "generation", "config_sha256", "adapters_sha256")
 
 
 def model_facts(
@@ -154,21 +151,11 @@ def _check_unmodified(model: PreTrainedModel) -> None:
         )
 
 
-def with_later_digests(there: object, here: object) -> object:
-    """What a file says of its model, with digests filled in that the first files did not hold."""
-    if not isinstance(there, Mapping) or not isinstance(here, Mapping):
-        return there
-    return {**{name: here[name] for name in _LATER if name in here}, **there}
-
-
 def software(device: torch.device) -> dict[str, str]:
     """Versions, and the device."""
     versions = {"rag-middle": rag_middle.__version__, "python": platform.python_version()}
     for package in ("torch", "transformers", "numpy"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+        versions[package] = version(package)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {**versions, "device": f"{device.type} ({name})"}
 
@@ -185,15 +172,13 @@ def display_name(name: str) -> str:
 
 def warn_of_number(method: Method, documents: int) -> None:
     """Warn where a prompt has many more or fewer documents than those a profile was measured on."""
-    profiles = {part.provenance.source: part.provenance.profile for part in method.parts
-                if part.provenance}  # fmt: skip
-    for source, profile in profiles.items():
-        measured = profile.data.get("documents")
+    for provenance in filter(None, (part.provenance for part in method.parts)):
+        measured = provenance.profile.data.get("documents")
         if isinstance(measured, int) and 2 * abs(documents - measured) > measured > 0 < documents:
             warn_caller(
                 ProfileWarning(
-                    f"{source} was measured with {measured} documents, and this prompt has "
-                    f"{documents}: it may not hold here. Run `rag-middle diagnose` with "
+                    f"{provenance.source} was measured with {measured} documents, and this prompt "
+                    f"has {documents}: it may not hold here. Run `rag-middle diagnose` with "
                     f"`--documents {documents}`."
                 )
             )

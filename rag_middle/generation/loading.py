@@ -14,7 +14,6 @@ import transformers.utils
 from huggingface_hub import HfApi
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -32,18 +31,16 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
-from rag_middle.model_files import (
-    bad_model_file,
-    check_kernels,
-    format_errors,
-)
+from rag_middle.model_files import bad_model_file, format_errors, named_backends
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 from rag_middle.small_model import HUB_NAME
 
 #: Options of loading that say how files are reached.
-_ACCESS = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder", "token")
+_ACCESS = frozenset(
+    "cache_dir force_download local_files_only proxies revision subfolder token".split()
+)
 _BASE = "base_model_name_or_path"  # in the config of an adapter
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
@@ -74,11 +71,11 @@ def load_model(
     quantization_config: str | Any | None,
     attn_implementation: str | None,
     revision: str | None,
+    gguf_file: str | None,
     trust_remote_code: bool,
     options: Mapping[str, Any],
-    gguf_file: str | None = None,
 ) -> PreTrainedModel:
-    """A causal language model in eval mode, on its device.
+    """A causal language model in eval mode, on its device; arguments as `check_loading` takes them.
 
     Without `device`, `device_map` and `quantization_config`: the first GPU if there is one, else
     the CPU.
@@ -86,23 +83,16 @@ def load_model(
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
         FileFormatError: its config is damaged, or of another model than its weights.
-        UnsupportedGenerationError: arguments that contradict each other, or name what is not there.
-        ImportError: `device_map` without the accelerate package.
+        UnsupportedGenerationError: the model comes with code of its own.
     """
-    check_loading(
-        dtype=dtype,
-        device=device,
-        device_map=device_map,
-        quantization_config=quantization_config,
-        attn_implementation=attn_implementation,
-    )
-    source = named = _source(name_or_path)
-    options = dict(options)
-    _check_reachable("model", source, revision, options, gguf_file)
-    gguf = find_gguf(source, options.pop("gguf_file", gguf_file), revision, options)
+    source = named = os.path.expanduser(str(name_or_path))
+    if revision is not None:
+        options = {"revision": revision, **options}
+    _check_reachable("model", source, options, gguf_file)
+    gguf = find_gguf(source, gguf_file, options)
     if gguf is not None:
         source = str(dequantised_model(gguf, dtype))
-        revision, options["subfolder"] = None, ""
+        options = {**options, "revision": None, "subfolder": ""}
     if dtype == "auto" and source == HUB_NAME:
         # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
         dtype = "float32"
@@ -113,42 +103,40 @@ def load_model(
     target = None
     if device_map is None and (device is not None or quantization_config is None):
         target = _device(device)
-    arguments = {
-        "dtype": dtype,
-        "device_map": device_map,
-        "quantization_config": quantization_config,
-        "attn_implementation": _available_backend(attn_implementation),
-        "trust_remote_code": trust_remote_code,
-        **options,
-    }
-    if revision is not None:
-        arguments["revision"] = revision
-    stated = {name: value for name, value in arguments.items() if value is not None}
-    access = {name: options[name] for name in _ACCESS if name in options}
     base = _base_of_adapter(source)
     if base != source:  # named by a file, not by the caller, so it is not fetched
-        access["local_files_only"] = stated["local_files_only"] = True
-    has_config = "config" not in options and not _lacks(base, "config.json")
-    if has_config and not trust_remote_code:
-        config, is_changed = _loaded_config(base, revision, attn_implementation, access)
-        if is_changed:  # else transformers reads it again, with what `options` say of it
-            stated["config"] = config
+        options = {**options, "local_files_only": True}
     try:
         with format_errors(source, "config.json"):
-            if has_config and trust_remote_code:
-                _check_stated(base, revision, attn_implementation, **access)
+            if "config" not in options and not _lacks(base, "config.json"):
+                attn_implementation = checked_backend(base, attn_implementation, options)
+            chosen = {
+                "dtype": dtype,
+                "device_map": device_map,
+                "quantization_config": quantization_config,
+                "attn_implementation": attn_implementation,
+                "trust_remote_code": trust_remote_code,
+                **options,
+            }
+            chosen = {name: value for name, value in chosen.items() if value is not None}
             outcome: Any = AutoModelForCausalLM.from_pretrained(
-                source, output_loading_info=True, **stated
+                source, output_loading_info=True, **chosen
             )
-    except (OSError, FileFormatError) as error:
-        if isinstance(error, FileFormatError) and not _lacks(source, "config.json"):
-            raise
-        raise _not_found("model", source, revision, error) from error
     except SafetensorError as error:
         raise ModelNotFoundError(
             f"Cannot load the model of {source!r}: its weights are damaged or incomplete, as an "
             f"interrupted download or a Git LFS pointer leaves them. Fetch them again. [{error}]"
         ) from error
+    except OSError as error:
+        raise _not_found("model", base, options, error) from error
+    except FileFormatError as error:
+        if _lacks(base, "config.json"):
+            raise _not_found("model", base, options, error) from error
+        if "trust_remote_code" in str(error.__cause__):
+            raise UnsupportedGenerationError(
+                f"Cannot load the model of {source!r}: {error.__cause__}"
+            ) from error
+        raise
     model: PreTrainedModel
     model, loaded = outcome
     if missing := sorted(loaded["missing_keys"]):  # transformers would draw them at random
@@ -156,12 +144,40 @@ def load_model(
         raise bad_model_file(source, "config.json", reason)
     if gguf is not None:
         model.config._name_or_path = model.name_or_path = named
-        if not os.path.exists(named):  # .../snapshots/COMMIT/FILE
-            model.config._commit_hash = gguf.parts[gguf.parts.index("snapshots") + 1]
     if target is not None:
         model.to(target)  # type: ignore[arg-type]
     model.eval()
     return model
+
+
+def checked_backend(
+    source: str, attn_implementation: str | None = None, options: Mapping[str, Any] | None = None
+) -> str | None:
+    """The attention to load a model with: the one asked for, else what its config names.
+
+    Flash attention that is not installed gives way to sdpa: transformers would fetch a kernel.
+
+    Args:
+        source: directory or name on the hub.
+        attn_implementation: that the caller asked for; it may be a kernel of the hub.
+        options: of transformers' own loading, some of which say how files are reached.
+
+    Raises:
+        FileFormatError: the config names code of the hub that the caller did not ask for.
+        OSError: there is no config.
+    """
+    access = {name: value for name, value in (options or {}).items() if name in _ACCESS}
+    stated, _ = PretrainedConfig.get_config_dict(source, **access)
+    backends = named_backends(stated)
+    for backend in backends:
+        if "/" in backend and backend != attn_implementation:
+            reason = (
+                f"it names {backend!r}, code that would be fetched from the hub and run. Take it "
+                "out, or ask for it yourself with attn_implementation."
+            )
+            raise bad_model_file(source, "config.json", reason)
+    flash = next((name for name in backends if name.startswith("flash_attention")), None)
+    return _available_backend(attn_implementation or flash)
 
 
 def check_loading(
@@ -176,7 +192,8 @@ def check_loading(
     """Refuse arguments of `load_model` that no model could be loaded with.
 
     Raises:
-        UnsupportedGenerationError, ImportError: as `load_model`.
+        UnsupportedGenerationError: they contradict each other, or name what is not there.
+        ImportError: `device_map` without the accelerate package.
     """
     _check_dtype(dtype)
     if device_map is not None and device is not None:
@@ -215,93 +232,24 @@ def load_tokenizer(
         ModelNotFoundError: neither here nor to be fetched.
         FileFormatError: one of its files is damaged.
     """
-    source = named = _source(name_or_path)
-    chosen = {"trust_remote_code": trust_remote_code, **options}
-    if revision is not None:
-        chosen.setdefault("revision", revision)
-    gguf_file = chosen.pop("gguf_file", gguf_file)
-    _check_reachable("tokenizer", source, revision, options, gguf_file)
-    gguf = find_gguf(source, gguf_file, chosen.get("revision"), chosen)
+    source = named = os.path.expanduser(str(name_or_path))
+    chosen = {"trust_remote_code": trust_remote_code, "revision": revision, **options}
+    _check_reachable("tokenizer", source, chosen, gguf_file)
+    gguf = find_gguf(source, gguf_file, chosen)
     if gguf is not None:
         source = str(dequantised_tokenizer(gguf))
         chosen |= {"revision": None, "subfolder": ""}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
     try:
-        with format_errors(source, "tokenizer.json or tokenizer_config.json"):
+        with format_errors(source, "tokenizer.json, tokenizer_config.json or config.json"):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **chosen)
             tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
     except (OSError, FileFormatError) as error:
         if isinstance(error, FileFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
-            if not (chosen["trust_remote_code"] or _lacks(source, "config.json")):
-                load_config(source)  # it says which tokenizer to make, so it may be to blame
             raise
-        raise _not_found("tokenizer", source, revision, error) from error
+        raise _not_found("tokenizer", source, chosen, error) from error
     tokenizer.name_or_path = named
     return tokenizer
-
-
-def load_config(name_or_path: str | Path) -> PretrainedConfig:
-    """A model's config, without its weights; code that comes with it does not run.
-
-    A kernel of the hub that the config names is refused. Flash attention that is not installed is
-    replaced: transformers would fetch a kernel for it.
-
-    Raises:
-        ModelNotFoundError: neither here nor to be fetched.
-        FileFormatError: it is damaged.
-        UnsupportedGenerationError: the config needs code of the model's own.
-    """
-    source = _source(name_or_path)
-    if gguf := find_gguf(source, None, None, {}):
-        source = str(dequantised_model(gguf, "auto"))
-    config, _ = _loaded_config(source, None, None, {})
-    return config
-
-
-def _loaded_config(
-    source: str,
-    revision: str | None,
-    attn_implementation: str | None,
-    access: Mapping[str, Any],
-) -> tuple[PretrainedConfig, bool]:
-    """The config of a model, and whether flash attention was replaced; see `load_config`.
-
-    Args:
-        attn_implementation: that the model is to be loaded with; a kernel that is named here may
-            be one of the hub.
-        access: options of transformers' own loading that say how files are reached.
-    """
-    _check_reachable("model", source, revision, access)
-    chosen = dict(access) if revision is None else {**access, "revision": revision}
-    try:
-        with format_errors(source, "config.json"):
-            _check_stated(source, revision, attn_implementation, **access)
-            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False, **chosen)
-            is_changed = False
-            for part in (config, config.get_text_config(decoder=True)):
-                named = part._attn_implementation
-                if isinstance(named, str) and named.startswith("flash_attention"):
-                    # Where the caller chooses, it does not count.
-                    backend = "eager" if attn_implementation else _available_backend(named)
-                    if backend != named:
-                        config._attn_implementation = backend  # of all its parts
-                        is_changed = True
-    except (OSError, FileFormatError) as error:
-        cause = error.__cause__
-        if isinstance(error, OSError) or _lacks(source, "config.json"):
-            raise _not_found("model", source, revision, error) from error
-        if "trust_remote_code" in str(cause):
-            raise UnsupportedGenerationError(
-                f"The config of {source!r} cannot be read: {cause}"
-            ) from error
-        raise
-    return config, is_changed
-
-
-def _check_stated(
-    source: str, revision: str | None, attn_implementation: str | None, **access: Any
-) -> None:
-    stated, _ = PretrainedConfig.get_config_dict(source, revision=revision, **access)
-    check_kernels(source, stated, attn_implementation)
 
 
 def check_model_present(name_or_path: str | Path) -> None:
@@ -310,26 +258,19 @@ def check_model_present(name_or_path: str | Path) -> None:
     Raises:
         ModelNotFoundError: it is not there.
     """
-    source = _source(name_or_path)
-    is_path = source.count("/") > 1 or Path(source).is_absolute() or source.startswith(".")
+    source = os.path.expanduser(str(name_or_path))
     if source.endswith(".gguf"):
-        find_gguf(source, None, None, {})
-    elif is_path and not os.path.exists(source):
-        raise _not_found("model", source, None, FileNotFoundError())
+        find_gguf(source, None, {})
+    elif (source.count("/") > 1 or _is_path(source)) and not os.path.exists(source):
+        raise _not_found("model", source, {}, FileNotFoundError())
 
 
-def _source(name_or_path: str | Path) -> str:
-    """A path that transformers understands, or a name on the hub."""
-    source = str(name_or_path)
-    return os.path.expanduser(source)
+def _is_path(source: str) -> bool:
+    return source.startswith(".") or source.endswith(".gguf") or os.path.isabs(source)
 
 
 def _check_reachable(
-    what: str,
-    source: str,
-    revision: str | None,
-    options: Mapping[str, Any] | None = None,
-    gguf_file: str | None = None,
+    what: str, source: str, options: Mapping[str, Any], gguf_file: str | None
 ) -> None:
     """Fail at once where nothing is cached and the hub cannot be asked.
 
@@ -338,29 +279,21 @@ def _check_reachable(
     Args:
         what: is loaded, in words.
         source: path, or name on the hub.
-        revision: commit, tag or branch.
         options: of transformers' own loading, some of which say where files are.
         gguf_file: of the model, if it has one.
     """
-    if (
-        os.path.exists(source)
-        or source.endswith(".gguf")
-        or Path(source).is_absolute()
-        or source.startswith(".")
-    ):
+    if os.path.exists(source) or _is_path(source):
         return
-    how = options or {}
-    revision = how.get("revision", revision)
-    file = str(PurePosixPath(how.get("subfolder") or "", gguf_file or "config.json"))
+    where = {name: options.get(name) for name in ("revision", "cache_dir")}
+    file = PurePosixPath(options.get("subfolder") or "", gguf_file or "config.json")
+    if cached_file(source, str(file), **where) or options.get("local_files_only"):
+        return
     try:
-        if cached_file(source, file, revision=revision, cache_dir=how.get("cache_dir")):
-            return
-        if not how.get("local_files_only"):  # else loading says at once what is missing
-            HfApi(token=how.get("token")).model_info(
-                source, revision=revision, timeout=_HUB_TIMEOUT_S
-            )
+        HfApi(token=options.get("token")).model_info(
+            source, revision=where["revision"], timeout=_HUB_TIMEOUT_S
+        )
     except Exception as error:  # of the hub's client, its transport, or the name itself
-        raise _not_found(what, source, revision, error) from error
+        raise _not_found(what, source, options, error) from error
 
 
 def _base_of_adapter(source: str) -> str:
@@ -383,9 +316,9 @@ def _lacks(source: str, *patterns: str) -> bool:
 
 
 def _not_found(
-    what: str, source: str, revision: str | None, error: Exception
+    what: str, source: str, options: Mapping[str, Any], error: Exception
 ) -> ModelNotFoundError:
-    path = Path(source)
+    path, revision = Path(source), options.get("revision")
     reason = f" [{str(error).strip().splitlines()[0]}]" if str(error).strip() else ""
     if os.path.isdir(path):
         if "huggingface.co" in reason:  # transformers takes it for a name on the hub

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -19,14 +19,13 @@ from rag_middle.fingerprint import fingerprint
 from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
-from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
 from rag_middle.generation.own_config import check_token_ids
 from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
-from rag_middle.generation.streaming import GenerationStream
+from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
@@ -45,6 +44,21 @@ from rag_middle.options import (
 from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import shortened
+
+
+class MethodKwargs(TypedDict, total=False):
+    """A method for one call, instead of the model's, and its parameters where it is a name."""
+
+    method: MethodLike | None
+    method_options: Mapping[str, Any] | None
+
+
+class GenerateKwargs(MethodKwargs, GenerationKwargs, total=False):
+    """Keyword arguments of calls that generate."""
+
+
+class ScoreKwargs(MethodKwargs, PromptKwargs, total=False):
+    """Keyword arguments of calls that only read."""
 
 
 class RagMiddleModel:
@@ -186,7 +200,8 @@ class RagMiddleModel:
             quantization_config=quantization_config,
             attn_implementation=attn_implementation,
         )
-        gguf_file = gguf_file or (model_options or {}).get("gguf_file")
+        model_options = dict(model_options or {})
+        gguf_file = model_options.pop("gguf_file", gguf_file)
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = load_tokenizer(
                 name_or_path if tokenizer is None else tokenizer,
@@ -203,9 +218,9 @@ class RagMiddleModel:
             quantization_config=quantization_config,
             attn_implementation=attn_implementation,
             revision=revision,
-            trust_remote_code=trust_remote_code,
-            options=model_options or {},
             gguf_file=gguf_file,
+            trust_remote_code=trust_remote_code,
+            options=model_options,
         )
         with format_errors(str(name_or_path), "config.json"):
             model_traits(model)  # its first pass
@@ -219,21 +234,13 @@ class RagMiddleModel:
             kernels=kernels,
         )
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[GenerationKwargs],
-    ) -> Generation:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> Generation:
         """Generate text for one prompt.
 
         Args:
             prompt: see `RagMiddleModel`.
-            method: for this call, instead of the model's.
-            method_options: its parameters.
-            options: fields of `GenerationOptions`: ``max_new_tokens``, ``temperature``, ``top_p``,
+            options: ``method`` and ``method_options`` for this call, instead of the model's, and
+                fields of `GenerationOptions`: ``max_new_tokens``, ``temperature``, ``top_p``,
                 ``top_k``, ``repetition_penalty``, ``num_beams``, ``seed``, ``stop``, ...
 
         Raises:
@@ -244,20 +251,15 @@ class RagMiddleModel:
                 ``on_missing_documents="error"``.
             MarkerError: marked documents do not stand together.
         """
-        checked_options(options, allowed=GenerationKwargs)  # `max_batch_size` is none of them
-        return self.batch(
-            [prompt], method=method, method_options=method_options, max_batch_size=1, **options
-        )[0]
+        return self._generated(self._request([prompt], options))[0]
 
     def batch(
         self,
         prompts: Sequence[Prompt],
         *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
         max_batch_size: int = 8,
         followers: Sequence[Follower] | None = None,
-        **options: Unpack[GenerationKwargs],
+        **options: Unpack[GenerateKwargs],
     ) -> list[Generation]:
         """Generate for several prompts, several at a time in each forward pass.
 
@@ -267,7 +269,6 @@ class RagMiddleModel:
 
         Args:
             prompts: any number.
-            method: as for `generate`, like `method_options`.
             max_batch_size: prompts per forward pass; memory grows with it. Where a method combines
                 several passes per prompt, each of them counts.
             followers: one per prompt, who gets its text as it comes and may end it.
@@ -277,14 +278,8 @@ class RagMiddleModel:
             RagMiddleError: as for `generate`; nothing is generated where any prompt is refused.
             UnsupportedGenerationError: also for followers of beams, or not one per prompt.
         """
-        request = self._request(prompts, method, method_options, options)
+        request = self._request(prompts, options)
         settings = request.options
-        if followers is not None and not (
-            isinstance(followers, Sequence) and all(isinstance(f, Follower) for f in followers)
-        ):
-            raise UnsupportedGenerationError(
-                f"followers must be a list of Follower, got {followers!r}."
-            )
         if followers is not None and (len(followers) != len(prompts) or settings.num_beams > 1):
             raise UnsupportedGenerationError(
                 f"There are {len(followers)} followers for {len(prompts)} prompts with "
@@ -293,13 +288,14 @@ class RagMiddleModel:
             )
 
         def run(group: list[int]) -> list[Generation]:
-            part = replace(
-                request,
-                prompts=[request.prompts[index] for index in group],
-                seeds=[request.seeds[index] for index in group],
-                followers=[followers[index] for index in group] if followers else (),
+            return self._generated(
+                replace(
+                    request,
+                    prompts=[request.prompts[index] for index in group],
+                    seeds=[request.seeds[index] for index in group],
+                    followers=[followers[index] for index in group] if followers else (),
+                )
             )
-            return engine.generate(self.model, self._prepare.tokenizer, part)
 
         sizes = [(len(prompt.tokens), settings.max_new_tokens) for prompt in request.prompts]
         rows = rows_of(
@@ -311,33 +307,16 @@ class RagMiddleModel:
         self,
         prompts: Sequence[Prompt],
         *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
         max_batch_size: int = 8,
-        **options: Unpack[GenerationKwargs],
+        **options: Unpack[GenerateKwargs],
     ) -> Iterator[tuple[int, Generation]]:
         """Like `batch`, as pairs of a prompt's 0-based index and its text.
 
         Models behind an HTTP address yield each as it comes; here they come together.
         """
-        yield from enumerate(
-            self.batch(
-                prompts,
-                method=method,
-                method_options=method_options,
-                max_batch_size=max_batch_size,
-                **options,
-            )
-        )
+        yield from enumerate(self.batch(prompts, max_batch_size=max_batch_size, **options))
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[GenerationKwargs],
-    ) -> GenerationStream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> GenerationStream:
         """Generate text for one prompt, piece by piece.
 
         What may be the beginning of a stop string, or of a character of several tokens, is held
@@ -349,12 +328,6 @@ class RagMiddleModel:
             MethodConfigError: also in a block of `applied` on this model, here and when the first
                 piece is read in one.
         """
-        settings = checked_options(options, allowed=GenerationKwargs)
-        if settings.num_beams > 1:
-            raise UnsupportedGenerationError(
-                f"A search with {settings.num_beams} beams knows its text only at the end: use "
-                "generate(), or num_beams=1 (--beams 1).",
-            )
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
         model, tokenizer = self.model, self._prepare.tokenizer
 
@@ -366,29 +339,28 @@ class RagMiddleModel:
                 )
 
         check()
-        request = self._request([prompt], method, method_options, options)
+        request = self._request([prompt], options)
+        if request.options.num_beams > 1:
+            raise UnsupportedGenerationError(
+                f"A search with {request.options.num_beams} beams knows its text only at the end: "
+                "use generate(), or num_beams=1 (--beams 1)."
+            )
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             follower = Follower(on_text=lambda text, _: emit(text), cancel=stopped)
-            running = replace(request, followers=[follower])
-            return engine.generate(model, tokenizer, running)[0]
+            return engine.generate(model, tokenizer, replace(request, followers=[follower]))[0]
 
         ids = request.prompts[0].tokens.document_ids
         return GenerationStream(work, document_ids=ids, check=check)
 
-    def _request(
-        self,
-        prompts: Sequence[Prompt],
-        method: MethodLike | None,
-        method_options: Mapping[str, Any] | None,
-        options: GenerationKwargs,
-    ) -> GenerationRequest:
-        settings = checked_options(options, allowed=GenerationKwargs)
+    def _generated(self, request: GenerationRequest) -> list[Generation]:
+        return engine.generate(self.model, self._prepare.tokenizer, request)
+
+    def _request(self, prompts: Sequence[Prompt], options: GenerateKwargs) -> GenerationRequest:
+        chosen, settings = self._chosen(options, GenerationKwargs)
         check_token_ids(self.model, settings)
-        chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens)
         reader = tool_reader(self.tokenizer, settings)
-        constraint = constraint_of(self.model, self.tokenizer, settings, reader)
         return GenerationRequest(
             prompts=prepared,
             method=chosen,
@@ -397,50 +369,51 @@ class RagMiddleModel:
             documents=self.document_cache,
             kernels=self._kernels,
             reader=reader,
-            constraint=constraint,
+            constraint=constraint_of(self.model, self.tokenizer, settings, reader),
         )
+
+    def _chosen(
+        self, options: MethodKwargs, allowed: type[Any]
+    ) -> tuple[Method, GenerationOptions]:
+        """The method of a call, its own or the model's, and the options of the `allowed` ones."""
+        others: dict[str, Any] = {**options}
+        method, method_options = (others.pop(name, None) for name in ("method", "method_options"))
+        settings = checked_options(others, allowed=allowed)
+        return self._prepare.method(method, method_options, default=self.method), settings
 
     def score(
         self,
         prompt: Prompt,
         continuation: str | Sequence[int],
-        *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[PromptKwargs],
+        **options: Unpack[ScoreKwargs],
     ) -> Score:
         """How likely the model finds `continuation` after the prompt.
 
         Args:
             prompt: see `RagMiddleModel`.
             continuation: text (give the space it begins with, if any) or token ids.
-            method: as for `generate`, like `method_options`.
-            options: those of `GenerationOptions` that shape the prompt.
+            options: ``method`` and ``method_options`` as for `generate`, and those of
+                `GenerationOptions` that shape the prompt.
 
         Raises:
             UnsupportedGenerationError: also for several tokens behind the virtual tokens of prompt
                 or prefix tuning, which the model would put before the continuation again.
         """
-        return self.score_batch(
-            [prompt], [continuation], method=method, method_options=method_options, **options
-        )[0]
+        return self.score_batch([prompt], [continuation], max_batch_size=1, **options)[0]
 
     def score_batch(
         self,
         prompts: Sequence[Prompt],
         continuations: Sequence[str | Sequence[int]],
         *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
         max_batch_size: int = 8,
-        **options: Unpack[PromptKwargs],
+        **options: Unpack[ScoreKwargs],
     ) -> list[Score]:
         """`score` for each pair of prompt and continuation, several in each forward pass.
 
         Repeat a prompt to compare continuations of it.
         """
-        settings = checked_options(options, allowed=PromptKwargs)
-        chosen = self._prepare.method(method, method_options, default=self.method)
+        chosen, settings = self._chosen(options, PromptKwargs)
         ids = self._continuations(prompts, continuations)
         room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
         prepared = self._prepare.prompts(prompts, chosen, settings, room)
@@ -512,9 +485,7 @@ class RagMiddleModel:
         prompt: Prompt,
         *,
         all_positions: bool = False,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[PromptKwargs],
+        **options: Unpack[ScoreKwargs],
     ) -> Tensor:
         """Logits of the next token, float32, on the model's device.
 
@@ -522,14 +493,12 @@ class RagMiddleModel:
             prompt: see the class.
             all_positions: after every prompt token instead of the last one; not for methods that
                 combine several forward passes, whose prompts differ.
-            method: as for `generate`, like `method_options`.
-            options: those of `GenerationOptions` that shape the prompt.
+            options: as for `score`.
 
         Returns:
             `[v]`, or `[l, v]` for all positions.
         """
-        settings = checked_options(options, allowed=PromptKwargs)
-        chosen = self._prepare.method(method, method_options, default=self.method)
+        chosen, settings = self._chosen(options, PromptKwargs)
         prepared = self._prepare.prompts([prompt], chosen, settings, 0)[0]
         with use_kernels(self._kernels):
             return forward.prompt_logits(

@@ -7,10 +7,9 @@ go on with the same token and stay in step, beams included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
-from time import perf_counter
 from typing import Any, NoReturn
 
 import torch
@@ -25,8 +24,11 @@ from transformers import (
 )
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
-from rag_middle.generation.text import Completion, Decode, first_stop
+from rag_middle.generation.results import TokenLogProbability
+from rag_middle.generation.text import Decode, first_stop
 from rag_middle.methods import Method
+
+_LEAST = -9999.0  # JSON has no infinity: what cannot be generated
 
 
 class FiniteCheck(LogitsProcessor):
@@ -73,6 +75,32 @@ def refuse_not_finite(method: Method) -> NoReturn:
         "large or too close to 0 for the model's number format: choose a less extreme one. If "
         f"method='none' fails as well, {formats}."
     )
+
+
+class LogProbabilities(LogitsProcessor):
+    """Remembers how probable each row's next token was before one was chosen.
+
+    Of the distribution that a temperature, `top_k` and `top_p` have not changed yet.
+    """
+
+    def __init__(self) -> None:
+        self._rows: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """`[b, v]` scores, as they came."""
+        self._rows = scores.float().log_softmax(dim=-1).clamp(min=_LEAST)
+        return scores
+
+    def of(self, row: int, token_id: int, alternatives: int) -> TokenLogProbability:
+        """The token that a row got in the last step."""
+        assert self._rows is not None, "a step was made"
+        log_probabilities = self._rows[row]
+        values, ids = log_probabilities.topk(min(alternatives, len(log_probabilities)))
+        return TokenLogProbability(
+            token_id=token_id,
+            log_probability=float(log_probabilities[token_id]),
+            alternatives=tuple(zip(ids.tolist(), values.tolist(), strict=True)),
+        )
 
 
 class NoRepeatedNGrams(LogitsProcessor):
@@ -219,83 +247,9 @@ class Combined(LogitsProcessor):
         return torch.tensor(first_rows(self._branches), device=device)
 
 
-class FirstBranches(StoppingCriteria):
-    """Shows criteria the first branch of each prompt and has all of its branches end with it."""
-
-    def __init__(self, inner: StoppingCriteria, branches: Sequence[int]) -> None:
-        self._inner = inner
-        self._branches = branches
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
-        """Which rows are done, boolean `[rows]`."""
-        first = torch.tensor(first_rows(self._branches), device=input_ids.device)
-        done: Tensor = self._inner(input_ids[first], scores, **kwargs)
-        counts = torch.tensor(self._branches, device=input_ids.device)
-        return done.repeat_interleave(counts)
-
-
 def first_rows(branches: Sequence[int]) -> list[int]:
     """Index of the first row of each prompt."""
     return list(accumulate(branches, initial=0))[:-1]
-
-
-class Progress(StoppingCriteria):
-    """Notes when the first token came, follows the text where asked to, and stops on request.
-
-    Args:
-        completions: one per row; fed here where `live`, else left alone.
-        live: follow the text as it grows. Reading tokens makes a GPU wait, so only where needed.
-        cancelled: whether all rows shall end.
-        on_step: called after each token where `live`.
-        check: called after tokens that are waited for, before they are handed on.
-    """
-
-    #: Says of each row of ``[b, n]`` ids whether its text is complete, where that is constrained.
-    complete: Callable[[Tensor], Sequence[bool]] | None = None
-
-    def __init__(
-        self,
-        completions: Sequence[Completion],
-        *,
-        live: bool,
-        cancelled: Callable[[], bool],
-        on_step: Callable[[], None] | None = None,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        self._completions = completions
-        self.live = live
-        self._cancelled = cancelled
-        self._on_step = on_step
-        self._check = check
-        self.first_token_at: float | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Which rows are done, boolean `[b]`; `input_ids` are `[b, n]`."""
-        if self.live or self.first_token_at is None:
-            tokens = input_ids[:, -1].tolist()  # the device may be behind: wait for the tokens
-            self.first_token_at = self.first_token_at or perf_counter()
-            if self._check is not None:
-                self._check()
-            if self.live:
-                for completion, token in zip(self._completions, tokens, strict=True):
-                    completion.push(token)
-        if self.complete is not None:
-            for completion, is_done in zip(
-                self._completions, self.complete(input_ids), strict=True
-            ):
-                if is_done:
-                    completion.finish("stop")
-        if self.live and self._on_step is not None:
-            self._on_step()
-        cancelled = self._cancelled()
-        if self.live and not cancelled:
-            return torch.tensor(ended(self._completions), device=input_ids.device)
-        return torch.full(input_ids.shape[:1], cancelled, device=input_ids.device)
-
-
-def ended(completions: Sequence[Completion]) -> list[bool]:
-    """Which of them have."""
-    return [completion.finish_reason is not None for completion in completions]
 
 
 class BeamStops(StoppingCriteria):

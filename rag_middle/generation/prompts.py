@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -49,49 +47,32 @@ MethodLike = str | Method | Sequence[str | Method]
 Prompt = Text | TokenizedPrompt
 
 
-_locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
-_registry_lock = threading.Lock()
-
-
-def _free_locks() -> None:
-    for lock in (_registry_lock, *_locks.values()):
-        lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does
-
-
-if hasattr(os, "register_at_fork"):  # threads that held them are not there in the new process
-    os.register_at_fork(after_in_child=_free_locks)
+#: Fast tokenizers switch settings back and forth inside calls, which two threads may not do at a
+#: time; models may share one.
+_lock = threading.Lock()
 
 _START_TOKENS = 12  # of a document, in which a number would stand
 
 
 class LockedTokenizer:
-    """A tokenizer behind a lock, one lock however many models share it.
-
-    Fast tokenizers switch settings back and forth inside calls, which two threads may not do at a
-    time. The tokenizer itself is never changed.
-    """
+    """A tokenizer that one thread uses at a time. The tokenizer itself is never changed."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        with _registry_lock:
-            self._lock = _locks.setdefault(tokenizer, threading.Lock())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.tokenizer,)  # a copy has a lock of its own
 
     def encode(self, prompt: Text, **options: Any) -> TokenizedPrompt:
         """The prompt in tokens; options are those of `tokens.encode`."""
-        with self._lock:
+        with _lock:
             return encode(self.tokenizer, prompt, **options)
 
     def continuation(self, text: str) -> tuple[int, ...]:
         """Ids of text that follows a prompt."""
-        with self._lock:
+        with _lock:
             return tuple(TextEncoder(self.tokenizer).encode_inert(text, continues=True))
 
     def count(self, text: str | Document) -> int:
         """Tokens of text inside a prompt."""
-        with self._lock:
+        with _lock:
             return count_tokens(self.tokenizer, text)
 
     def decode(self, token_ids: Sequence[int], hidden: frozenset[int] | None = None) -> str:
@@ -101,7 +82,7 @@ class LockedTokenizer:
             token_ids: of the text.
             hidden: tokens to leave out; by default the special ones.
         """
-        with self._lock:
+        with _lock:
             text = self.tokenizer.decode(
                 [token for token in token_ids if hidden is None or token not in hidden],
                 skip_special_tokens=hidden is None,
@@ -111,7 +92,7 @@ class LockedTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """What a token adds to a text, special tokens by their name."""
-        with self._lock:
+        with _lock:
             # After itself: at the start of a text, some decoders leave out a token's space.
             once, twice = (
                 str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
+from rag_middle.generation.model import GenerateKwargs
 from rag_middle.generation.prompts import MethodLike, Prompt
 from rag_middle.generation.results import Generation
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods import Method
-from rag_middle.options import GenerationKwargs
 
 
 class TextGenerator(Protocol):
@@ -29,14 +29,7 @@ class TextGenerator(Protocol):
         """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
         ...
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[GenerationKwargs],
-    ) -> Generation:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> Generation:
         """Generate text for one prompt."""
         ...
 
@@ -44,22 +37,13 @@ class TextGenerator(Protocol):
         self,
         prompts: Sequence[Prompt],
         *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
         max_batch_size: int = 8,
-        **options: Unpack[GenerationKwargs],
+        **options: Unpack[GenerateKwargs],
     ) -> Iterator[tuple[int, Generation]]:
         """Generate for several prompts: 0-based index of each and its text, as they come."""
         ...
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[GenerationKwargs],
-    ) -> GenerationStream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> GenerationStream:
         """Generate text for one prompt, piece by piece."""
         ...
 

@@ -1,4 +1,4 @@
-"""Weights loaded by name: once per process, however many objects ask for the same.
+"""Weights loaded by name: once in a process, however many objects ask for them, and in its workers.
 
 **How long they stay.** Weights stay as long as any model that runs on them exists. Those used last
 stay beyond that, until others are asked for or `release_models` is called: a program that makes a
@@ -15,12 +15,14 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.checkpoints import checkpoint_states
+from rag_middle.errors import ConfigError
+from rag_middle.generation.identity import model_digests
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import resolve_method
@@ -28,31 +30,18 @@ from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import LOADING_OPTIONS, Kernels, without_secrets
 
 
-class _Weights:
-    """A network as long as it is used, and its tokenizer.
+class _Weights(NamedTuple):
+    """A network as long as it is used, its tokenizer, and the arguments of loading.
 
-    Args:
-        arguments: that it was loaded with. An object among them that only has an address is a part
-            of the key, so it has to live as long.
+    An object among these may only have an address to be known by, so it has to live as long.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self.arguments = arguments
-        self.lock = threading.Lock()  # of loading: threads that ask meanwhile wait for it
-        self.waiting = 0  # such threads
-        self.tokenizer: PreTrainedTokenizerBase | None = None
-        self._network: weakref.ref[PreTrainedModel] | None = None
-
-    @property
-    def network(self) -> PreTrainedModel | None:
-        return None if self._network is None else self._network()
-
-    @network.setter
-    def network(self, network: PreTrainedModel) -> None:
-        self._network = weakref.ref(network)
+    network: weakref.ref[PreTrainedModel]
+    tokenizer: PreTrainedTokenizerBase
+    arguments: Mapping[str, Any]
 
 
-_lock = threading.Lock()
+_lock = threading.Lock()  # of loading too: threads that ask meanwhile wait for it
 _weights: dict[str, _Weights] = {}
 _latest: list[PreTrainedModel] = []  # one at most
 
@@ -87,15 +76,7 @@ def shared_model(
     if isinstance(tokenizer := loading.get("tokenizer"), str | Path):
         arguments["tokenizer"] = _located(tokenizer)
     with _lock:
-        _forget_unused()
-        weights = _weights.setdefault(_key(arguments), _Weights(arguments))
-        weights.waiting += 1
-    try:
-        with weights.lock:
-            network, own_tokenizer = _loaded(weights)
-    finally:
-        with _lock:
-            weights.waiting -= 1
+        network, own_tokenizer = _loaded(arguments)
     return RagMiddleModel(
         network,
         own_tokenizer,
@@ -114,8 +95,7 @@ def release_models() -> None:
     """
     with _lock:
         _latest.clear()
-    gc.collect()  # what runs on them may be a part of a cycle
-    with _lock:
+        gc.collect()  # what runs on them may be a part of a cycle
         _forget_unused()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -127,24 +107,24 @@ def _located(name_or_path: str | Path) -> str:
     return os.path.abspath(path) if os.path.exists(path) else str(name_or_path)
 
 
-def _loaded(weights: _Weights) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _loaded(arguments: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Network and tokenizer, loaded now if they are gone; they are those used last from here on."""
-    network, tokenizer = weights.network, weights.tokenizer
-    if network is None or tokenizer is None:
-        with _lock:
-            _latest.clear()  # before others need its memory
-        loaded = RagMiddleModel.from_pretrained(**weights.arguments, self_check=False)
-        network, tokenizer = loaded.model, loaded.tokenizer
-        weights.network, weights.tokenizer = network, tokenizer
-    with _lock:
-        _latest[:] = [network]
-        _weights[_key(weights.arguments)] = weights  # under the commit that was fetched just now
-    return network, tokenizer
+    _forget_unused()
+    weights = _weights.get(_key(arguments))
+    network = None if weights is None else weights.network()
+    if weights is None or network is None:
+        _latest.clear()  # before others need its memory
+        loaded = RagMiddleModel.from_pretrained(**arguments, self_check=False)
+        network = loaded.model
+        weights = _Weights(weakref.ref(network), loaded.tokenizer, arguments)
+        _weights[_key(arguments)] = weights  # under the commit that was fetched just now
+    _latest[:] = [network]
+    return network, weights.tokenizer
 
 
 def _forget_unused() -> None:
-    for key, kept in list(_weights.items()):
-        if kept.network is None and not kept.waiting:
+    for key, weights in list(_weights.items()):
+        if weights.network() is None:
             del _weights[key]
 
 
@@ -168,3 +148,47 @@ def _identity(value: Any) -> Any:
     if not isinstance(value, PreTrainedTokenizerBase) and callable(getattr(value, "to_dict", None)):
         return value.to_dict()
     return f"{type(value).__qualname__} at {id(value)}"
+
+
+def origin(model: RagMiddleModel) -> dict[str, Any]:
+    """Where workers find the model, in any working directory, and what tells it from others.
+
+    Returns:
+        The fields ``model`` and ``digests`` of `Answering` and `FromDisk`.
+    """
+    name = str(model.model.config._name_or_path)
+    return {"model": _located(name), "digests": model_digests(model.model, model.tokenizer)}
+
+
+def load_copy(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    device: str | None,
+    digests: Mapping[str, str | None],
+) -> RagMiddleModel:
+    """The model of a run, in a worker.
+
+    Args:
+        name: directory or hub name.
+        options: of `RagMiddleModel.from_pretrained`.
+        device: of the worker, stands in for that of `options`; None leaves it.
+        digests: what `model_digests` says of the model of the run; None is not compared.
+
+    Raises:
+        ConfigError: the model here is another one.
+        RagMiddleError: it cannot be loaded.
+    """
+    placed = dict(options) if device is None else {**options, "device": device}
+    loaded = RagMiddleModel.from_pretrained(name, **placed)
+    here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
+    different = [
+        part for part, digest in digests.items() if digest and here.get(part) not in (None, digest)
+    ]
+    if different:
+        raise ConfigError(
+            f"A worker found other {', '.join(different)} under {name!r} than this run has. "
+            "Save the model as it is, copy it to every machine, under the same path, and run it "
+            "again."
+        )
+    return loaded

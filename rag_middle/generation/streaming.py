@@ -1,20 +1,40 @@
-"""A text that is still being written."""
+"""Texts that are still being written, and who follows them."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
-from rag_middle.generation.results import Generation
+from rag_middle.generation.results import Generation, TokenLogProbability
 from rag_middle.threads import ModelThread
 
 #: ``work(emit, stopped)``: calls `emit` with new text, ends early once `stopped` is set.
 Work = Callable[[Callable[[str], None], threading.Event], Generation]
 
-_ALIVE_CHECK_SECONDS = 1.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """What is done with one prompt of a batch while the others run.
+
+    The calls come from the thread that generates, which waits for them.
+
+    Attributes:
+        on_text: called with new text, and with the tokens since the last call where
+            `alternatives` asks for them; either may be empty, not both.
+        on_end: called once, when the text of this prompt has ended; others may go on.
+        cancel: when set, by any thread, this prompt ends after the token under way.
+        alternatives: how many of the most probable tokens to report beside each generated one;
+            None: what the options of the request say.
+    """
+
+    on_text: Callable[[str, Sequence[TokenLogProbability]], None]
+    on_end: Callable[[Generation], None] = lambda _: None
+    cancel: threading.Event = field(default_factory=threading.Event)
+    alternatives: int | None = None
 
 
 class GenerationStream(Iterator[str]):
@@ -63,8 +83,6 @@ class GenerationStream(Iterator[str]):
             name="rag-middle-stream",
             stop=self._stopped.set,
         )
-        self._started = False
-        self._start_lock = threading.Lock()
         weakref.finalize(self, self._stopped.set)
 
     def __iter__(self) -> GenerationStream:
@@ -72,25 +90,21 @@ class GenerationStream(Iterator[str]):
 
     def __next__(self) -> str:
         with self._reading:
-            return self._next()
-
-    def _next(self) -> str:
+            if self._ended is None:
+                if self._thread.ident is None:  # not started
+                    self._check()
+                    self._thread.start()
+                try:
+                    item = self._queue.get()
+                except BaseException:  # an interrupt while waiting
+                    self._stopped.set()
+                    raise
+                if isinstance(item, str):
+                    return item
+                self._ended = item
+                self._thread.join()
         if isinstance(self._ended, BaseException):
             raise self._ended
-        if self._ended is not None:
-            raise StopIteration
-        self._start()
-        try:
-            item = self._get()
-        except BaseException:  # an interrupt while waiting
-            self._stopped.set()
-            raise
-        if isinstance(item, str):
-            return item
-        self._ended = item
-        self._thread.join()
-        if isinstance(item, BaseException):
-            raise item
         raise StopIteration
 
     @property
@@ -107,7 +121,7 @@ class GenerationStream(Iterator[str]):
     def close(self) -> None:
         """End the generation after the token under way, and wait for that. Any thread may call."""
         self._stopped.set()
-        if self._started:
+        if self._thread.is_alive():
             self._thread.join()
 
     def __enter__(self) -> GenerationStream:
@@ -115,21 +129,6 @@ class GenerationStream(Iterator[str]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _start(self) -> None:
-        with self._start_lock:
-            if not self._started:
-                self._check()
-                self._thread.start()
-                self._started = True
-
-    def _get(self) -> str | Generation | BaseException:
-        while True:
-            try:
-                return self._queue.get(timeout=_ALIVE_CHECK_SECONDS)
-            except Empty:
-                if not self._thread.is_alive() and self._queue.empty():
-                    return RuntimeError("The thread that generated the text died without a word.")
 
 
 def _run(

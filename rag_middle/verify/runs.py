@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 import rag_middle
 from rag_middle.attention import applied
 from rag_middle.errors import FileFormatError, UnknownNameError
-from rag_middle.generation.loading import load_config
+from rag_middle.generation.loading import checked_backend
 from rag_middle.methods import Method
 from rag_middle.registry import suggest
 from rag_middle.tokens import TokenizedPrompt
@@ -188,7 +188,7 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
 
 def _loaded(attn_implementation: str, path: Path) -> PreTrainedModel:
     """The model in a directory."""
-    load_config(path)  # names no code or kernels of its own
+    checked_backend(str(path))  # names no code of the hub
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         path,
         dtype=torch.float32,

@@ -24,7 +24,7 @@ from rag_middle.evaluation import (
 )
 from rag_middle.evaluation.asking import Batch, Reply, answered
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.copies import origin
+from rag_middle.generation.sharing import origin
 from rag_middle.workers import InProcess, Processes, RayWorkers, Workers, torch_threads
 from tests.reader.questions import InventedDocuments
 
@@ -153,14 +153,14 @@ def test_other_weights_under_the_same_name_are_refused(
         Answering(**found)()
 
 
-@pytest.mark.parametrize("changed", ["tokenizer files", "settings in config.json"])
+@pytest.mark.parametrize("changed", ["tokenizer", "config"])
 def test_another_template_or_config_under_the_same_name_is_refused(
     changed: str, model: RagMiddleModel, tmp_path: Path
 ) -> None:
     model.model.save_pretrained(tmp_path)
     model.tokenizer.save_pretrained(tmp_path)
     loaded = RagMiddleModel.from_pretrained(tmp_path)
-    if changed == "tokenizer files":
+    if changed == "tokenizer":
         loaded.tokenizer.chat_template = "{{ messages[0].content }}"
     else:
         loaded.model.config.rms_norm_eps = 0.1

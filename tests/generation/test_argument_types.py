@@ -60,7 +60,6 @@ def test_method_options_of_another_type_are_refused(
         ("system", ODD),
         ("cancel", ["x", *ODD]),
         ("allow_control_tokens", ["x", 1, None]),
-        ("followers", ["x", *filter(bool, ODD)]),
     ],
 )
 def test_options_of_another_type_are_refused(

@@ -23,7 +23,7 @@ from rag_middle.errors import (
 )
 from rag_middle.evaluation import Measurement, run
 from rag_middle.fingerprint import fingerprint
-from rag_middle.generation.copies import origin
+from rag_middle.generation.sharing import origin
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     LPES,
