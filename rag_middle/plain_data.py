@@ -61,11 +61,6 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, float) and isfinite(value)
 
 
-def is_panic(error: BaseException) -> bool:
-    """Whether code in Rust (tokenizers, safetensors) panicked; `except Exception` lets that by."""
-    return type(error).__module__ == "pyo3_runtime"
-
-
 def is_whole(value: object, least: float = -inf) -> TypeGuard[int]:
     """Whether this is a whole number from `least` on, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -55,9 +55,8 @@ def model_facts(
     Raises:
         MethodConfigError: a method is installed on the model.
     """
-    _check_unmodified(model)
     config: Any = model.config
-    traits = model_traits(model)
+    traits, digests = model_traits(model), model_digests(model, tokenizer)
     first = next(iter(traits.layers.values()), None)
     return ModelFacts(
         id=display_name(str(config._name_or_path or type(model).__name__)),
@@ -68,10 +67,10 @@ def model_facts(
         heads=first.heads if first else None,
         kv_heads=first.kv_heads if first else None,
         weights_sha256=weights_sha256(model) if all_weights else None,
-        weights_sample=weights_sample(model),
-        tokenizer_sha256=tokenizer_sha256(tokenizer),
-        config_sha256=config_sha256(config),
-        adapters_sha256=adapters_sha256(model),
+        weights_sample=digests["weights"],
+        tokenizer_sha256=digests["tokenizer"],
+        config_sha256=digests["config"],
+        adapters_sha256=digests["adapters"],
     )
 
 
@@ -116,7 +115,12 @@ def model_digests(
     Raises:
         MethodConfigError: a method is installed on the model.
     """
-    _check_unmodified(model)
+    if any(map(is_installed, modules_by_layer(model, model_traits(model)).values())):
+        raise MethodConfigError(
+            "This model has a method installed (rag_middle.install), so its answers are not those "
+            "of the unmodified model, and no copy of it has the method. Undo that, and name the "
+            "method among those to be compared."
+        )
     return {
         "weights": weights_sample(model),
         "tokenizer": tokenizer_sha256(tokenizer),
@@ -140,15 +144,6 @@ def model_identity(
         "dtype": str(model.dtype).removeprefix("torch."),
         **{name: digest and digest[:16] for name, digest in digests.items()},
     }
-
-
-def _check_unmodified(model: PreTrainedModel) -> None:
-    if any(map(is_installed, modules_by_layer(model, model_traits(model)).values())):
-        raise MethodConfigError(
-            "This model has a method installed (rag_middle.install), so its answers are not those "
-            "of the unmodified model, and no copy of it has the method. Undo that, and name the "
-            "method among those to be compared."
-        )
 
 
 def software(device: torch.device) -> dict[str, str]:

@@ -62,7 +62,7 @@ def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
             "both: RagMiddleModel(model, tokenizer).",
         )
     if isinstance(tokenizer, str | Path):
-        tokenizer = load_tokenizer(tokenizer, revision=None, trust_remote_code=False, options={})
+        tokenizer = load_tokenizer(tokenizer)
     return LoadedParts(model, tokenizer, options)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import transformers.utils
@@ -33,7 +33,7 @@ from rag_middle.errors import (
 from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
 from rag_middle.model_files import bad_model_file, format_errors, named_backends
 from rag_middle.notices import BackendFallbackWarning, warn_caller
-from rag_middle.plain_data import parse_json
+from rag_middle.plain_data import check_keywords, parse_json
 from rag_middle.registry import suggest
 from rag_middle.small_model import HUB_NAME
 
@@ -62,20 +62,24 @@ def loading_errors(name_or_path: str | Path) -> Iterator[None]:
         raise UnsupportedGenerationError(f"Cannot load {str(name_or_path)!r}: {error}") from error
 
 
-def load_model(
-    name_or_path: str | Path,
-    *,
-    dtype: str | torch.dtype,
-    device: str | torch.device | None,
-    device_map: str | Mapping[str, Any] | None,
-    quantization_config: str | Any | None,
-    attn_implementation: str | None,
-    revision: str | None,
-    gguf_file: str | None,
-    trust_remote_code: bool,
-    options: Mapping[str, Any],
-) -> PreTrainedModel:
-    """A causal language model in eval mode, on its device; arguments as `check_loading` takes them.
+class LoadingKwargs(TypedDict, total=False):
+    """How model and tokenizer are loaded, as `RagMiddleModel.from_pretrained` describes it."""
+
+    dtype: str | torch.dtype
+    device: str | torch.device | None
+    device_map: str | Mapping[str, Any] | None
+    quantization_config: Any
+    attn_implementation: str | None
+    revision: str | None
+    gguf_file: str | None
+    trust_remote_code: bool
+    tokenizer: PreTrainedTokenizerBase | str | Path | None
+    model_options: Mapping[str, Any] | None
+    tokenizer_options: Mapping[str, Any] | None
+
+
+def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrainedModel:
+    """A causal language model in eval mode, on its device.
 
     Without `device`, `device_map` and `quantization_config`: the first GPU if there is one, else
     the CPU.
@@ -86,13 +90,17 @@ def load_model(
         UnsupportedGenerationError: the model comes with code of its own.
     """
     source = named = os.path.expanduser(str(name_or_path))
-    if revision is not None:
-        options = {"revision": revision, **options}
+    dtype, gguf_file = loading.get("dtype", "auto"), loading.get("gguf_file")
+    device, device_map = loading.get("device"), loading.get("device_map")
+    quantization_config = loading.get("quantization_config")
+    attn_implementation = loading.get("attn_implementation")
+    options: dict[str, Any] = {**(loading.get("model_options") or {})}
+    options.setdefault("revision", loading.get("revision"))
     _check_reachable("model", source, options, gguf_file)
     gguf = find_gguf(source, gguf_file, options)
     if gguf is not None:
         source = str(dequantised_model(gguf, dtype))
-        options = {**options, "revision": None, "subfolder": ""}
+        options |= {"revision": None, "subfolder": ""}
     if dtype == "auto" and source == HUB_NAME:
         # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
         dtype = "float32"
@@ -105,7 +113,7 @@ def load_model(
         target = _device(device)
     base = _base_of_adapter(source)
     if base != source:  # named by a file, not by the caller, so it is not fetched
-        options = {**options, "local_files_only": True}
+        options["local_files_only"] = True
     try:
         with format_errors(source, "config.json"):
             if "config" not in options and not _lacks(base, "config.json"):
@@ -115,7 +123,7 @@ def load_model(
                 "device_map": device_map,
                 "quantization_config": quantization_config,
                 "attn_implementation": attn_implementation,
-                "trust_remote_code": trust_remote_code,
+                "trust_remote_code": loading.get("trust_remote_code", False),
                 **options,
             }
             chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -180,22 +188,19 @@ def checked_backend(
     return _available_backend(attn_implementation or flash)
 
 
-def check_loading(
-    *,
-    dtype: str | torch.dtype = "auto",
-    device: str | torch.device | None = None,
-    device_map: str | Mapping[str, Any] | None = None,
-    quantization_config: str | Any | None = None,
-    attn_implementation: str | None = None,
-    **_others: Any,
-) -> None:
+def check_loading(loading: Mapping[str, Any]) -> None:
     """Refuse arguments of `load_model` that no model could be loaded with.
 
     Raises:
         UnsupportedGenerationError: they contradict each other, or name what is not there.
         ImportError: `device_map` without the accelerate package.
     """
-    _check_dtype(dtype)
+    device, device_map = loading.get("device"), loading.get("device_map")
+    quantization_config = loading.get("quantization_config")
+    attn_implementation = loading.get("attn_implementation")
+    check_keywords("model_options", loading.get("model_options"))
+    check_keywords("tokenizer_options", loading.get("tokenizer_options"))
+    _check_dtype(loading.get("dtype", "auto"))
     if device_map is not None and device is not None:
         raise UnsupportedGenerationError(
             f"device={device!r} and device_map={device_map!r} both say where the model "
@@ -218,12 +223,33 @@ def check_loading(
         )
 
 
+def tokenizer_of(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer to use with a model: the one chosen, else the model's own.
+
+    Raises:
+        RagMiddleError: as `load_tokenizer`.
+    """
+    chosen, options = loading.get("tokenizer"), loading.get("tokenizer_options") or {}
+    trust_remote_code = loading.get("trust_remote_code", False)
+    if isinstance(chosen, PreTrainedTokenizerBase):
+        return chosen
+    if chosen is not None:
+        return load_tokenizer(chosen, trust_remote_code=trust_remote_code, options=options)
+    return load_tokenizer(
+        name_or_path,
+        revision=loading.get("revision"),
+        trust_remote_code=trust_remote_code,
+        options=options,
+        gguf_file=loading.get("gguf_file"),
+    )
+
+
 def load_tokenizer(
     name_or_path: str | Path,
     *,
-    revision: str | None,
-    trust_remote_code: bool,
-    options: Mapping[str, Any],
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    options: Mapping[str, Any] | None = None,
     gguf_file: str | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to a model. What `options` say comes first.
@@ -233,7 +259,7 @@ def load_tokenizer(
         FileFormatError: one of its files is damaged.
     """
     source = named = os.path.expanduser(str(name_or_path))
-    chosen = {"trust_remote_code": trust_remote_code, "revision": revision, **options}
+    chosen = {"trust_remote_code": trust_remote_code, "revision": revision, **(options or {})}
     _check_reachable("tokenizer", source, chosen, gguf_file)
     gguf = find_gguf(source, gguf_file, chosen)
     if gguf is not None:

@@ -20,11 +20,16 @@ from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.identity import model_identity, software
-from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
+from rag_middle.generation.loading import (
+    LoadingKwargs,
+    check_loading,
+    load_model,
+    tokenizer_of,
+)
 from rag_middle.generation.own_config import check_token_ids
 from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
-from rag_middle.generation.scoring import scores, scores_by_method
+from rag_middle.generation.scoring import scores_by_method
 from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
@@ -40,8 +45,8 @@ from rag_middle.options import (
     PromptKwargs,
     check_context_window,
     checked_options,
+    unknown_option,
 )
-from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import shortened
 
@@ -107,13 +112,13 @@ class RagMiddleModel:
         document_cache: DocumentCache | None = None,
         kernels: Kernels = "auto",
     ) -> None:
-        for name, value, method_name, kind in (
-            ("model", model, "can_generate", "causal language model"),
-            ("tokenizer", tokenizer, "apply_chat_template", "tokenizer"),
+        for name, value, has in (
+            ("model", model, "can_generate"),  # wrappers (PEFT) have it too
+            ("tokenizer", tokenizer, "apply_chat_template"),
         ):
-            if not callable(getattr(value, method_name, None)):  # wrappers (PEFT) have it too
+            if not callable(getattr(value, has, None)):
                 raise UnsupportedGenerationError(
-                    f"{name} must be a loaded Hugging Face {kind}, got {shortened(repr(value))}. "
+                    f"{name} must be a loaded one of transformers, got {shortened(repr(value))}. "
                     "RagMiddleModel.from_pretrained loads both by name.",
                 )
         if not isinstance(document_cache, DocumentCache | None):
@@ -145,21 +150,11 @@ class RagMiddleModel:
         *,
         method: MethodLike = "none",
         method_options: Mapping[str, Any] | None = None,
-        dtype: str | torch.dtype = "auto",
-        device: str | torch.device | None = None,
-        device_map: str | Mapping[str, Any] | None = None,
-        quantization_config: str | Any | None = None,
-        attn_implementation: str | None = None,
-        revision: str | None = None,
-        gguf_file: str | None = None,
-        trust_remote_code: bool = False,
-        tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
         context_window: int | None = None,
         self_check: bool = True,
         document_cache: DocumentCache | None = None,
         kernels: Kernels = "auto",
-        model_options: Mapping[str, Any] | None = None,
-        tokenizer_options: Mapping[str, Any] | None = None,
+        **loading: Unpack[LoadingKwargs],
     ) -> RagMiddleModel:
         """Load a model from a directory, the local cache or the Hugging Face hub.
 
@@ -167,21 +162,30 @@ class RagMiddleModel:
             name_or_path: a directory, a name on the hub, or a GGUF file.
             method: as for the class, like `method_options`, `context_window`, `self_check`,
                 `document_cache` and `kernels`.
-            dtype: ``"auto"`` for the checkpoint's own (of a GGUF file, float32), or
+            loading: ``dtype``: ``"auto"`` for the checkpoint's own (of a GGUF file, float32), or
                 ``"float32"``, ``"bfloat16"``, ...
-            device: where the whole model goes; by default a GPU if there is one, else the CPU.
-            device_map: how to spread it instead (``"auto"``); needs the accelerate package.
-            quantization_config: ``"4bit"`` or ``"8bit"`` (needs bitsandbytes and a CUDA GPU), or
-                a configuration of transformers.
-            attn_implementation: ``"sdpa"``, ``"eager"``, ``"flash_attention_2"``, ...; where a
-                flash attention is not installed, sdpa runs and a warning says so.
-            revision: branch, tag or commit on the hub, for model and tokenizer.
-            gguf_file: a GGUF file in the directory or on the hub (needs the extra gguf). It is
-                dequantised once and kept in the user's cache.
-            trust_remote_code: run code that comes with the model.
-            tokenizer: a tokenizer, or where to load it from; by default `name_or_path`.
-            model_options: more arguments for ``AutoModelForCausalLM.from_pretrained``.
-            tokenizer_options: more arguments for ``AutoTokenizer.from_pretrained``.
+
+                ``device``: where the whole model goes; by default a GPU if there is one, else the
+                CPU. ``device_map``: how to spread it instead (``"auto"``); needs the accelerate
+                package.
+
+                ``quantization_config``: ``"4bit"`` or ``"8bit"`` (needs bitsandbytes and a CUDA
+                GPU), or a configuration of transformers.
+
+                ``attn_implementation``: ``"sdpa"``, ``"eager"``, ``"flash_attention_2"``, ...;
+                where a flash attention is not installed, sdpa runs and a warning says so.
+
+                ``revision``: branch, tag or commit on the hub, for model and tokenizer.
+
+                ``gguf_file``: a GGUF file in the directory or on the hub (needs the extra gguf). It
+                is dequantised once and kept in the user's cache.
+
+                ``trust_remote_code``: run code that comes with the model.
+
+                ``tokenizer``: a tokenizer, or where to load it from; by default `name_or_path`.
+
+                ``model_options``, ``tokenizer_options``: more arguments for ``from_pretrained`` of
+                ``AutoModelForCausalLM`` and ``AutoTokenizer``.
 
         Raises:
             ModelNotFoundError: neither here nor to be fetched.
@@ -191,37 +195,12 @@ class RagMiddleModel:
         """
         chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
         check_context_window(context_window)
-        check_keywords("model_options", model_options)
-        check_keywords("tokenizer_options", tokenizer_options)
-        check_loading(
-            dtype=dtype,
-            device=device,
-            device_map=device_map,
-            quantization_config=quantization_config,
-            attn_implementation=attn_implementation,
-        )
-        model_options = dict(model_options or {})
-        gguf_file = model_options.pop("gguf_file", gguf_file)
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            tokenizer = load_tokenizer(
-                name_or_path if tokenizer is None else tokenizer,
-                revision=revision if tokenizer is None else None,
-                trust_remote_code=trust_remote_code,
-                options=tokenizer_options or {},
-                gguf_file=gguf_file if tokenizer is None else None,
-            )
-        model = load_model(
-            name_or_path,
-            dtype=dtype,
-            device=device,
-            device_map=device_map,
-            quantization_config=quantization_config,
-            attn_implementation=attn_implementation,
-            revision=revision,
-            gguf_file=gguf_file,
-            trust_remote_code=trust_remote_code,
-            options=model_options,
-        )
+        for name in loading:
+            if name not in LoadingKwargs.__annotations__:
+                raise unknown_option(name, LoadingKwargs.__annotations__)
+        check_loading(loading)
+        tokenizer = tokenizer_of(name_or_path, loading)
+        model = load_model(name_or_path, loading)
         with format_errors(str(name_or_path), "config.json"):
             model_traits(model)  # its first pass
         return cls(
@@ -325,20 +304,16 @@ class RagMiddleModel:
 
         Raises:
             UnsupportedGenerationError: also for beams, which are only known at the end.
-            MethodConfigError: also in a block of `applied` on this model, here and when the first
-                piece is read in one.
+            MethodConfigError: also in a block of `applied` on this model.
         """
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
         model, tokenizer = self.model, self._prepare.tokenizer
 
-        def check() -> None:
-            if model_lock(model).is_owned():
-                raise MethodConfigError(
-                    "A stream generates in a thread of its own, which would wait for this block "
-                    "to end. Leave the applied() block first, or call generate()."
-                )
-
-        check()
+        if model_lock(model).is_owned():
+            raise MethodConfigError(
+                "A stream generates in a thread of its own, which would wait for this block "
+                "to end. Leave the applied() block first, or call generate()."
+            )
         request = self._request([prompt], options)
         if request.options.num_beams > 1:
             raise UnsupportedGenerationError(
@@ -351,7 +326,7 @@ class RagMiddleModel:
             return engine.generate(model, tokenizer, replace(request, followers=[follower]))[0]
 
         ids = request.prompts[0].tokens.document_ids
-        return GenerationStream(work, document_ids=ids, check=check)
+        return GenerationStream(work, document_ids=ids)
 
     def _generated(self, request: GenerationRequest) -> list[Generation]:
         return engine.generate(self.model, self._prepare.tokenizer, request)
@@ -414,18 +389,7 @@ class RagMiddleModel:
         Repeat a prompt to compare continuations of it.
         """
         chosen, settings = self._chosen(options, PromptKwargs)
-        ids = self._continuations(prompts, continuations)
-        room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
-        prepared = self._prepare.prompts(prompts, chosen, settings, room)
-        with use_kernels(self._kernels):
-            return scores(
-                self.model,
-                prepared,
-                ids,
-                chosen,
-                max_batch_size=max_batch_size,
-                documents=self.document_cache,
-            )
+        return self._scores(prompts, continuations, [chosen], settings, max_batch_size)[0]
 
     def score_methods(
         self,
@@ -456,26 +420,44 @@ class RagMiddleModel:
         """
         settings = checked_options(options, allowed=PromptKwargs)
         chosen = [self._prepare.method(name, None, default=self.method) for name in methods]
-        ids = self._continuations(prompts, continuations)
+        return self._scores(prompts, continuations, chosen, settings, max_batch_size)
+
+    def _scores(
+        self,
+        prompts: Sequence[Prompt],
+        continuations: Sequence[str | Sequence[int]],
+        methods: Sequence[Method],
+        options: GenerationOptions,
+        max_batch_size: int,
+    ) -> list[list[Score]]:
+        for name, values in (("prompts", prompts), ("continuations", continuations)):
+            if isinstance(values, str) or not isinstance(values, Sequence):
+                raise UnsupportedGenerationError(
+                    f"{name} must be a list, got {type(values).__name__}."
+                )
+        if len(prompts) != len(continuations):
+            raise UnsupportedGenerationError(
+                f"Give one continuation per prompt: there are {len(continuations)} for "
+                f"{len(prompts)} prompts."
+            )
+        ids = [self._prepare.continuation(text) for text in continuations]
         room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
-        tokens = [self._prepare.encode(prompt, NoMethod(), settings) for prompt in prompts]
-        fit = GenerationOptions(
-            on_missing_documents=settings.on_missing_documents,
-            missing_documents_hint=settings.missing_documents_hint,
-            on_overflow=settings.on_overflow,
+        tokens = [self._prepare.encode(prompt, NoMethod(), options) for prompt in prompts]
+        written = replace(
+            options, template="auto", system=None, template_options=None, allow_control_tokens=False
         )
 
         def prepared(method: Method) -> list[PreparedPrompt]:
             if method.rewrites:  # it may have to see text
-                return self._prepare.prompts(prompts, method, settings, room)
-            return self._prepare.prompts(tokens, method, fit, room)
+                return self._prepare.prompts(prompts, method, options, room)
+            return self._prepare.prompts(tokens, method, written, room)
 
         with use_kernels(self._kernels):
             return scores_by_method(
                 self.model,
                 prepared,
                 ids,
-                chosen,
+                methods,
                 max_batch_size=max_batch_size,
                 documents=self.document_cache,
             )
@@ -508,21 +490,6 @@ class RagMiddleModel:
                 all_positions=all_positions,
                 documents=self.document_cache,
             )
-
-    def _continuations(
-        self, prompts: Sequence[Prompt], continuations: Sequence[str | Sequence[int]]
-    ) -> list[tuple[int, ...]]:
-        for name, values in (("prompts", prompts), ("continuations", continuations)):
-            if isinstance(values, str) or not isinstance(values, Sequence):
-                raise UnsupportedGenerationError(
-                    f"{name} must be a list, got {type(values).__name__}."
-                )
-        if len(prompts) != len(continuations):
-            raise UnsupportedGenerationError(
-                f"Give one continuation per prompt: there are {len(continuations)} for "
-                f"{len(prompts)} prompts."
-            )
-        return [self._prepare.continuation(text) for text in continuations]
 
     @property
     def method(self) -> Method:

@@ -22,16 +22,13 @@ class TextGenerator(Protocol):
     @property
     def method(self) -> Method:
         """What calls run under that name no method of their own."""
-        ...
 
     @property
     def context_window(self) -> int | None:
         """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
-        ...
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> Generation:
         """Generate text for one prompt."""
-        ...
 
     def as_completed(
         self,
@@ -41,22 +38,17 @@ class TextGenerator(Protocol):
         **options: Unpack[GenerateKwargs],
     ) -> Iterator[tuple[int, Generation]]:
         """Generate for several prompts: 0-based index of each and its text, as they come."""
-        ...
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> GenerationStream:
         """Generate text for one prompt, piece by piece."""
-        ...
 
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None
     ) -> Method:
         """A method object that can be used with this model, or an error that says why not."""
-        ...
 
     def identity(self) -> dict[str, Any]:
         """What tells this model from others, JSON-ready; ``name`` is for people."""
-        ...
 
     def software(self) -> dict[str, str]:
         """Versions of what it runs on, and ``device``."""
-        ...

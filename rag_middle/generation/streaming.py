@@ -57,21 +57,13 @@ class GenerationStream(Iterator[str]):
     Args:
         work: generates.
         document_ids: see below.
-        check: called before the thread is started, by whoever reads first; may raise.
 
     Attributes:
         document_ids: as in `Generation`, known before the first piece.
     """
 
-    def __init__(
-        self,
-        work: Work,
-        *,
-        document_ids: tuple[str | None, ...] = (),
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, work: Work, *, document_ids: tuple[str | None, ...] = ()) -> None:
         self.document_ids = document_ids
-        self._check = check
         self._reading = threading.Lock()
         self._queue: SimpleQueue[str | Generation | BaseException] = SimpleQueue()
         self._stopped = threading.Event()
@@ -92,7 +84,6 @@ class GenerationStream(Iterator[str]):
         with self._reading:
             if self._ended is None:
                 if self._thread.ident is None:  # not started
-                    self._check()
                     self._thread.start()
                 try:
                     item = self._queue.get()

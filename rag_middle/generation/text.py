@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from rag_middle.generation.results import FinishReason
+from rag_middle.generation.tool_use import ToolReader
 from rag_middle.tools.formats import ToolMessage
 
 Decode = Callable[[Sequence[int]], str]
-
-
-class CallReader(Protocol):
-    """Reads the calls of tools in a text.
-
-    `places` are offsets of the tokens of `markers` in the text, with their strings.
-    """
-
-    @property
-    def markers(self) -> Mapping[int, str]:
-        """Tokens whose places matter, and how they are written."""
-        ...
-
-    def call_start(self, text: str, places: Mapping[int, str]) -> int:
-        """Where in a growing text a call may begin; its length if nowhere."""
-        ...
-
-    def message(self, text: str, places: Mapping[int, str]) -> ToolMessage:
-        """The calls and the rest of a whole text."""
-        ...
 
 
 _INCOMPLETE = "\ufffd"  # what decoders write for bytes that are no character, or not one yet
@@ -87,7 +67,7 @@ class Completion:
         decode: Decode,
         ends: Mapping[int, str | None],
         stops: Sequence[str],
-        calls: CallReader | None = None,
+        calls: ToolReader | None = None,
         before: Sequence[int] = (),
     ) -> None:
         self._incremental = IncrementalText(decode, before)

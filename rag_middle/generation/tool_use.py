@@ -47,7 +47,12 @@ class ToolReader:
     thinking: bool = False
 
     def call_start(self, text: str, places: Mapping[int, str]) -> int:
-        """Where in a growing answer a call may begin; its length if nowhere."""
+        """Where in a growing answer a call may begin; its length if nowhere.
+
+        Args:
+            text: so far.
+            places: offsets of the tokens of `markers` in it, with their strings.
+        """
         if self.form is not None and self.forced:
             return self.form.forced_start(text) if self.may_answer else 0
         if self.form is None or self._reads_by_template:

@@ -16,20 +16,16 @@ from rag_middle.options import TemplateName
 from rag_middle.tokens.encode import (
     count_tokens,
     encode,
-    encode_batch,
     uses_chat_template,
 )
 from rag_middle.tokens.prompt import PaddedIds, TokenizedBatch, TokenizedPrompt
-from rag_middle.tokens.text import Tokenizer
 
 __all__ = [
     "PaddedIds",
     "TemplateName",
     "TokenizedBatch",
     "TokenizedPrompt",
-    "Tokenizer",
     "count_tokens",
     "encode",
-    "encode_batch",
     "uses_chat_template",
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
@@ -13,9 +13,12 @@ from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import OPTIONS, Template
 from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
 from rag_middle.tokens.conversation import Conversation, Message
-from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens.prompt import TokenizedPrompt
 from rag_middle.tokens.templates import has_chat_template
-from rag_middle.tokens.text import TextEncoder, Tokenizer
+from rag_middle.tokens.text import TextEncoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 Prompt = ContextPrompt | str | Sequence[Message]
 
@@ -130,11 +133,6 @@ def encode(
     conversation = replace(_conversation(asked, system), tools=tuple(tools or ()))
     rendered = render_chat(tokenizer, encoder, conversation, options)
     return _encode_rendered(encoder, rendered, conversation)
-
-
-def encode_batch(tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any) -> TokenizedBatch:
-    """Tokenise several prompts; ``options`` are those of :func:`encode`, the same for all."""
-    return TokenizedBatch(tuple(encode(tokenizer, prompt, **options) for prompt in prompts))
 
 
 def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any) -> int:

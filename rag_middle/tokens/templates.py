@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import ChatTemplateError
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import Message, message_of
-from rag_middle.tokens.text import Tokenizer
 from rag_middle.tools.formats import AnswerText, ToolFormat
 from rag_middle.wording import shortened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 _PROBE = "\uf8ff"  # a text that no template writes by itself
 # A tool, a call of it and its result, whose words no template writes by itself either.

@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import PromptError
-from rag_middle.plain_data import is_panic, whole_characters
-from rag_middle.wording import shortened
+from rag_middle.plain_data import whole_characters
 
-
-class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer, fast or slow."""
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, Any]:
-        """Id to ``AddedToken``, for every token outside the model's own vocabulary."""
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """Ids of the tokens named as special (BOS, EOS, ...), in the vocabulary or added."""
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        """The literals of `all_special_ids`."""
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Id that begins a text."""
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id that ends a text."""
-
-    @property
-    def unk_token_id(self) -> int | None:
-        """Id that stands for characters without a token."""
-
-    def encode(self, text: str, **options: Any) -> list[int]:
-        """Token ids of a text."""
-
-    def decode(self, token_ids: list[int], **options: Any) -> str | list[str]:
-        """Text of token ids."""
-
-    @property
-    def chat_template(self) -> Any:
-        """A Jinja template, several by name, or none."""
-
-    @property
-    def apply_chat_template(self) -> Callable[..., Any]:
-        """Messages as one text."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
 # Written before a text whose first token must not gain a space, and taken off again. Vocabularies
@@ -83,10 +43,6 @@ class TextEncoder:
     def start_ids(self) -> list[int]:
         """What the tokenizer itself writes before a text: usually one BOS, or nothing."""
         bare, whole = self._plain("a"), _ids(self._tokenizer, "a", add_special_tokens=True)
-        if not bare:  # a letter that this tokenizer leaves out
-            bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
-            has_end = whole[-1:] == [eos] and whole != [bos]
-            return whole[: len(whole) - has_end]
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return whole[:start]
@@ -205,16 +161,7 @@ class TextEncoder:
 
 
 def _ids(tokenizer: Tokenizer, text: str, **options: Any) -> list[int]:
-    try:
-        return tokenizer.encode(text, verbose=False, **options)
-    except BaseException as error:
-        if not is_panic(error):
-            raise
-        raise PromptError(
-            f"The tokenizer gave up on the text {shortened(text, 60)!r}: {error}. Such a message "
-            "comes from a pattern in its tokenizer.json that takes too long or is damaged: fetch "
-            "the file again or correct it, or leave this text out."
-        ) from error
+    return tokenizer.encode(text, verbose=False, **options)
 
 
 def _cut(text: str, literals: Iterable[str]) -> list[str]:

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, DocumentCache
-from rag_middle.errors import IncompatibleMethodsError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import CacheBlend
 from tests.contract.running import distance
@@ -85,10 +84,3 @@ def test_few_tokens_pass_the_later_layers(caching: RagMiddleModel, prompt: Conte
     assert passed[0] == [layout.suffix_start, chosen, suffix]
     assert passed[1:-1] == [[chosen, suffix]] * (len(layers) - 2)
     assert passed[-1] == [suffix]  # of the last layer, only keys and values are of use
-
-
-def test_other_ways_of_reading_documents_apart_are_refused_beside_it(
-    caching: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    with pytest.raises(IncompatibleMethodsError):
-        caching.logits(prompt, method="ape+cacheblend")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from rag_middle import ContextPrompt
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import Follower, Generation, RagMiddleModel, TokenLogProbability
 
 
@@ -105,12 +104,3 @@ def test_a_prompt_that_ends_is_told_before_the_others(
     ]
     model.batch(prompts, max_new_tokens=12, stop=stop, followers=followers)
     assert [lengths[index] for index in order] == sorted(lengths)
-
-
-def test_followers_are_one_per_prompt_and_beams_have_none(
-    model: RagMiddleModel, prompts: list[ContextPrompt]
-) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="one per prompt"):
-        model.batch(prompts, followers=[Notes().follower])
-    with pytest.raises(UnsupportedGenerationError, match="beams"):
-        model.batch(prompts[:1], followers=[Notes().follower], num_beams=2)

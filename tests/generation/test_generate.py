@@ -6,10 +6,10 @@ from threading import Event
 
 import pytest
 import torch
-from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied, mark
-from rag_middle.errors import ConfigError, PromptError, UnsupportedGenerationError
+from rag_middle.errors import PromptError
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -25,7 +25,6 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.conftest import FamilyModel
 from tests.contract.snapshot import snapshot
-from tests.tiny_models import build, tiny
 
 METHODS: tuple[Method, ...] = (
     NoMethod(),
@@ -124,14 +123,6 @@ def test_missing_documents_warn_at_the_callers_line_or_are_refused(model: RagMid
             )
 
 
-def test_strings_messages_and_tokens_are_the_same_prompt(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    expected = model.generate(prompt, method="pine", max_new_tokens=6)
-    for same in (prompt.marked, model.encode(prompt)):
-        assert model.generate(same, method="pine", max_new_tokens=6).text == expected.text
-
-
 def test_chat_messages_go_through_the_template(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -160,12 +151,6 @@ def test_usage_counts_one_bos_and_never_the_padding(
         assert generation.usage.prompt_tokens == len(tokens)
         assert generation.usage.completion_tokens == len(generation.token_ids) == 3
         assert generation.usage.total_tokens == len(tokens) + 3
-
-
-def test_the_prompt_is_not_echoed(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    generation = model.generate(prompt, max_new_tokens=5)
-    assert generation.text == model.tokenizer.decode(generation.token_ids)
-    assert len(generation.token_ids) == 5
 
 
 def test_timings_add_up(model: RagMiddleModel, prompt: ContextPrompt) -> None:
@@ -258,15 +243,6 @@ def test_every_call_leaves_the_model_as_it_was(
         model.model.eval()
 
 
-def test_making_a_model_leaves_its_modes_alone(tokenizer: PreTrainedTokenizerFast) -> None:
-    llama = build("modes", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
-    llama.train()
-    llama.model.layers[1].eval()
-    before = {name: module.training for name, module in llama.named_modules()}
-    RagMiddleModel(llama, tokenizer, method="pine")
-    assert {name: module.training for name, module in llama.named_modules()} == before
-
-
 def test_a_tokenizer_without_padding_serves_batches_and_stays_without(
     llama: PreTrainedModel, prompts: list[ContextPrompt]
 ) -> None:
@@ -302,52 +278,3 @@ def test_a_tokenizer_of_another_model_is_noticed(
         model.generate("Why?")
     with pytest.raises(PromptError, match="211"):
         model.score(TokenizedPrompt(input_ids=(5,), layout=PromptLayout(length=1)), [211])
-
-
-def test_token_counts(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    assert model.count_tokens(prompt) == len(model.encode(prompt))
-    assert model.count_tokens("fox") == len(model.tokenizer.encode("fox", add_special_tokens=False))
-    assert len(model.token_ids("a fox <|im_end|>")) == model.count_tokens("a fox <|im_end|>")
-    assert model.tokenizer.convert_tokens_to_ids("<|im_end|>") not in model.token_ids("<|im_end|>")
-    with pytest.raises(UnsupportedGenerationError, match="encode"):
-        model.count_tokens("fox", system="Be brief.")
-    with pytest.raises(UnsupportedGenerationError, match="in tokens already"):
-        model.generate(model.encode(prompt), system="Be brief.")
-    assert model.count_tokens(prompt.documents[0]) == model.count_tokens(prompt.documents[0].text)
-
-
-def test_what_is_no_prompt_is_refused(model: RagMiddleModel) -> None:
-    with pytest.raises(ValueError, match=r"got a list of str. Several prompts go through batch"):
-        model.generate(["one", "two"])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="got int"):
-        model.generate(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="A list of prompts is expected"):
-        model.batch("one")
-
-
-def test_each_wrapper_of_a_model_runs_on_its_own_kernels(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: ContextPrompt,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    plain = RagMiddleModel(llama, tokenizer, kernels="torch")
-    fast = RagMiddleModel(llama, tokenizer, kernels="triton")
-    assert (plain.kernels, fast.kernels) == ("torch", "triton")
-    for _ in range(2):  # in turns: the last one asked decides nothing
-        assert plain.generate(prompt, method="pine", max_new_tokens=1).kernels == "torch"
-        assert "".join(plain.stream(prompt, method="pine", max_new_tokens=1)) is not None
-        plain.score_methods([prompt], [" a"], ["pine", "none"])
-        plain.runner.logits(plain.encode(prompt), PINE())
-        for refused in (
-            lambda: fast.generate(prompt, method="pine", max_new_tokens=1),
-            lambda: list(fast.stream(prompt, method="pine", max_new_tokens=1)),
-            lambda: fast.score(prompt, " a", method="pine"),
-            lambda: fast.score_methods([prompt], [" a"], ["pine", "none"]),
-            lambda: fast.logits(prompt, method="pine"),
-            lambda: fast.checked_method("pine"),
-            lambda: fast.runner.logits(fast.encode(prompt), PINE()),
-        ):
-            with pytest.raises(ConfigError, match="kernels='auto'"):
-                refused()

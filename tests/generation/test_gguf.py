@@ -14,8 +14,6 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.checkpoints import checkpoint_states
 from rag_middle.errors import (
-    FileFormatError,
-    MissingExtraError,
     ModelNotFoundError,
     UnsupportedGenerationError,
 )
@@ -160,13 +158,6 @@ def test_a_second_start_does_not_dequantise(
     assert identity["name"] == NAME
 
 
-def test_each_dtype_is_kept_apart(folder: Path, cache: Path) -> None:
-    assert load(folder / NAME, dtype="bfloat16").model.dtype == torch.bfloat16
-    assert load(folder / NAME).model.dtype == torch.float32
-    kept = (cache / "rag-middle" / "gguf").glob("*/*")
-    assert {path.name for path in kept} >= {"bfloat16", "float32", "tokenizer"}
-
-
 def test_a_replaced_file_is_another_model(folder: Path) -> None:
     states = checkpoint_states({"name_or_path": folder / NAME})
     before = logits(load(folder / NAME))
@@ -184,18 +175,6 @@ def test_messages_name_the_option_and_the_files(folder: Path) -> None:
         load(folder / NAME, gguf_file=NAME)
     write_gguf(folder / "second.gguf")
     with pytest.raises(ModelNotFoundError, match=rf"several.*second.gguf, {NAME}.*gguf_file"):
-        load(folder)
-
-
-def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(MissingExtraError, match=r"gguf_file.*rag-middle\[gguf\]"):
-        load(folder)
-
-
-def test_what_is_no_gguf_file_is_damaged(folder: Path) -> None:
-    (folder / NAME).write_text("version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(FileFormatError, match=NAME):
         load(folder)
 
 
@@ -221,49 +200,3 @@ def test_a_tokenizer_that_loses_the_templates_control_tokens_is_refused(folder: 
         load(folder)
     write_gguf(folder / "letters.gguf")
     assert load(folder, gguf_file=NAME, tokenizer=folder / "letters.gguf")
-
-
-def test_langchain_takes_gguf(folder: Path) -> None:
-    langchain = pytest.importorskip("langchain_rag_middle")
-    made = [
-        langchain.ChatRagMiddle(model=folder / NAME, max_tokens=2, device="cpu"),
-        langchain.RagMiddleLLM.from_model_id(
-            model_id=str(folder),
-            task="text-generation",
-            model_kwargs={"gguf_file": NAME, "device": "cpu"},
-            pipeline_kwargs={"max_new_tokens": 2},
-        ),
-    ]
-    for model in made:
-        model.invoke("abc")
-
-
-def test_llama_index_takes_gguf(folder: Path) -> None:
-    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
-    for name, options in ((folder / NAME, {}), (folder, {"gguf_file": NAME})):
-        llm = llama_index.RagMiddleLLM(model_name=name, model_kwargs=options, max_new_tokens=2)
-        llm.complete("abc")
-
-
-def test_haystack_takes_gguf(folder: Path) -> None:
-    haystack = pytest.importorskip("haystack_integrations.components.generators.rag_middle")
-    from haystack.dataclasses import ChatMessage
-
-    for name, options in ((folder / NAME, {}), (folder, {"gguf_file": NAME})):
-        generator = haystack.RagMiddleChatGenerator(
-            model=str(name), model_kwargs=options, generation_kwargs={"max_new_tokens": 2}
-        )
-        generator.run([ChatMessage.from_user("abc")])
-
-
-def test_where_transformers_misreads_tokenizers_another_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write_gguf(tmp_path / NAME)
-    own = tmp_path / "tokenizer"
-    RagMiddleModel.from_pretrained(str(file)).tokenizer.save_pretrained(own)
-    monkeypatch.setattr("rag_middle.generation.gguf._READS_TOKENIZERS", (99, 0))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    with pytest.raises(UnsupportedGenerationError, match="name the tokenizer of the model"):
-        RagMiddleModel.from_pretrained(str(file))
-    assert RagMiddleModel.from_pretrained(str(file), tokenizer=str(own)).count_tokens("he")

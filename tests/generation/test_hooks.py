@@ -12,22 +12,19 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.attention import applied, model_traits
+from rag_middle.attention import model_traits
 from rag_middle.errors import (
     MethodConfigError,
     PatchIneffectiveError,
     PromptError,
-    UnsupportedArchitectureError,
-    UnsupportedGenerationError,
 )
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
-from rag_middle.methods import LPES, Compose, Method, NoMethod, PositionInterpolation, Runner
+from rag_middle.methods import Compose, Method, NoMethod, PositionInterpolation, Runner
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.running import distance
 from tests.families import FAMILIES
-from tests.tokenizers import CHATML, byte_level_bpe
 
 NEW = 5
 
@@ -39,16 +36,6 @@ class BestLast(NoMethod):
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         scores = prompt.scores or (0.0,) * len(prompt.layout.documents)
         return sorted(range(len(scores)), key=lambda index: scores[index])
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeastAttendedFirst(NoMethod):
-    """Documents by the attention that the last token pays them."""
-
-    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
-        attention = runner.last_token_attention(prompt).mean((0, 1))
-        received = [attention[start:end].sum().item() for start, end in prompt.layout.documents]
-        return sorted(range(len(received)), key=received.__getitem__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,32 +90,6 @@ def test_every_call_arranges_documents(model: RagMiddleModel, prompt: ContextPro
     assert torch.equal(model.logits(given, method=method), model.logits(expected))
 
 
-@pytest.mark.parametrize("form", ["tokens", "messages", "text"])
-def test_prompts_of_every_form_are_arranged(
-    form: str, llama: PreTrainedModel, prompt: ContextPrompt
-) -> None:
-    model = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML))
-    longest_first = type(
-        "LongestFirst",
-        (NoMethod,),
-        {
-            "arrange": lambda self, prompt, runner: sorted(
-                range(3), key=lambda i: -prompt.layout.document_lengths[i]
-            )
-        },
-    )()
-    given: Any = {
-        "tokens": model.encode(prompt),
-        "messages": [{"role": "user", "content": prompt}],
-        "text": prompt.marked,
-    }[form]
-    arranged = model.encode(given, method=longest_first)
-    assert arranged.documents_ids == tuple(
-        sorted(model.encode(given).documents_ids, key=len, reverse=True)
-    )
-    assert arranged.documents_ids != model.encode(given).documents_ids
-
-
 def test_documents_are_arranged_after_those_that_do_not_fit_are_left_out(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
 ) -> None:
@@ -140,13 +101,6 @@ def test_documents_are_arranged_after_those_that_do_not_fit_are_left_out(
     )
     assert [(d.index, d.id) for d in generation.dropped_documents] == [(1, "lyon")]
     assert generation.document_ids == ("fox", "paris")
-
-
-def test_a_method_may_look_at_attention(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    one = model.generate(prompt, method=LeastAttendedFirst(), max_new_tokens=NEW)
-    assert set(one.document_ids) == {"paris", "lyon", "fox"}
-    order = [("paris", "lyon", "fox").index(str(each)) for each in one.document_ids]
-    assert one.text == model.generate(prompt.permuted(order), max_new_tokens=NEW).text
 
 
 @pytest.mark.parametrize(
@@ -168,35 +122,6 @@ def test_the_attention_of_the_last_token_is_the_models(
     assert distance(seen, expected) < 1e-5
     plain = model(input_ids=ids[None]).logits[0, -1]
     assert distance(runner.logits(prompt), plain) < FAMILIES[family].tolerance
-
-
-def test_attention_that_cannot_be_reached_is_refused_by_name(
-    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    runner = ModelRunner(family_model("bloom"), LockedTokenizer(tokenizer), "sorting")
-    prompt = TokenizedPrompt.assembled(prefix=(5, 6), documents=(), suffix=(), document_ids=())
-    with pytest.raises(UnsupportedArchitectureError, match="sorting cannot be applied"):
-        runner.last_token_attention(prompt)
-
-
-def test_attention_is_not_looked_at_inside_another_request(
-    llama: PreTrainedModel, model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    tokens = model.encode(prompt)
-    with (
-        pytest.raises(MethodConfigError, match="already runs under a method"),
-        applied(llama, LPES(factors=1.5), [tokens]),
-    ):
-        model.encode(prompt, method=LeastAttendedFirst())
-
-
-@pytest.mark.parametrize("order", [(0, 1), (0, 0, 1), (0, 1, 3)])
-def test_an_order_that_is_none_is_the_methods_mistake(
-    order: tuple[int, ...], model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    wrong = type("Wrong", (NoMethod,), {"arrange": lambda self, prompt, runner: order})()
-    with pytest.raises(PromptError, match="mistake in the method"):
-        model.generate(prompt, method=wrong)
 
 
 # -- combine ---------------------------------------------------------------------------------------
@@ -259,18 +184,6 @@ def test_prompts_with_different_numbers_of_branches_share_a_batch(
     assert together[2].token_ids == one_document.token_ids
 
 
-def test_the_score_of_a_beam_comes_from_all_branches(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    beams = model.generate(prompt, method=BothWays(), max_new_tokens=4, num_beams=4)
-    greedy = model.generate(prompt, method=BothWays(), max_new_tokens=4)
-
-    def total(tokens: tuple[int, ...]) -> float:
-        return model.score(prompt, tokens, method=BothWays()).total
-
-    assert total(beams.token_ids) >= total(greedy.token_ids) - 1e-4
-
-
 def test_plans_hold_in_every_branch(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     both = Compose(methods=(PositionInterpolation(scale=2.0), BothWays()))
     single = PositionInterpolation(scale=2.0)
@@ -279,13 +192,6 @@ def test_plans_hold_in_every_branch(model: RagMiddleModel, prompt: ContextPrompt
         model.logits(prompt.permuted([2, 1, 0]), method=single),
     )
     assert distance(model.logits(prompt, method=both), expected) < 1e-4
-
-
-def test_branches_differ_in_their_prompts_so_only_the_last_logits_exist(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="combines several forward passes"):
-        model.logits(prompt, method=BothWays(), all_positions=True)
 
 
 def test_a_method_without_branches_is_mistaken(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from rag_middle.fingerprint import adapters_sha256, config_sha256
+from rag_middle.fingerprint import config_sha256
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import tokenizer_sha256
 from tests.adapters import Adapted, adapted_llama
@@ -118,49 +115,3 @@ def test_a_config_is_the_same_saved_loaded_and_in_another_format(
         with torch.no_grad():
             loaded(input_ids=torch.tensor([[1, 2, 3]]))
         assert config_sha256(loaded.config) == before
-
-
-@pytest.mark.slow  # starts a process that imports everything again
-def test_switches_are_the_same_in_another_process_and_in_other_containers() -> None:
-    code = (
-        "from tests.adapters import *; from rag_middle.fingerprint import adapters_sha256;"
-        "m, layer = adapted_llama(); layer.targets = {'k', 'q', 'v'}; layer.scaling['a'] = 2;"
-        "print(adapters_sha256(m))"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout
-    model, layer = adapted_llama()
-    scaling: Any = {"b": torch.tensor(0.5), "a": 2.0}  # a tensor where PEFT swaps adapters
-    layer.scaling = scaling
-    names: list[Any] = [("a",), "a"]  # PEFT keeps either
-    for name in names:
-        layer._active_adapter = name
-        assert adapters_sha256(model) == printed.strip()
-
-
-@pytest.mark.filterwarnings("ignore")  # PEFT's own, of names that transformers has given up
-def test_the_switches_are_those_of_peft() -> None:
-    pytest.importorskip("peft", reason="needs PEFT, which is no dependency")
-    peft: Any = importlib.import_module("peft")
-    base: Any = build("peft", tiny(LlamaConfig), "sdpa")
-    assert adapters_sha256(base) is None
-    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    model = peft.get_peft_model(base, lora, adapter_name="first")
-    model.add_adapter("second", lora)
-    model.set_adapter("first")
-    digests = [adapters_sha256(model)]
-    with model.disable_adapter():
-        digests.append(adapters_sha256(model))
-    assert adapters_sha256(model) == digests[0]
-    model.set_adapter("second")
-    digests.append(adapters_sha256(model))
-    model.merge_adapter()
-    digests.append(adapters_sha256(model))
-    model.unmerge_adapter()
-    assert adapters_sha256(model) == digests[2]
-    layers = [part for part in model.modules() if isinstance(part, peft.tuners.lora.LoraLayer)]
-    for layer in layers:
-        layer.scale_layer(0.5)
-    digests.append(adapters_sha256(model))
-    assert len(set(digests)) == 5

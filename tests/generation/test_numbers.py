@@ -9,39 +9,15 @@ import pytest
 
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.generation import NumberedDocumentsWarning
-from rag_middle.methods import METHODS
 from tests.reader import reader_path
 
 FACTS = ["Aldgrove Harfield costs $41.", "Bramstow Melcroft costs $873."]
 QUESTION = "Question: How much does Bramstow Melcroft cost?\nAnswer:"
-ORDER_FREE = [
-    "ape",
-    "parallel_context_windows",
-    "pine",
-    "rotor",
-    "set_based_prompting",
-    "structured_prompting",
-]
 
 
 @pytest.fixture(scope="module")
 def reader() -> RagMiddleModel:
     return RagMiddleModel.from_pretrained(reader_path())
-
-
-def test_these_methods_are_free_of_order() -> None:
-    single = {name: method for name, method in METHODS.items() if name != "compose"}
-    made = {name: method.example() for name, method in single.items()}
-    assert sorted(name for name, method in made.items() if method.order_free) == ORDER_FREE
-
-
-@pytest.mark.parametrize("method", ORDER_FREE)
-def test_their_answers_are_the_same_in_any_order(reader: RagMiddleModel, method: str) -> None:
-    prompts = [ContextPrompt("", order, QUESTION) for order in (FACTS, FACTS[::-1])]
-    made = dict(METHODS.items())[method].example()
-    first, second = (reader.score(prompt, " Bramstow", method=made) for prompt in prompts)
-    # float32: sums run in another order
-    assert first.log_probabilities == pytest.approx(second.log_probabilities, abs=1e-4)
 
 
 @pytest.mark.parametrize(

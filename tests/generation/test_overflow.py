@@ -8,7 +8,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rag_middle import ContextPrompt, Document
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation import RagMiddleModel
-from tests.tokenizers import CHATML, byte_level_bpe
 
 NEW = 4
 
@@ -25,13 +24,6 @@ def scored(*scores: object) -> ContextPrompt:
         for i, score in enumerate(scores)
     ]
     return ContextPrompt("Read.\n", documents, "Why?")
-
-
-def test_the_window_is_the_models_unless_said_otherwise(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    assert RagMiddleModel(llama, tokenizer).context_window == 512
-    assert limited(llama, tokenizer, 99).context_window == 99
 
 
 def test_a_prompt_that_just_fits_is_sent_and_one_token_more_is_refused(
@@ -72,15 +64,6 @@ def test_the_least_relevant_documents_are_left_out_and_reported(
     assert generation.usage == expected.usage
 
 
-def test_scores_of_documents_in_a_message_count(llama: PreTrainedModel) -> None:
-    chat = [{"role": "user", "content": scored(0.9, 0.1, 0.5)}]
-    tokenizer = byte_level_bpe(chat_template=CHATML)
-    length = RagMiddleModel(llama, tokenizer).count_tokens(chat)
-    model = RagMiddleModel(llama, tokenizer, context_window=length)
-    generation = model.generate(chat, max_new_tokens=1, on_overflow="drop_documents")
-    assert [dropped.id for dropped in generation.dropped_documents] == ["d1"]
-
-
 @pytest.mark.parametrize("scores", [(1, 2, None, 4), (1, 2, "3", 4), (1, 2, float("nan"), 4)])
 def test_without_scores_the_last_documents_go_first(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, scores: tuple[object, ...]
@@ -91,16 +74,6 @@ def test_without_scores_the_last_documents_go_first(
     for given in (prompt, prompt.marked):
         generation = model.generate(given, max_new_tokens=NEW, on_overflow="drop_documents")
         assert [d.index for d in generation.dropped_documents] == [3]
-
-
-def test_equal_scores_keep_the_earlier_document(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    prompt = scored(1, 1, 1)
-    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
-    model = limited(llama, tokenizer, tokens + NEW - 1)
-    generation = model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
-    assert [d.index for d in generation.dropped_documents] == [2]
 
 
 def test_a_document_that_would_not_fit_alone_costs_no_other(
@@ -134,8 +107,3 @@ def test_a_question_that_does_not_fit_alone_is_refused(
     assert generation.documents == 0
     assert [d.index for d in generation.dropped_documents] == [0, 1]
     assert not generation.applied
-
-
-def test_nothing_is_dropped_where_everything_fits(model: RagMiddleModel) -> None:
-    generation = model.generate(scored(1, 2), max_new_tokens=1, on_overflow="drop_documents")
-    assert generation.dropped_documents == ()

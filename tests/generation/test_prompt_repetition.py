@@ -10,11 +10,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.endpoint import EndpointModel
-from rag_middle.errors import ContextOverflowError, MethodConfigError, PromptError
+from rag_middle.errors import ContextOverflowError, PromptError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LongContextReorder, PromptRepetition, layer_rotations
-from tests.endpoint.server import saying, serving
+from rag_middle.methods import PromptRepetition
 from tests.tokenizers import CHATML, byte_level_bpe
 
 PROMPT = ContextPrompt(
@@ -104,38 +102,3 @@ def test_copies_count_where_a_prompt_has_to_fit(
         small.generate(PROMPT, max_new_tokens=1)
     generation = small.generate(PROMPT, max_new_tokens=1, on_overflow="drop_documents")
     assert [dropped.index for dropped in generation.dropped_documents] == [3]  # a second copy
-
-
-def test_control_tokens_of_the_callers_own_are_not_repeated(model: RagMiddleModel) -> None:
-    own: dict[str, Any] = {"template": "raw", "allow_control_tokens": True}
-    with pytest.raises(PromptError, match="control tokens"):
-        model.generate(PROMPT, method=TWICE, **own)
-    assert model.generate(PROMPT, method=DOCUMENTS, max_new_tokens=1, **own).documents == 4
-
-
-def test_reordering_sees_both_copies(model: RagMiddleModel) -> None:
-    generation = model.generate(
-        PROMPT.with_documents(Document(x, id=x, metadata={"score": 1 / ord(x)}) for x in "abc"),
-        method=[DOCUMENTS, LongContextReorder()],
-        max_new_tokens=1,
-    )
-    assert generation.document_ids == ("a", "b", "c", "c", "b", "a")
-
-
-def test_a_server_is_sent_both_copies() -> None:
-    with serving(saying("yes")) as server:
-        generation = EndpointModel(server.url, method=TWICE).generate(PROMPT)
-        assert server.asked[0].text == TWICE.rewrite(PROMPT).text
-        assert generation.applied
-        assert generation.document_ids == ("a", "b", "a", "b")
-        work = EndpointModel(server.url).workload([(PROMPT, TWICE)], max_new_tokens=1)
-        assert work.prompt_tokens == len(TWICE.rewrite(PROMPT).text) // 4
-
-
-def test_mistakes_are_refused(model: RagMiddleModel) -> None:
-    mistakes: list[dict[str, Any]] = [{"what": "question"}, {"times": 0}, {"between": None}]
-    for options in mistakes:
-        with pytest.raises(MethodConfigError):
-            PromptRepetition(**options)
-    with pytest.raises(MethodConfigError, match="writes another prompt"):
-        layer_rotations(TWICE, model.runner.traits)

@@ -48,14 +48,6 @@ def test_the_tokenizers_template_goes_before_a_known_form(chat_template: str) ->
     assert reads.message("No tools.", {}).content == "No tools."
 
 
-def test_arguments_in_a_string_are_read() -> None:
-    reads = reader(PLAIN, template(content="text"))
-    (call,) = reads.message('<use search>{"query": "a"}</use>', {}).calls
-    assert call.arguments == {"query": "a"}
-    (call,) = reads.message(r'<use search>{"query": "\ud800"}</use>', {}).calls
-    assert call.arguments == {"query": "\ufffd"}
-
-
 @pytest.mark.parametrize(
     "text", ["<use search>no JSON</use>", "<use search>[1]</use>"], ids=["json", "names"]
 )

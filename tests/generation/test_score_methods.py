@@ -8,12 +8,10 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, PromptLayout, applied
+from rag_middle import ContextPrompt, PromptLayout
 from rag_middle.attention import can_share_prompts, model_traits, reading
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     SIW,
@@ -27,7 +25,6 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES, SUPPORTED
-from tests.prompts import laid_out
 
 CONTINUATIONS = [(5, 6, 7, 8), (9,), (10, 11, 12)]
 #: Everything that a candidate may differ in.
@@ -150,27 +147,6 @@ def test_other_methods_read_prompts_for_themselves(
             assert score.method == other.method
 
 
-def test_prompts_shorter_than_what_is_changed_are_read_whole(
-    plain: RagMiddleModel, llama: PreTrainedModel
-) -> None:
-    method = PositionalHiddenStates(channels=(3,), factor=-1.0, last_tokens=25)
-    with columns_read(llama) as seen:
-        [scores] = plain.score_methods(PROMPTS, CONTINUATIONS, [method])
-    assert seen == [40, 3]
-    assert scores == plain.score_batch(PROMPTS, CONTINUATIONS, method=method)
-
-
-def test_options_shape_text_once_and_mistakes_are_told(
-    plain: RagMiddleModel, prompts: list[ContextPrompt]
-) -> None:
-    found = plain.score_methods(prompts[:1], [" a"], SCALED[:1], template="raw")
-    assert found[0][0].prompt_tokens == len(plain.encode(prompts[0], template="raw"))
-    with pytest.raises(UnsupportedGenerationError, match="one continuation per prompt"):
-        plain.score_methods(prompts, [" a"], SCALED[:1])
-    with pytest.raises(MethodConfigError, match="do not exist"):
-        plain.score_methods(prompts[:1], [" a"], [PositionalHiddenStates(channels=(999,))])
-
-
 # -- what was read -------------------------------------------------------------------------------
 
 
@@ -182,24 +158,3 @@ def test_reading_leaves_no_trace(plain: RagMiddleModel, llama: PreTrainedModel) 
     plain.score_methods(PROMPTS, CONTINUATIONS, SCALED)
     assert [(name, module.__dict__) for name, module in llama.named_modules()] == before
     assert [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in llama.modules()] == hooks
-
-
-def test_what_was_read_serves_no_other_plan(llama: PreTrainedModel) -> None:
-    layouts = [PromptLayout(length=20)]
-    traits = model_traits(llama)
-    with torch.no_grad(), reading(llama) as states:
-        llama(input_ids=torch.arange(30, 48)[None], use_cache=False)
-    assert states.columns == 18
-    prompts = tuple(map(laid_out, layouts))
-    fits = PositionalHiddenStates(channels=(3,), last_tokens=2).plan(prompts, traits)
-    assert states.cached_under(fits, layouts).get_seq_length() == 18
-    for method in (PositionalHiddenStates(channels=(3,), last_tokens=3), MsPoE(), NoMethod()):
-        with pytest.raises(MethodConfigError, match="run the whole prompt under it"):
-            states.cached_under(method.plan(prompts, traits), layouts)
-
-
-def test_reading_is_refused_inside_a_request(llama: PreTrainedModel) -> None:
-    with applied(llama, SCALED[0], [laid_out(PromptLayout(length=4))]):
-        llama(torch.arange(30, 34)[None])  # a block in which nothing runs warns
-        with pytest.raises(MethodConfigError, match="leave the applied"):
-            reading(llama).__enter__()

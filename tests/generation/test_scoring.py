@@ -22,7 +22,6 @@ from rag_middle.methods import (
     NoMethod,
     Permutation,
     PositionalHiddenStates,
-    PositionInterpolation,
     RoToR,
 )
 from rag_middle.tokens import TokenizedPrompt, encode
@@ -68,17 +67,6 @@ def test_scores_are_those_of_tokens_fed_one_by_one(
             assert model.tokenizer.decode(score.token_ids) == continuation
 
 
-@each_method
-def test_what_generate_writes_is_greedy(
-    model: RagMiddleModel, prompt: ContextPrompt, method: Method
-) -> None:
-    ids = model.generate(prompt, method=method, max_new_tokens=6).token_ids
-    assert model.score(prompt, ids, method=method).is_greedy
-    assert model.score(prompt, ids[:1], method=method).is_greedy
-    changed = (*ids[:-1], ids[-1] + 1)
-    assert not model.score(prompt, changed, method=method).is_greedy
-
-
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_next", "bloom"])
 def test_windows_sinks_hybrids_and_alibi_are_scored_too(
     family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, family: str
@@ -91,19 +79,6 @@ def test_windows_sinks_hybrids_and_alibi_are_scored_too(
     written = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
     scores = model.score_batch(prompts, [g.token_ids for g in written])
     assert all(score.is_greedy for score in scores)
-
-
-@pytest.mark.parametrize("method", [NoMethod(), PositionInterpolation(scale=1.5)])
-def test_frequencies_that_grow_with_the_length_are_those_of_generation(
-    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, method: Method
-) -> None:
-    model = RagMiddleModel(family_model("llama_dynamic"), tokenizer, method=method)
-    prompt = TokenizedPrompt(input_ids=tuple(range(30, 66)), layout=PromptLayout(length=36))
-    written = model.generate(prompt, max_new_tokens=8, logprobs=True)
-    score = model.score(prompt, written.token_ids)
-    assert score.is_greedy
-    longer = model.score(prompt, [*written.token_ids, *range(20)])
-    assert longer.log_probabilities[:8] == pytest.approx(score.log_probabilities, abs=ATOL)
 
 
 def beyond_a_length(family: str) -> PreTrainedModel:
@@ -235,19 +210,6 @@ def test_logits_are_the_models_under_the_method(
     assert torch.allclose(everywhere, expected, atol=ATOL)
     assert torch.allclose(model.logits(prompt, method=method), expected[-1], atol=ATOL)
     assert not everywhere.requires_grad
-
-
-def test_a_score_says_what_it_is_of(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    score = model.score(prompt, " fox", method=PINE())
-    assert (score.method, score.applied) == ("pine", True)
-    assert score.prompt_tokens == len(model.encode(prompt))
-
-
-def test_continuations_need_a_token_and_a_prompt_each(model: RagMiddleModel) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="at least one token"):
-        model.score("Why?", "")
-    with pytest.raises(UnsupportedGenerationError, match="one continuation per prompt"):
-        model.score_batch(["Why?"], ["a", "b"])
 
 
 def test_whatever_scores_computes_with_the_kernels_that_were_chosen(

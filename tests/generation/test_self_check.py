@@ -13,13 +13,11 @@ from rag_middle.attention import AttentionPlan, ModelTraits, model_traits
 from rag_middle.errors import (
     MethodConfigError,
     PatchIneffectiveError,
-    UnsupportedArchitectureError,
     UnsupportedGenerationError,
 )
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES, PINE, SIW, Method, resolve_method
+from rag_middle.methods import LPES, Method, resolve_method
 from rag_middle.tokens import TokenizedPrompt
-from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
 
 
@@ -161,26 +159,3 @@ def test_a_method_is_checked_once_per_model(
     assert len(passes) == 3
     model.generate(prompt, max_new_tokens=1, method=LPES(factors=1.38))
     assert len(passes) == 6
-
-
-def test_neutral_parameters_need_no_check(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, passes: list[int]
-) -> None:
-    model = RagMiddleModel(llama, tokenizer, method=LPES(factors=1.0))
-    assert not passes
-    assert not model.generate("Why?", max_new_tokens=1).applied
-
-
-def test_factors_per_document_are_checked_with_as_many_documents(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
-) -> None:
-    model = RagMiddleModel(llama, tokenizer, method=SIW(alpha_per_document=(0.5, 1.5, 1.0)))
-    assert model.generate(prompt, max_new_tokens=1).documents == 3
-
-
-def test_a_model_that_cannot_take_a_method_says_so_at_once(
-    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    with pytest.raises(UnsupportedArchitectureError, match="bloom"):
-        RagMiddleModel(family_model("bloom"), tokenizer, method=PINE())
-    assert RagMiddleModel(family_model("bloom"), tokenizer).method.name == "none"

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel, release_models, shared_model, sharing
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from tests.reader import reader_path
 
 
@@ -90,13 +88,6 @@ def test_threads_that_ask_at_once_load_once(folder: Path, loads: list[Any]) -> N
     assert len({id(model.model) for model in models}) == 1
 
 
-def test_a_failed_load_is_forgotten(tmp_path: Path, loads: list[Any]) -> None:
-    with pytest.raises(OSError, match="There is no such directory"):
-        shared_model(tmp_path / "missing")
-    release_models()
-    assert not sharing._weights
-
-
 def test_relative_names_are_folders_of_the_working_directory(
     folder: Path, tmp_path: Path, loads: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,12 +99,3 @@ def test_relative_names_are_folders_of_the_working_directory(
     assert models[0].model is not models[1].model
     assert shared_model(place / "model", tokenizer=place / "model").model is models[1].model
     assert len(loads) == 2
-
-
-def test_document_cache_and_kernels_are_of_each_model(folder: Path, loads: list[Any]) -> None:
-    cache = DocumentCache()
-    assert shared_model(folder, document_cache=cache).document_cache is cache
-    assert shared_model(folder).document_cache is None
-    with pytest.raises(UnsupportedGenerationError, match="kernels"):
-        shared_model(folder, kernels="cuda")  # type: ignore[arg-type]
-    assert len(loads) == 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
-from threading import Event
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rag_middle import ContextPrompt, PromptLayout, applied
 from rag_middle.attention import model_lock
 from rag_middle.errors import ContextOverflowError, MethodConfigError
-from rag_middle.generation import GenerationStream, RagMiddleModel
+from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, NoMethod
 from rag_middle.threads import _end_model_threads
 from tests.prompts import laid_out
@@ -86,14 +85,6 @@ def test_pieces_come_while_generation_runs(
     assert len(slow_steps) < 20
     assert stream.result.usage.completion_tokens == 20
     assert len(slow_steps) == 20
-
-
-def test_nothing_runs_before_the_first_piece_is_asked_for(
-    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
-) -> None:
-    stream = model.stream(prompt, max_new_tokens=2)
-    assert not slow_steps
-    assert stream.result.usage.completion_tokens == 2
 
 
 def test_a_stream_stops_at_stop_strings(model: RagMiddleModel, prompt: ContextPrompt) -> None:
@@ -173,32 +164,6 @@ def test_the_end_of_the_program_ends_a_stream(
     assert stream.result.finish_reason == "cancelled"
 
 
-def test_a_stream_that_waits_for_its_turn_can_be_closed(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    held, release = Event(), Event()
-
-    def hold() -> None:
-        with applied(model.model, NoMethod(), [laid_out(PromptLayout(length=1))]):
-            held.set()
-            release.wait(10)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait(10)
-    stream = model.stream(prompt, max_new_tokens=5)
-    consumer: list[str] = []
-    reader = threading.Thread(target=lambda: consumer.extend(stream))
-    reader.start()
-    stream.close()
-    reader.join(10)
-    assert not reader.is_alive()
-    assert consumer == []
-    assert stream.result.finish_reason == "cancelled"
-    release.set()
-    holder.join(10)
-
-
 def test_a_stream_inside_a_block_of_the_same_thread_is_refused(
     model: RagMiddleModel, prompt: ContextPrompt
 ) -> None:
@@ -207,52 +172,6 @@ def test_a_stream_inside_a_block_of_the_same_thread_is_refused(
         pytest.raises(MethodConfigError, match="Leave the applied"),
     ):
         model.stream(prompt)
-
-
-def test_a_request_may_be_made_while_a_stream_is_read(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    expected = model.generate(prompt, method="pine", max_new_tokens=4).text
-    stream = model.stream(prompt, max_new_tokens=6)
-    next(stream)
-    assert model.generate(prompt, method="pine", max_new_tokens=4).text == expected
-    assert stream.result.usage.completion_tokens == 6
-
-
-def test_a_stream_that_is_first_read_in_a_block_does_not_wait_for_its_end(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    stream = model.stream(prompt, max_new_tokens=2)
-    with (
-        applied(model.model, NoMethod(), [model.encode(prompt)]),
-        pytest.raises(MethodConfigError, match="thread of its own"),
-    ):
-        next(stream)
-    assert stream.result.usage.completion_tokens == 2
-
-
-def test_several_threads_get_the_result(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    stream = model.stream(prompt, max_new_tokens=4)
-    results: list[object] = []
-    threads = [threading.Thread(target=lambda: results.append(stream.result)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [stream.result] * 3
-
-
-def test_a_dead_thread_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rag_middle.generation import streaming
-
-    monkeypatch.setattr(streaming, "_ALIVE_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(streaming, "_run", lambda *_: None)
-
-    def never(emit: Callable[[str], None], stopped: Event) -> object:
-        raise AssertionError
-
-    with pytest.raises(RuntimeError, match="died without a word"):
-        next(GenerationStream(never))  # type: ignore[arg-type]
 
 
 def test_a_character_of_several_tokens_comes_whole(

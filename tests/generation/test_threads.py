@@ -39,22 +39,3 @@ def test_eight_threads_get_what_each_gets_alone(
     assert together == alone
     assert all(whole == streamed for whole, streamed, *_ in alone)
     assert len({whole for whole, *_ in alone}) > 10  # the requests do differ
-
-
-def test_two_models_draw_at_the_same_time_without_disturbing_each_other(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    from transformers import LlamaConfig
-
-    from tests.tiny_models import build, tiny
-
-    other = build("other", tiny(LlamaConfig, vocab_size=len(tokenizer)), "eager")
-    models = [RagMiddleModel(llama, tokenizer), RagMiddleModel(other, tokenizer)]
-
-    def generate(number: int) -> str:
-        model = models[number % 2]
-        return model.generate(request(number), max_new_tokens=10, temperature=1.5, seed=number).text
-
-    alone = [generate(number) for number in range(8)]
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(generate, range(8))) == alone

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
-from transformers import PreTrainedModel, TypicalLogitsWarper
+from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import Follower, RagMiddleModel
-from rag_middle.generation.processors import Sampler
 
 
 def pairs(ids: Sequence[int]) -> list[tuple[int, int]]:
@@ -75,25 +73,6 @@ def test_a_request_goes_before_the_models_own_config(
         llama.generation_config.no_repeat_ngram_size = None
 
 
-def test_typical_sampling_is_that_of_transformers() -> None:
-    logits = torch.tensor([[1.5, *(0.01 * rank for rank in range(10))]])
-    allowed = TypicalLogitsWarper(0.5)(torch.empty(1, 0), logits).isfinite()[0]
-    assert not allowed[0], "the most probable token is not the most typical one here"
-    drawn = set()
-    for seed in range(60):
-        sampler = Sampler([seed], temperature=1.0, top_k=0, top_p=1.0, typical_p=0.5)
-        drawn.add(int(sampler(torch.empty(1, 0), logits).argmax()))
-    assert drawn == set(allowed.nonzero()[:, 0].tolist())
-
-
-def test_typical_p_reaches_the_sampler(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    texts = {
-        model.generate(prompt, max_new_tokens=8, temperature=2.0, seed=1, typical_p=p).text
-        for p in (1.0, 0.2)
-    }
-    assert len(texts) == 2
-
-
 def test_other_tokens_may_end_a_text(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     free = model.generate(prompt, max_new_tokens=8)
     for ends in (free.token_ids[3], [free.token_ids[3], 0]):
@@ -108,29 +87,6 @@ def test_padding_changes_no_answer(model: RagMiddleModel, prompt: ContextPrompt)
     plain = model.batch([prompt, "Why?"], max_new_tokens=6)
     padded = model.batch([prompt, "Why?"], max_new_tokens=6, pad_token_id=7)
     assert [g.token_ids for g in padded] == [g.token_ids for g in plain]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"eos_token_id": 10**6}, "below"),
-        ({"pad_token_id": 10**6}, "below"),
-        ({"pad_token_id": -1}, "at least 0"),
-        ({"eos_token_id": "</s>"}, "there is stop"),
-        ({"eos_token_id": [1, 2.5]}, "token id or a list"),
-        ({"no_repeat_ngram_size": -1}, "at least 0"),
-        ({"typical_p": 0}, "above 0"),
-        ({"top_logprobs": 2}, "needs logprobs"),
-        ({"logprobs": True, "num_beams": 2}, "num_beams=1"),
-        ({"n": 2}, "no option 'n'"),
-    ],
-    ids=str,
-)
-def test_what_makes_no_sense_is_refused(
-    model: RagMiddleModel, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UnsupportedGenerationError, match=message):
-        model.generate("Why?", **options)
 
 
 @pytest.mark.parametrize("method", ["none", "attention_buckets"])

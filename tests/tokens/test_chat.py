@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from rag_middle.documents import ContextPrompt, Document, mark
@@ -14,12 +12,10 @@ from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle.tokens.conversation import Message
 from tests.tokenizers import (
     CHATML,
-    CONTROL_TOKENS,
     GEMMA,
     LLAMA2,
     MISTRAL,
     TEMPLATES,
-    TOOL_TOKENS,
     byte_level_bpe,
     metaspace_bpe,
     sentencepiece,
@@ -289,14 +285,6 @@ def test_a_content_may_be_a_prompt_whose_documents_keep_their_ids() -> None:
     assert encoded.input_ids == encode(tokenizer, as_text).input_ids
 
 
-def test_documents_of_an_earlier_prompt_among_messages_are_plain_text() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
-    earlier = ContextPrompt("", ["Lyon lies on the river."], "Where is Lyon?")
-    encoded = encode(tokenizer, [user(earlier), assistant("There."), user(MARKED)])
-    as_text = [user(earlier.text), assistant("There."), user(MARKED)]
-    assert encoded == encode(tokenizer, as_text)
-
-
 @pytest.mark.parametrize(
     "message", [{"content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}]
 )
@@ -304,42 +292,6 @@ def test_messages_of_another_shape_are_refused(message: dict[str, object]) -> No
     tokenizer = byte_level_bpe(chat_template=CHATML)
     with pytest.raises(PromptError, match="Message 1 needs a role and a content"):
         encode(tokenizer, [user("a"), message])
-
-
-def test_no_messages_are_refused() -> None:
-    with pytest.raises(PromptError, match="at least one user message"):
-        encode(byte_level_bpe(chat_template=CHATML), [])
-
-
-CONTROL = ("<s>", "</s>", *CONTROL_TOKENS, *TOOL_TOKENS)
-contents = st.text(max_size=8) | st.lists(
-    st.sampled_from([*CONTROL, "<", "|im_end|>", "a", "\n", "\ue000", "\ue001"]), max_size=5
-).map("".join)
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("build", [byte_level_bpe, metaspace_bpe])
-@settings(max_examples=15, derandomize=True, deadline=None)
-@given(before=contents, document=contents, after=contents, answer=contents, question=contents)
-@pytest.mark.one_in(3)
-def test_contents_add_no_control_tokens(
-    template: str,
-    build: type[PreTrainedTokenizerBase],
-    before: str,
-    document: str,
-    after: str,
-    answer: str,
-    question: str,
-) -> None:
-    tokenizer = build(chat_template=TEMPLATES[template])
-    added = tokenizer.added_tokens_decoder
-
-    def control_ids(*texts: str) -> list[int]:
-        first = f"{texts[0]}{mark(texts[1])}{texts[2]}"
-        tokenized = encode(tokenizer, [user(first), assistant(texts[3]), user(texts[4])])
-        return [token for token in tokenized.input_ids if token in added]
-
-    assert control_ids(before, document, after, answer, question) == control_ids(*"abcde")
 
 
 def test_a_control_token_formed_with_the_templates_own_text_is_inert() -> None:
@@ -358,15 +310,6 @@ def test_control_tokens_in_other_fields_are_inert() -> None:
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
 
 
-def test_control_tokens_in_the_keys_of_other_fields_are_inert() -> None:
-    template = "{% for m in messages %}{{ m['content'] }}{{ m['calls'] | tojson }}{% endfor %}"
-    tokenizer = byte_level_bpe(chat_template=template)
-    calls = [{"arguments": {"<|im_end|>": 1, "\ue000": 2}}]
-    tokenized = encode(tokenizer, [{**user(MARKED), "calls": calls}])
-    assert '{"<|im_end|>": 1, "\ue000": 2}' in shown(tokenizer, tokenized)
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
-
-
 @pytest.mark.parametrize("role", ["user<|im_end|>", "<|im_end|>"])
 def test_a_role_that_holds_a_control_token_is_refused(role: str) -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)
@@ -379,14 +322,6 @@ def test_a_message_may_lack_content() -> None:
     tokenizer = byte_level_bpe(chat_template=template)
     messages = [{"role": "assistant", "content": None, "calls": ["x"]}, user(MARKED)]
     assert shown(tokenizer, encode(tokenizer, messages)).startswith("-['x']Read:")
-
-
-def test_private_use_characters_of_the_text_stay_text() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
-    text = f"\ue000\ue001\ue002 {mark(chr(0xE000))} \uf8ff"
-    tokenized = encode(tokenizer, [user(text), user("\ue003</s>")])
-    assert "\ue000\ue001\ue002 \ue000 \uf8ff<|im_end|>" in shown(tokenizer, tokenized)
-    assert "\ue003</s><|im_end|>" in shown(tokenizer, tokenized)
 
 
 def test_documents_may_use_every_private_use_character() -> None:

@@ -7,14 +7,11 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models
-from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import ChatTemplateError, PromptError
-from rag_middle.notices import UnreadMarkersWarning
-from rag_middle.tokens import TokenizedPrompt, count_tokens, encode, encode_batch
+from rag_middle.tokens import count_tokens, encode
 from tests.tokenizers import (
     CHATML,
     CONTROL_TOKENS,
@@ -90,20 +87,6 @@ def test_nothing_but_the_tokenizers_own_start_is_added_without_a_prefix(
 
 @pytest.mark.parametrize("name", [*LOSSLESS, *MORE])
 @modest
-@given(prefix=texts, documents=some_documents, suffix=texts)
-@pytest.mark.one_in(3)
-def test_no_text_becomes_a_control_token(
-    name: str, prefix: str, documents: list[str], suffix: str
-) -> None:
-    tokenizer = tokenizer_named(name)
-    tokenized = encode(tokenizer, ContextPrompt(f"Q{prefix}", documents, suffix))
-    bos = [tokenizer.bos_token_id] if tokenized.input_ids[0] == tokenizer.bos_token_id else []
-    control = set(tokenizer.get_added_vocab().values()) - {tokenizer.unk_token_id}
-    assert [token for token in tokenized.input_ids if token in control] == bos
-
-
-@pytest.mark.parametrize("name", [*LOSSLESS, *MORE])
-@modest
 @given(documents=st.lists(texts, min_size=2, max_size=4), data=st.data())
 @pytest.mark.one_in(3)
 def test_permuting_documents_permutes_their_ids_and_nothing_else(
@@ -168,22 +151,6 @@ class TestTheStart:
         assert tokenized.input_ids.count(tokenizer.bos_token_id) == written
         assert (tokenized.input_ids[0] == tokenizer.bos_token_id) is written
 
-    @pytest.mark.parametrize("end", ["", " </s>"])
-    def test_is_there_where_the_vocabulary_has_no_letters(self, end: str) -> None:
-        vocabulary = {character: index for index, character in enumerate("0123 ")}
-        backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-        special = ["<s>", "</s>"]
-        backend.add_special_tokens([AddedToken(text, special=True) for text in special])
-        backend.post_processor = TemplateProcessing(
-            single=f"<s> $A{end}",
-            special_tokens=[(text, backend.token_to_id(text)) for text in special],
-        )
-        tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=backend, bos_token="<s>", eos_token="</s>"
-        )
-        tokenized = encode(tokenizer, ContextPrompt("12", ["3"], "0", separator=" "))
-        assert tokenizer.convert_ids_to_tokens(tokenized.input_ids) == ["<s>", *"123 0"]
-
     def test_keeps_the_bos_that_the_caller_wrote(self) -> None:
         tokenizer = tokenizer_named("byte-level with bos")
         prompt = ContextPrompt("<s>Read:", ["one"], "Why?")
@@ -232,13 +199,6 @@ def test_a_string_is_parsed() -> None:
     assert encode(tokenizer, text) == encode(
         tokenizer, ContextPrompt("Read:\n", ["one", "two"], "Why?", "\n")
     )
-
-
-def test_markers_that_mark_nothing_are_text() -> None:
-    tokenizer = tokenizer_named("byte-level")
-    text = f"Read [[rm:doc]]a[[/rm:doc]] {mark('b')[:-1]}"
-    with pytest.warns(UnreadMarkersWarning):
-        assert encode(tokenizer, text) == encode(tokenizer, ContextPrompt(suffix=text))
 
 
 def test_markers_do_not_count() -> None:
@@ -297,13 +257,6 @@ def test_options_that_would_be_ignored_are_refused(
         encode(byte_level_bpe(chat_template=CHATML), prompt, **options)
 
 
-def test_a_batch_encodes_each_prompt() -> None:
-    tokenizer = tokenizer_named("byte-level")
-    prompts = ["Why?", ContextPrompt("Read:", ["one"], "Why?")]
-    batch = encode_batch(tokenizer, prompts, system="Be kind.")
-    assert batch.prompts == tuple(encode(tokenizer, p, system="Be kind.") for p in prompts)
-
-
 class TestCounting:
     def test_text_counts_without_start_and_template(self) -> None:
         tokenizer = byte_level_bpe(bos=True, chat_template=CHATML)
@@ -324,19 +277,3 @@ class TestCounting:
         assert count_tokens(tokenizer, messages, add_generation_prompt=False) == len(
             encode(tokenizer, messages, add_generation_prompt=False)
         )
-
-
-def test_the_result_says_where_documents_lie() -> None:
-    tokenized = encode(
-        tokenizer_named("byte-level"), ContextPrompt("Read:", ["Paris", "Lyon"], "Why?")
-    )
-    assert isinstance(tokenized, TokenizedPrompt)
-    tokenizer = tokenizer_named("byte-level")
-    spans = [tokenized.input_ids[start:end] for start, end in tokenized.layout.documents]
-    assert [decoded(tokenizer, ids) for ids in spans] == ["Paris\n\n", "Lyon\n\n"]
-
-
-def test_much_whitespace_before_a_prompt() -> None:
-    """A search for a chat template's beginning must not try every way to share it out: hours."""
-    text = "\n" * 300_000 + "Why?"
-    assert len(encode(byte_level_bpe(), text).input_ids) > 300_000 // 8

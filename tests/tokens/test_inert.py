@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import PromptError
-from rag_middle.tokens import count_tokens, encode
+from rag_middle.tokens import encode
 from rag_middle.tokens.text import TextEncoder
 from tests.tokenizers import byte_level_bpe, metaspace_bpe, sentencepiece, wordlevel
 
@@ -36,16 +36,6 @@ def assert_inert(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 def test_added_tokens_are_inert_with_any_flag(flag: str, special: bool, text: str) -> None:
     token = AddedToken("<x>", special=special, **{flag: True})
     assert_inert(byte_level_bpe(added=[token]), text)
-
-
-def test_tokens_that_overlap_are_inert() -> None:
-    added = [AddedToken(text, special=True) for text in ("<a|", "|b>", "<a|b>", "a|b")]
-    assert_inert(byte_level_bpe(added=added), "x<a|b><a|b><a||b>")
-
-
-def test_a_token_that_appears_when_another_is_cut_is_inert() -> None:
-    added = [AddedToken(text, special=True) for text in ("<im_start>", "<im", "art>")]
-    assert_inert(byte_level_bpe(added=added), "<im_start>")
 
 
 def test_tokens_matched_after_normalisation_are_inert() -> None:
@@ -85,11 +75,6 @@ def test_a_control_token_of_one_character_is_refused_by_name(character: str) -> 
         document_ids(tokenizer, f"a{character}b")
 
 
-def test_an_added_character_that_is_not_special_is_vocabulary() -> None:
-    tokenizer = byte_level_bpe(added=[AddedToken("☎", special=False)])
-    assert tokenizer.convert_tokens_to_ids("☎") in document_ids(tokenizer, "a☎b")
-
-
 def test_unknown_characters_are_allowed_and_the_unknown_tokens_name_is_text() -> None:
     tokenizer = wordlevel()
     assert document_ids(tokenizer, "Paris ☃") == [
@@ -98,12 +83,6 @@ def test_unknown_characters_are_allowed_and_the_unknown_tokens_name_is_text() ->
     ]
     fallback = metaspace_bpe()
     assert_inert(fallback, "the <unk> token")
-
-
-def test_an_unknown_token_that_also_ends_texts_is_inert() -> None:
-    tokenizer = byte_level_bpe()
-    tokenizer.unk_token = tokenizer.eos_token
-    assert_inert(tokenizer, "the </s> token")
 
 
 def test_an_unknown_token_that_no_character_needs_is_a_control_token() -> None:
@@ -129,18 +108,6 @@ def test_a_token_of_the_vocabulary_that_is_only_named_as_special_is_inert() -> N
     ids = document_ids(tokenizer, "a </s> ! the [X] b ☃")
     assert not {tokenizer.eos_token_id, tokenizer.sep_token_id}.intersection(ids)
     assert {tokenizer.pad_token_id, tokenizer.cls_token_id, vocabulary["<unk>"]} < {*ids}
-
-
-def test_a_tokenizer_told_to_split_special_tokens_still_reads_the_callers_own() -> None:
-    tokenizer = byte_level_bpe()
-    tokenizer.split_special_tokens = True
-    tokenized = encode(tokenizer, "a</s>", allow_control_tokens=True)
-    assert tokenized.input_ids[-1] == tokenizer.eos_token_id
-
-
-def test_counting_treats_text_as_inert() -> None:
-    tokenizer = byte_level_bpe()
-    assert count_tokens(tokenizer, "a</s>b") == len(document_ids(tokenizer, "a</s>b")) > 3
 
 
 @pytest.mark.parametrize("build", [byte_level_bpe, metaspace_bpe, sentencepiece])

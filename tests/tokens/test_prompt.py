@@ -33,10 +33,6 @@ def test_parts_are_found_again() -> None:
     assert tokenized.suffix_ids == (9,)
 
 
-def test_without_documents_everything_is_prefix() -> None:
-    assert (prompt().prefix_ids, prompt().suffix_ids) == ((1, 2, 9), ())
-
-
 def test_select_orders_and_drops_documents() -> None:
     chosen = prompt([3, 4], [6], [5]).select([2, 0])
     assert chosen.input_ids == (1, 2, 5, 3, 4, 9)
@@ -44,19 +40,10 @@ def test_select_orders_and_drops_documents() -> None:
     assert chosen.layout.documents == ((2, 3), (3, 5))
 
 
-def test_select_can_drop_all_documents() -> None:
-    assert prompt([3], [4]).select([]).input_ids == (1, 2, 9)
-
-
 @pytest.mark.parametrize("order", [[0, 0], [3], [-1]])
 def test_select_refuses_documents_named_twice_or_missing(order: list[int]) -> None:
     with pytest.raises(PromptError, match="some of the 3 documents"):
         prompt([3], [4], [5]).select(order)
-
-
-def test_a_prompt_without_tokens_is_refused() -> None:
-    with pytest.raises(PromptError, match="empty"):
-        TokenizedPrompt.assembled(prefix=[], documents=[[]], suffix=[], document_ids=[None])
 
 
 @pytest.mark.parametrize(
@@ -77,19 +64,6 @@ def test_shorter_prompts_are_padded_on_the_left() -> None:
     assert padded.input_ids.tolist() == [[1, 2, 3, 4, 9], [0, 0, 0, 7, 9]]
     assert padded.attention_mask.tolist() == [[1, 1, 1, 1, 1], [0, 0, 0, 1, 1]]
     assert padded.input_ids.dtype == padded.attention_mask.dtype == torch.long
-
-
-def test_layouts_do_not_count_padding() -> None:
-    batch = TokenizedBatch((prompt([3, 4]), prompt([], prefix=(7,))))
-    assert batch.layouts == (
-        PromptLayout(length=5, documents=((2, 4),)),
-        PromptLayout(length=2, documents=((1, 1),)),
-    )
-
-
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(PromptError, match="at least one"):
-        TokenizedBatch(())
 
 
 def test_scores_follow_their_documents() -> None:

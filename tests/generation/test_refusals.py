@@ -1,0 +1,136 @@
+"""Wrong arguments are refused by name before anything runs; an option is served or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rag_middle
+from rag_middle import ContextPrompt, RagMiddleModel
+from rag_middle.errors import (
+    MethodConfigError,
+    RagMiddleError,
+    UnknownNameError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation import Follower
+
+ODD: list[Any] = [3, [], object(), b"x", {}, True, [None]]
+NAN = float("nan")
+#: Options, and words of the message.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"temprature": 1}, "no option 'temprature'.*Did you mean 'temperature'"),
+    ({"max_batch_size": 1}, "no option 'max_batch_size'.*Options: template"),
+    ({"max_new_tokens": 0}, "max_new_tokens must be"),
+    ({"max_new_tokens": True}, "max_new_tokens must be"),
+    ({"temperature": -0.1}, "temperature must be"),
+    ({"temperature": NAN}, "temperature must be"),
+    ({"temperature": "hot"}, "temperature must be"),
+    ({"top_p": 0.0}, "top_p must be"),
+    ({"top_k": -1}, "top_k must be"),
+    ({"typical_p": 0}, "typical_p must be.*above 0"),
+    ({"repetition_penalty": 0}, "repetition_penalty must be"),
+    ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be.*at least 0"),
+    ({"num_beams": 0}, "num_beams must be"),
+    ({"num_beams": 1025}, "num_beams must be"),
+    ({"num_beams": 2, "temperature": 1.0}, "num_beams"),
+    ({"seed": [1, 2], "temperature": 1.0}, "seed must be"),
+    ({"seed": "1"}, "seed must be"),
+    ({"stop": ["a", ""]}, "stop must be"),
+    ({"stop": None}, "stop must be"),
+    ({"on_overflow": "cut"}, "on_overflow must be"),
+    ({"template": "jinja"}, "template must be"),
+    ({"missing_documents_hint": 3}, "missing_documents_hint must be"),
+    ({"eos_token_id": 10**6}, "eos_token_id must be below"),
+    ({"eos_token_id": [1, 2.5]}, "eos_token_id must be a token id or a list"),
+    ({"pad_token_id": 10**6}, "pad_token_id must be below"),
+    ({"pad_token_id": -1}, "pad_token_id must be.*at least 0"),
+    ({"top_logprobs": 2}, "needs logprobs"),
+    ({"logprobs": True, "num_beams": 2}, "num_beams=1"),
+    ({"template_options": {3: 4}}, "template_options must be"),
+    ({"system": 3}, "system must be"),
+    ({"cancel": "x"}, "cancel must be"),
+    ({"allow_control_tokens": 1}, "allow_control_tokens must be"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_options_that_make_no_sense(
+    model: RagMiddleModel, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedGenerationError, match=message):
+        model.generate("Why?", **options)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model.stream("Why?", num_beams=2),
+        lambda model: model.stream("Why?", max_tokens=2),
+        lambda model: model.score("Why?", "So.", temperature=1.0),
+        lambda model: model.score("Why?", ""),
+        lambda model: model.score("Why?", [None]),
+        lambda model: model.score_batch(["Why?"], 3),
+        lambda model: model.score_batch(["Why?"], ["a", "b"]),
+        lambda model: model.batch("Why?"),
+        lambda model: model.batch(["Why?"], max_batch_size=0),
+        lambda model: model.batch(["Why?"], max_batch_size=1.5),
+        lambda model: model.batch(["Why?"] * 2, followers=[Follower(on_text=print)]),
+        lambda model: model.batch(["Why?"], followers=[Follower(on_text=print)], num_beams=2),
+        lambda model: model.count_tokens("fox", system="Be brief."),
+        lambda model: model.generate(model.encode("Why?"), system="Be brief."),
+        lambda model: model.generate(["one", "two"]),
+        lambda model: model.generate(3),
+        lambda model: RagMiddleModel("gpt2", model.tokenizer),
+        lambda model: RagMiddleModel(model.model, "gpt2"),
+        lambda model: RagMiddleModel(model.model, model.tokenizer, document_cache={}),
+        lambda model: RagMiddleModel.from_pretrained(".", model_options=[1]),
+        lambda model: RagMiddleModel.from_pretrained(".", tokenizer_options="x"),
+        lambda model: RagMiddleModel.from_pretrained(".", attn_implementation="sdpaa"),
+        lambda model: RagMiddleModel.from_pretrained(".", dtype="float12"),
+        lambda model: RagMiddleModel.from_pretrained(".", device="abacus"),
+        lambda model: RagMiddleModel.from_pretrained(".", device="cpu", device_map="auto"),
+        lambda model: RagMiddleModel.from_pretrained(".", quantization_config="2bit"),
+    ],
+)
+def test_calls_that_make_no_sense(
+    model: RagMiddleModel, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RagMiddleError):
+        call(model)
+
+
+@pytest.mark.parametrize("method", [*ODD, "", ("none", 3), lambda: None, "mspoe"])
+def test_what_is_no_method(model: RagMiddleModel, method: Any) -> None:
+    for call in (
+        lambda: model.generate("Why?", method=method),
+        lambda: model.encode("Why?", method=method),
+        lambda: RagMiddleModel(model.model, model.tokenizer, method=method),
+        lambda: RagMiddleModel.from_pretrained("never looked at", method=method),
+        lambda: rag_middle.install(model.model, method),
+    ):
+        with pytest.raises((MethodConfigError, UnknownNameError)):
+            call()
+
+
+def test_options_of_a_method_need_a_method(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    with pytest.raises(MethodConfigError, match="without a method"):
+        model.generate(prompt, method_options={"scale": 2.0})
+    for method in (None, "siw"):
+        for options in ("x", [1], {3: 1}):
+            with pytest.raises(MethodConfigError, match=r"^method_options must be a mapping"):
+                model.generate(prompt, method=method, method_options=options)  # type: ignore[arg-type]
+    scaled: Any = {"method": "position_interpolation", "method_options": {"scale": 2.0}}
+    assert model.generate(prompt, max_new_tokens=1, **scaled).method == "position_interpolation"
+
+
+def test_a_message_quotes_the_beginning_of_a_value_only(model: RagMiddleModel) -> None:
+    """Where a prompt was passed in the place of something else, it must not fill the logs."""
+    prompt = " ".join(f"word{index}" for index in range(400))
+    for name in ("system", "template", "stop", "seed", "tools", "max_new_tokens", "tool_choice"):
+        with pytest.raises(UnsupportedGenerationError) as raised:
+            model.generate("Why?", **{name: [{"type": "text", "text": prompt}]})  # type: ignore[arg-type]
+        assert "word30 " not in str(raised.value), name
