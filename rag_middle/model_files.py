@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from rag_middle.errors import FileFormatError, RagMiddleError
+from rag_middle.errors import FileFormatError, RagMiddleError, UnsupportedGenerationError
 
 _BACKEND_FIELDS = (
     "attn_implementation",
@@ -23,12 +23,14 @@ def format_errors(source: str, file: str) -> Iterator[None]:
     """Say of what transformers raises which file it came from, as `FileFormatError`.
 
     Left as they are: this package's errors, files that are not there (OSError), damaged weights,
-    packages that are not installed, and memory that does not suffice.
+    and memory that does not suffice. `UnsupportedGenerationError`: a package is not installed.
     """
     try:
         yield
-    except (RagMiddleError, OSError, ImportError, SafetensorError, torch.OutOfMemoryError):
+    except (RagMiddleError, OSError, SafetensorError, torch.OutOfMemoryError):
         raise
+    except ImportError as error:
+        raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
     except Exception as error:
         said = " ".join(str(error).split())[:300].rstrip(". ")
         reason = f"{type(error).__name__}: {said}."

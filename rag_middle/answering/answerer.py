@@ -25,7 +25,6 @@ from rag_middle.generation import (
     RagMiddleModel,
     TextGenerator,
 )
-from rag_middle.generation.loading import loading_errors
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.notices import warn_caller
 from rag_middle.options import AskKwargs, GenerationKwargs, checked_options
@@ -152,10 +151,7 @@ class Answerer:
             folder = default_model() if model is None else model
             if not isinstance(documents, FaissIndex) and states.is_dir():
                 loading.setdefault("document_cache", DocumentCache(directory=states))
-            with loading_errors(folder):
-                model = RagMiddleModel.from_pretrained(
-                    folder, method=named or NoMethod(), **loading
-                )
+            model = RagMiddleModel.from_pretrained(folder, method=named or NoMethod(), **loading)
         elif loading:
             raise UnsupportedGenerationError(
                 f"{', '.join(loading)} say how to load a model, and it is loaded already."

@@ -103,13 +103,11 @@ def load(name: str | None, **options: Any) -> RagMiddleModel:
         RagMiddleError: it cannot be loaded, or cannot take the method.
     """
     from rag_middle.generation import RagMiddleModel
-    from rag_middle.generation.loading import loading_errors
     from rag_middle.small_model import default_model
 
     chosen = default_model() if name is None else name
     quiet_progress_bars()
-    with loading_errors(chosen):
-        return RagMiddleModel.from_pretrained(chosen, **placed(options))
+    return RagMiddleModel.from_pretrained(chosen, **placed(options))
 
 
 def chosen_task(

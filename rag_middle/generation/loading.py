@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
@@ -27,7 +26,6 @@ from rag_middle.checkpoints import cached_file
 from rag_middle.errors import (
     FileFormatError,
     ModelNotFoundError,
-    RagMiddleError,
     UnsupportedGenerationError,
 )
 from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
@@ -44,22 +42,6 @@ _ACCESS = frozenset(
 _BASE = "base_model_name_or_path"  # in the config of an adapter
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
-
-
-@contextmanager
-def loading_errors(name_or_path: str | Path) -> Iterator[None]:
-    """Turn what transformers raises while a model is loaded into errors of this package.
-
-    Raises:
-        UnsupportedGenerationError: a missing package, a model with code of its own, an attention
-            that it does not have.
-    """
-    try:
-        yield
-    except RagMiddleError:
-        raise
-    except (ImportError, ValueError) as error:
-        raise UnsupportedGenerationError(f"Cannot load {str(name_or_path)!r}: {error}") from error
 
 
 class LoadingKwargs(TypedDict, total=False):
@@ -192,8 +174,8 @@ def check_loading(loading: Mapping[str, Any]) -> None:
     """Refuse arguments of `load_model` that no model could be loaded with.
 
     Raises:
-        UnsupportedGenerationError: they contradict each other, or name what is not there.
-        ImportError: `device_map` without the accelerate package.
+        UnsupportedGenerationError: they contradict each other, name what is not there, or need a
+            package that is not installed.
     """
     device, device_map = loading.get("device"), loading.get("device_map")
     quantization_config = loading.get("quantization_config")
@@ -207,7 +189,7 @@ def check_loading(loading: Mapping[str, Any]) -> None:
             "goes: pass one of them.",
         )
     if device_map is not None and find_spec("accelerate") is None:
-        raise ImportError(
+        raise UnsupportedGenerationError(
             "device_map needs the accelerate package: pip install accelerate. To put the whole "
             "model on one device, pass device='cuda' instead."
         )

@@ -26,7 +26,6 @@ from rag_middle.generation.loading import (
     load_model,
     tokenizer_of,
 )
-from rag_middle.generation.own_config import check_token_ids
 from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores_by_method
@@ -333,7 +332,6 @@ class RagMiddleModel:
 
     def _request(self, prompts: Sequence[Prompt], options: GenerateKwargs) -> GenerationRequest:
         chosen, settings = self._chosen(options, GenerationKwargs)
-        check_token_ids(self.model, settings)
         prepared = self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens)
         reader = tool_reader(self.tokenizer, settings)
         return GenerationRequest(

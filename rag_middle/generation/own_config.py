@@ -13,7 +13,6 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
 from rag_middle.attention import vocabulary_size
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 
 #: Which tokens are possible, where a text ends, and how hypotheses of a beam search compare.
@@ -38,26 +37,6 @@ class _RequestConfig(GenerationConfig):
             defaults_only=defaults_only, **kwargs
         )
         return unused
-
-
-def check_token_ids(model: PreTrainedModel, options: GenerationOptions) -> None:
-    """Refuse token ids that the model does not know.
-
-    Raises:
-        UnsupportedGenerationError: one beyond its vocabulary.
-    """
-    rows = vocabulary_size(model)
-    ends = options.eos_token_id
-    for name, ids in (
-        ("eos_token_id", ends if isinstance(ends, Sequence) else [ends]),
-        ("pad_token_id", [options.pad_token_id]),
-    ):
-        for token in ids:
-            if token is not None and token >= rows:
-                raise UnsupportedGenerationError(
-                    f"{name} must be below {rows}, the size of the model's vocabulary, got "
-                    f"{token}.",
-                )
 
 
 def no_repeat_ngram_size(model: PreTrainedModel, options: GenerationOptions) -> int:

@@ -121,7 +121,7 @@ def logits(model: RagMiddleModel) -> torch.Tensor:
         return model.model(torch.tensor([[1, 260, 261, 262]])).logits
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["F32", "Q4_1"])
 def test_a_gguf_file_is_loaded_as_transformers_reads_it(folder: Path, kind: str) -> None:
     write_gguf(folder / NAME, kind=kind)
     model = load(folder / NAME)
@@ -133,11 +133,7 @@ def test_a_gguf_file_is_loaded_as_transformers_reads_it(folder: Path, kind: str)
     assert len(model.generate("abc", max_new_tokens=2).token_ids) <= 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"gguf_file": NAME}, {"model_options": {"gguf_file": NAME}}],
-    ids=["the folder's only file", "keyword", "model_options"],
-)
+@pytest.mark.parametrize("options", [{}, {"gguf_file": NAME}], ids=["only file", "named"])
 def test_a_folder_with_a_gguf_file_is_that_model(folder: Path, options: dict[str, Any]) -> None:
     model = load(folder, **options)
     assert torch.equal(logits(model), logits(load(folder / NAME)))

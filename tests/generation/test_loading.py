@@ -174,7 +174,7 @@ def test_a_device_map_without_accelerate(folder: Path, monkeypatch: pytest.Monke
     from rag_middle.generation import loading
 
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="pip install accelerate"):
+    with pytest.raises(UnsupportedGenerationError, match="pip install accelerate"):
         RagMiddleModel.from_pretrained(folder, device_map="auto")
 
 

@@ -244,7 +244,7 @@ def test_a_missing_chat_template_is_reported(
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ([{"role": "user", "content": "Why?"}], {"template": "raw"}, "not chat messages"),
+        ([{"role": "user", "content": "Why?"}], {"template": "raw"}, "not messages"),
         ("Why?", {"template": "raw", "template_options": {"a": 1}}, "no chat template is used"),
         ("Why?", {"template_options": {"documents": ["a"]}}, "must not hold documents"),
         ("Why?", {"allow_control_tokens": True}, "needs template='raw'"),
