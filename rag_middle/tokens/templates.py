@@ -167,7 +167,8 @@ class ChatTemplate:
 
         options = {**self._options, "tools": list(tools)} if tools else self._options
         try:
-            rendered = self._tokenizer.apply_chat_template(messages, tokenize=False, **options)
+            apply: Any = self._tokenizer.apply_chat_template  # typed for contents of text only
+            rendered = apply(messages, tokenize=False, **options)
         # Filters raise what Python's functions do.
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             if isinstance(error, TypeError) and not tools:

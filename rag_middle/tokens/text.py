@@ -161,7 +161,8 @@ class TextEncoder:
 
 
 def _ids(tokenizer: Tokenizer, text: str, **options: Any) -> list[int]:
-    return tokenizer.encode(text, verbose=False, **options)
+    ids: list[int] = tokenizer.encode(text, verbose=False, **options)
+    return ids
 
 
 def _cut(text: str, literals: Iterable[str]) -> list[str]:
