@@ -57,7 +57,6 @@ class PositionScale(LayerChange):
     claims = frozenset({"positions"})
     answers_attention = False
     depends_on_prompt = False
-    rotates_only = True
 
     scale: float
 
@@ -229,7 +228,6 @@ class RotaryBases(LayerChange):
     claims = frozenset({"positions", "hidden"})  # scaled channels rotate with the model's own base
     answers_attention = False
     depends_on_prompt = False
-    rotates_only = True
 
     factors: tuple[float, ...]
 
@@ -251,10 +249,6 @@ class RotaryBases(LayerChange):
             return rotary.rebased_rows(tuple(f for f in self.factors for _ in range(repeats)))
 
         return OtherTables(layer, tables)
-
-    def of_prompt(self, index: int) -> RotaryBases:
-        """That with one base."""
-        return RotaryBases(factors=(self.factors[index],))
 
 
 @dataclass(frozen=True, kw_only=True)
