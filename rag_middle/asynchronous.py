@@ -8,23 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from rag_middle.notices import Caller, called_from, caller
-
 T = TypeVar("T")
 _END: Any = object()
 
 
-async def in_thread(call: Callable[[threading.Event], T], place: Caller | None = None) -> T:
-    """``call(cancel)`` in a thread; cancelling the task sets `cancel`.
-
-    Args:
-        call: takes its time.
-        place: where it warns; by default the caller's own line.
-    """
+async def in_thread(call: Callable[[threading.Event], T]) -> T:
+    """``call(cancel)`` in a thread; cancelling the task sets `cancel`."""
     cancel = threading.Event()
     try:
-        with called_from(place or caller()):
-            return await asyncio.to_thread(call, cancel)
+        return await asyncio.to_thread(call, cancel)
     except asyncio.CancelledError:
         cancel.set()
         raise
@@ -42,7 +34,7 @@ async def pieces_in_thread(
         pieces: that take their time.
         cancel: ends what the generator waits for, which may be long in coming.
     """
-    place, running = caller(), threading.Lock()
+    running = threading.Lock()
 
     def step() -> T:
         with running:
@@ -54,8 +46,7 @@ async def pieces_in_thread(
 
     try:
         while True:
-            with called_from(place):
-                piece = await asyncio.to_thread(step)
+            piece = await asyncio.to_thread(step)
             if piece is _END:
                 return
             yield piece

@@ -58,7 +58,7 @@ def check_documents(
     *,
     prompt: object = None,
 ) -> None:
-    """Speak up where a method needs documents and the prompt has none, every time.
+    """Speak up where a method needs documents and the prompt has none.
 
     Args:
         method: what the request runs under.
@@ -82,7 +82,7 @@ def check_documents(
     )
     if options.on_missing_documents == "error":
         raise PromptError(message)
-    warn_caller(MissingDocumentsWarning(message), every_time=True)
+    warn_caller(MissingDocumentsWarning(message))
 
 
 def _text(prompt: object) -> str:

@@ -29,8 +29,7 @@ def check_answer(text: str, response_format: Mapping[str, Any] | None) -> None:
                 AnswerFormatWarning(
                     f"The answer does not hold under its JSON schema: {shortened(wrong)}. Ask "
                     "again, or leave that out of the schema and check the answer for it."
-                ),
-                every_time=True,
+                )
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.notices import pass_over, warn_caller
+from rag_middle.notices import warn_caller
 from rag_middle.options import ANSWERS, LOADING, unknown_option
 from rag_middle.options import OPTIONS as DECLARED
 from rag_middle.plain_data import check_keywords
@@ -34,12 +34,6 @@ _ALIASES = {
 }
 #: What models behind an address need, and a local one does not.
 _OF_SERVICES = ("api_key", "base_url", "max_retries", "timeout")
-
-# Warnings point at the user's own line, wherever it stands on the thread's stack.
-pass_over(
-    *"asyncio concurrent contextlib langchain langchain_classic langchain_core "
-    "langchain_rag_middle langgraph pydantic selectors threading".split()
-)
 
 #: What LangChain itself adds to calls, for its own use.
 FRAMEWORK = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})

@@ -35,7 +35,6 @@ from langchain_rag_middle.weights import known_context_window, known_to_call_too
 from rag_middle import UnsupportedGenerationError
 from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.conventions.messages import with_extra_body
-from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
     from rag_middle import Document as PromptDocument
@@ -231,8 +230,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         gathered = Gathering.submit(self, request)
         if gathered is not None:
             return self._result(gathered.result(), request)
-        with called_from(self._caller(run_manager)):
-            return self._result(self._answers(request), request)
+        return self._result(self._answers(request), request)
 
     async def _agenerate(
         self,
@@ -241,16 +239,15 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request, place = self._request(messages, stop, kwargs), self._caller(run_manager)
-        with called_from(place):
-            gathered = Gathering.submit(self, request)
+        request = self._request(messages, stop, kwargs)
+        gathered = Gathering.submit(self, request)
         if gathered is not None:
             return self._result(await asyncio.wrap_future(gathered), request)
 
         def call(cancel: threading.Event) -> list[Generation]:
             return self._answers(request, cancel=cancel)
 
-        return self._result(await in_thread(call, place), request)
+        return self._result(await in_thread(call), request)
 
     def _answers(self, request: Request, **more: Any) -> list[Generation]:
         size = self.max_batch_size
@@ -372,10 +369,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
                     except Exception as error:
                         return _wanted(error, return_exceptions)
 
-            place = self._caller(configs[0].get("callbacks"))
             calls = asyncio.gather(*map(call, window, configs))
             try:
-                await gathering.serve_async(place)
+                await gathering.serve_async()
                 results.extend(await calls)
             except BaseException:
                 gathering.abandon()
@@ -400,8 +396,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             prompts: Sequence[Any], cancel: threading.Event, options: dict[str, Any]
         ) -> list[list[Generation]]:
             model = self.rag_middle_model
-            with called_from(self._caller(configs[0].get("callbacks"))):
-                return answers(model, prompts, options, max_batch_size=together, cancel=cancel)
+            return answers(model, prompts, options, max_batch_size=together, cancel=cancel)
 
         for start in range(0, len(inputs), size):
             window = inputs[start : start + size]

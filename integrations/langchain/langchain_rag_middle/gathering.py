@@ -21,7 +21,6 @@ from rag_middle.asynchronous import in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Generation
-    from rag_middle.notices import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,10 @@ class Gathering:
         self._complete.result()
         self._run_all()
 
-    async def serve_async(self, place: Caller) -> None:
-        """As `serve`, in another thread; the generation warns at `place`."""
+    async def serve_async(self) -> None:
+        """As `serve`, in another thread."""
         await asyncio.wrap_future(self._complete)
-        await in_thread(lambda _: self._run_all(), place)
+        await in_thread(lambda _: self._run_all())
 
     def abandon(self) -> None:
         """Cancel the calls that wait and those that come: nobody waits for what will not come."""

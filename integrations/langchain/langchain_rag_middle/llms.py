@@ -19,7 +19,6 @@ from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
 from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.conventions.messages import with_extra_body
-from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -135,8 +134,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        with called_from(self._caller(run_manager)):
-            return self._run(prompts, self._options(stop, kwargs))
+        return self._run(prompts, self._options(stop, kwargs))
 
     async def _agenerate(
         self,
@@ -150,7 +148,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         def call(cancel: threading.Event) -> LLMResult:
             return self._run(prompts, {**options, "cancel": cancel})
 
-        return await in_thread(call, self._caller(run_manager))
+        return await in_thread(call)
 
     def _stream(
         self,

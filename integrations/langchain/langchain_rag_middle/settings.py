@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,6 @@ from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
 from langchain_rag_middle.weights import Weights, hidden
 from rag_middle import MethodConfigError, UnsupportedGenerationError
-from rag_middle.notices import Caller, caller
 from rag_middle.options import (
     ANSWERS,
     LOADING,
@@ -148,7 +147,6 @@ class RagMiddleSettings(BaseModel):
     _weights: Weights = PrivateAttr()
     _method: Method = PrivateAttr()
     _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)  # copies share it
-    _said: set[Hashable] = PrivateAttr(default_factory=set)  # and this
 
     def __init__(self, **given: Any) -> None:
         """Check everything that can be checked without loading the model.
@@ -261,7 +259,7 @@ class RagMiddleSettings(BaseModel):
         state: dict[Any, Any] = dict(super().__getstate__())
         state["__dict__"] = {**state["__dict__"], "token": None}
         # What was asked is no setting: reports tell ids of documents.
-        private = {**state["__pydantic_private__"], "_reports": [], "_said": set()}
+        private = {**state["__pydantic_private__"], "_reports": []}
         state["__pydantic_private__"] = private
         for name in LOADING_OPTIONS:
             options = state["__dict__"][name]
@@ -312,16 +310,6 @@ class RagMiddleSettings(BaseModel):
         metadata = response_metadata(generation, self.model_name, token_text)
         self._reports[:] = [metadata["rag_middle"]]
         return metadata
-
-    def _caller(self, run: object) -> Caller:
-        """Where a call warns. A chain may make many: what they say every time, they say once.
-
-        Args:
-            run: the call's run manager, or the callbacks of a config. In a chain, its run has one
-                above it.
-        """
-        in_chain = getattr(run, "parent_run_id", None) is not None
-        return caller(said=self._said if in_chain else None)
 
     # -- counting -----------------------------------------------------------------------------
 

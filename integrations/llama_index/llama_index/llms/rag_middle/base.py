@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,6 @@ from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 from llama_index.llms.rag_middle.synthesis import (
     called_by_memory,
     current_synthesis,
-    note_call,
-    noted_call,
     watch_syntheses,
 )
 
@@ -164,7 +162,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     _calls_tools: bool = PrivateAttr()
     _last_report: dict[str, Any] | None = PrivateAttr(default=None)
     _loaded: list[str] = PrivateAttr()  # arguments that were given loaded, and have no name
-    _said: set[Hashable] = PrivateAttr(default_factory=set)
 
     def __init__(  # positions are those of HuggingFaceLLM
         self,
@@ -472,7 +469,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         return UnwrittenPrompt(formatted_prompt)
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        note_call(self._said)  # every call comes here, on the caller's own stack
         own = {
             "max_new_tokens": self.max_new_tokens,
             "on_missing_documents": self.on_missing_documents,
@@ -497,8 +493,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
 
     def _answer(self, request: Request) -> CompletionResponse:
         report = self._reporting()
-        with noted_call():
-            generation = self._model.generate(request.prompt, **request.options)
+        generation = self._model.generate(request.prompt, **request.options)
         return report(
             completion(
                 generation.text,
@@ -514,8 +509,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     ) -> Generator[Any, None, None]:
         report = self._reporting()
         # Refusals come here, at the call, and not when the first piece is asked for.
-        with noted_call():
-            pieces = self._model.stream(request.prompt, **request.options)
+        pieces = self._model.stream(request.prompt, **request.options)
         return growing(
             pieces,
             self.model_name,

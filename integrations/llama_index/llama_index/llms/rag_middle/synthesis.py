@@ -8,8 +8,8 @@ carry the response itself, whichever engine asked for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Generator, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
@@ -30,12 +30,7 @@ from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.events.span import SpanDropEvent
 
 from rag_middle.documents import unmark
-from rag_middle.notices import Caller, called_from, caller, pass_over
 
-# Warnings point at the user's own line.
-pass_over(
-    *"asyncio concurrent contextlib llama_index llama_index_instrumentation threading wrapt".split()
-)
 #: Between this package and who calls an LLM.
 _PLUMBING = ("llama_index.llms.rag_middle", "llama_index.core.llms", "llama_index_instrumentation")
 
@@ -52,12 +47,10 @@ class Synthesis:
         span_id: LlamaIndex's name for it.
         report: ``method``, ``applied`` (in some call), ``documents`` (the most in one call) and
             ``calls``, the reports of all calls in order. A stream's call is added when it ends.
-        said: what its calls have warned of: once per answer, however many calls it takes.
     """
 
     span_id: str | None
     report: dict[str, Any] = field(default_factory=dict)
-    said: set[Hashable] = field(default_factory=set)
     _response: Any = None
 
     def add(self, call: Mapping[str, Any]) -> None:
@@ -139,32 +132,6 @@ class SynthesisHandler(BaseEventHandler):
                     response.response = unmark(response.response)
                 if ended is not None:
                     ended.complete(response)
-
-
-_call: ContextVar[Caller | None] = ContextVar("rag_middle_call", default=None)
-
-
-def note_call(said: set[Hashable]) -> None:
-    """Keep who calls the LLM now: the generation may run in a thread, whose stack does not tell.
-
-    That documents are missing is worth a warning every time where a user's code asks, and once for
-    every answer that is written from nodes, unless one of its calls had documents. Engines' own
-    calls (condensing a question, choosing a query engine) rarely have some: there it is said once.
-
-    Args:
-        said: what engines' own calls of this LLM have warned of.
-    """
-    synthesis = current_synthesis()
-    if synthesis is None:
-        _call.set(caller(said=said if _calling_module().startswith("llama_index.") else None))
-    else:
-        _call.set(caller(said=said if synthesis.report.get("documents") else synthesis.said))
-
-
-def noted_call() -> AbstractContextManager[None]:
-    """The block generates for the call that was noted last."""
-    call = _call.get()
-    return nullcontext() if call is None else called_from(call)
 
 
 def called_by_memory() -> bool:

@@ -40,7 +40,6 @@ from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike
 from rag_middle.generation.loading import check_model_present
 from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
-from rag_middle.notices import pass_over
 from rag_middle.options import (
     LOADING,
     LOADING_OPTIONS,
@@ -57,8 +56,6 @@ _MARKING = (
     "between it and the prompt builder, whose template writes {{ document.content }} as it is: "
     "without a filter or a slice, which break the marks."
 )
-
-pass_over("asyncio", "concurrent", "haystack", "haystack_integrations", "threading")
 
 
 class _Request(NamedTuple):
