@@ -428,15 +428,6 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        f"{C}/racing.py",
-        (
-            "rule of succession without its prior",
-            "(right + 1) / (len(self.earlier) + 2)",
-            "right / max(1, len(self.earlier))",
-        ),
-        ("gains where the reference was right", 'elif theirs == "0":', 'elif theirs == "1":'),
-    ),
-    *_faults(
         f"{C}/searches/genetic.py",
         (
             "one generation too patient",
@@ -446,14 +437,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{C}/verdict.py",
-        ("before and after swapped", "right[(0, *cell)] = before", "right[(1, *cell)] = before"),
+        ("before and after swapped", "before.right, after.right", "after.right, before.right"),
     ),
     *_faults(
         f"{C}/objective.py",
         (
             "weights of prompts ignored",
-            "right_weight = sum(self._weights[index] for",
-            "right_weight = sum(1 for",
+            "weights = [self._weights[index] for",
+            "weights = [Fraction(1) for",
         ),
     ),
     # -- integrations ------------------------------------------------------------------------------

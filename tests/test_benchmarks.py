@@ -15,7 +15,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.methods import METHODS, Method
-from tests.reader import reader_path
 from tests.retrieval.embedding import HashingEmbedder
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -159,61 +158,6 @@ def test_a_roofline_is_labelled_as_predicted(
     by_method = {row["method"]: row for row in written["rows"] if row["gpu"] == "a100"}
     assert by_method["none"]["prefill_ratio"] == 1
     assert by_method["permutation"]["prefill_ratio_computing"] > 3
-
-
-@pytest.mark.slow
-def test_the_lpes_search_is_compared_with_the_papers(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    ships_short_questions: None,
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = runpy.run_path(str(FOLDER / "lpes_search.py"))
-    state, output = tmp_path / "state", tmp_path / "result.json"
-
-    def run(*options: str) -> dict[str, Any]:
-        small = "--questions 3 --documents 2 --generations 0 --seeds 1".split()
-        files = ["--state", str(state), "--output", str(output)]
-        monkeypatch.setattr(
-            "sys.argv", ["lpes_search.py", "--model", str(reader_path()), *small, *files, *options]
-        )
-        script["main"]()
-        written: dict[str, Any] = json.loads(output.read_text())
-        return written
-
-    first = run("--also", "brute_force", "gradient")
-    [row] = first["rows"]
-    assert row["paper_all"] == 32 * 3 * 2  # everybody on every question at both places
-    assert 0 < row["ours_until"] <= row["ours_all"] <= row["paper_all"]
-    assert row["brute_force"]["all"] == row["paper_all"]
-    # The likelihood climbs from where the genetic search begins, as long as there are prompts.
-    assert 0 < row["gradient"]["all"] < row["paper_all"] + 9 * 6
-    assert str(tmp_path) not in json.dumps(first)
-
-    trace = json.loads((state / "ours-1.json").read_text())
-    trace["prompts"] = 7  # to be seen again: nothing is computed twice
-    (state / "ours-1.json").write_text(json.dumps(trace))
-    assert run()["rows"][0]["ours_all"] == 7
-    with pytest.raises(SystemExit):
-        run("--questions", "5")
-    assert "is of another search" in capfd.readouterr().err
-
-
-def test_a_fitness_that_is_never_reached_counts_as_more_than_any_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = runpy.run_path(str(FOLDER / "lpes_search.py"))
-    paper = {"trace": [(80, 0.5), (160, 0.7), (240, 0.6)], "prompts": 240, "dropped": 0}
-    ours = {"trace": [(80, 0.5), (120, 0.7)], "prompts": 150, "dropped": 2}
-    never = {"trace": [(80, 0.5)], "prompts": 150, "dropped": 2}
-    rows = [script["compared"](seed, each, paper) for seed, each in enumerate([ours, never, never])]
-    assert (rows[0]["of_all"], rows[0]["of_needed"]) == (0.5, 0.75)
-    *_, reached, missed, _, median = script["table"](rows).splitlines()
-    assert reached == "| 0 | 0.7000 | 240 | 160 | 120 | 150 | 0.50 | 0.75 |"
-    assert missed == "| 1 | 0.7000 | 240 | 160 | never | 150 |  |  |"
-    assert median.endswith("| inf | inf |")
 
 
 def test_every_deliberate_fault_changes_one_place_that_exists() -> None:

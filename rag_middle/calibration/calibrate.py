@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from torch import Tensor
-
 import rag_middle
-from rag_middle.calibration.cost import HELD_OUT_METHODS, Estimate, estimate_cost, measure_pace
-from rag_middle.calibration.evaluator import Candidate, Evaluator, ScoringProgress
+from rag_middle.calibration.cost import Estimate, estimate_cost
 from rag_middle.calibration.examples import Example, digest
-from rag_middle.calibration.jobs import MakeTeam, Team, score_group
-from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
-from rag_middle.calibration.report import held_out_questions
-from rag_middle.calibration.searches import Search, SearchInputs, make_search
-from rag_middle.calibration.searches.base import require_whole
+from rag_middle.calibration.scoring import (
+    Candidate,
+    Evaluator,
+    Journal,
+    MakeTeam,
+    ScoringProgress,
+    Team,
+    score_job,
+)
+from rag_middle.calibration.searches import make_search
+from rag_middle.calibration.searches.base import Search, SearchInputs
 from rag_middle.calibration.verdict import check_held_out, make_profile
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.lengths import check_lengths
-from rag_middle.evaluation.wrong_answers import AskedQuestion
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import generation_sha256
@@ -44,15 +45,10 @@ class Calibration:
     Attributes:
         profile: the best settings, whether they help or not; `Profile.recommended` says that.
         verdict: one sentence.
-        hidden: mean hidden states `[layers, n, hidden]` of the channel search, for charts.
-        wrong: held-out questions with the most wrong answers, without texts: only whether an
-            answer is right is kept.
     """
 
     profile: Profile
     verdict: str
-    hidden: Tensor | None = None
-    wrong: tuple[AskedQuestion, ...] = ()
 
 
 def calibrate(
@@ -86,8 +82,8 @@ def calibrate(
         held_out: examples that the winner is checked on, every question once at each of the same
             positions; the search never sees them.
         objective: any function of a method, instead of the mean over `examples`; it runs in this
-            process. Its scores have no intervals, so nothing is recommended. A search that goes on
-            computes its first three scores again, and is refused where they differ.
+            process. Its scores have no intervals, so nothing is recommended. Give every objective
+            a `state` of its own: a function cannot be told from another.
         criterion: what candidates are compared by; by default what suits search and model.
         workers: creates the workers that score examples; by default this process does.
         seed: of whatever is drawn.
@@ -98,44 +94,21 @@ def calibrate(
             the prefill of prompts.
         out: file for the profile.
         data: description of the examples, for the profile.
-        progress: called after every candidate, and after the two of the held-out check.
-        estimated: called with the cost once, before the search begins.
+        progress: called after every score.
+        estimated: called with the cost once, before the search begins; not for an objective of
+            your own.
 
     Raises:
         ConfigError: neither examples nor an objective, an objective that returns
-            something else than a finite number, a search that is not for this model, or held-out
-            questions that lack a position.
-        ConfigError: examples that do not fit the context window.
-        FileFormatError: `state` is damaged, belongs to another search, or is in use.
+            something else than a finite number, a search that is not for this model, held-out
+            questions that lack a position, or examples that do not fit the context window.
+        FileFormatError: `state` is damaged, or belongs to another search.
         UnsupportedArchitectureError: the model cannot take the method.
         RagMiddleError: a worker process ended.
     """
     if isinstance(search, str):
         search = make_search(search)
-    require_whole(0, seed=seed)
-    require_whole(1, threads_each=threads_each, max_batch_size=max_batch_size)
-    asked = {e.question for e in examples} | set(map(_content, examples))
-    shared = {e.question for e in held_out if not asked.isdisjoint((e.question, _content(e)))}
-    if shared:
-        raise ConfigError(
-            f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
-            "the check would say nothing. Hold out others."
-        )
-    questions, positions = {e.question for e in held_out}, {e.position for e in held_out}
-    # A prompt that is missing would count as a wrong answer.
-    if sorted((e.question, e.position) for e in held_out) != sorted(product(questions, positions)):
-        raise ConfigError(
-            f"{len(questions)} held-out questions at {len(positions)} positions need one prompt "
-            f"each, {len(questions) * len(positions)} in all; got {len(held_out)}, some missing or "
-            "there twice. Hold out every question at the same positions, as draw_examples does."
-        )
-    if objective is None and not examples:
-        raise ConfigError("Give examples to compare candidates on, or an objective.")
-    if objective is not None and workers is not None:
-        raise ConfigError(
-            "An objective of your own runs in this process: leave workers out, or spread the work "
-            "in the objective."
-        )
+    _check_examples(examples, held_out, objective, workers)
     chat = uses_chat_template(model.tokenizer, template)
     criterion = criterion or search.criterion_for(chat=chat)
     # Held-out answers are right or wrong, which likelihoods do not say.
@@ -172,92 +145,92 @@ def calibrate(
             "batch": max_batch_size,
             "template": template,
         }
-        with open_journal(None if state is None else expanded(state), identity) as journal:
-            how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
-            if objective is not None:
-                team: Team = InProcess(partial(score_group, objective))
-            elif workers is not None:
-                team = workers(all_examples, criterion)
-            else:
-                own = ExampleObjective(model, all_examples, criterion=criterion, **how)
-                team = InProcess(partial(score_group, own))
-            with closing(team):
-                evaluator = Evaluator(
-                    team,
-                    journal,
-                    examples=len(examples) if objective is None else None,
-                    progress=progress,
-                )
-                max_candidates = search.max_candidates(model)  # refuses what does not fit
-                checks = objective is None and bool(held_out)
-                evaluator.max_candidates = 1 + max_candidates + (HELD_OUT_METHODS if checks else 0)
-                continued = "none" in journal
-                if estimated and objective is None:
-                    pace = None
-                    if not continued:
-                        pace = measure_pace(
-                            model,
-                            search,
-                            examples,
-                            criterion,
-                            held_out_criterion=held_out_criterion if held_out else None,
-                            workers=team.count,
-                            **how,
-                        )
-                    cost = estimate_cost(
+        max_candidates = search.max_candidates(model)  # refuses what does not fit
+        journal = Journal(None if state is None else expanded(state), identity)
+        if objective is not None:
+            team: Team = InProcess(partial(score_job, objective))
+        elif workers is not None:
+            team = workers(all_examples, criterion)
+        else:
+            own = ExampleObjective(
+                model,
+                all_examples,
+                criterion=criterion,
+                max_batch_size=max_batch_size,
+                template=template,
+            )
+            team = InProcess(partial(score_job, own))
+        with closing(team):
+            evaluator = Evaluator(team, journal, examples=len(examples), progress=progress)
+            is_checked = objective is None and bool(held_out)
+            evaluator.max_scores = 1 + max_candidates + (2 if is_checked else 0)
+            if estimated and objective is None:
+                estimated(
+                    estimate_cost(
                         model,
                         search,
                         examples,
-                        criterion,
-                        pace,
-                        held_out=len(held_out),
-                        workers=team.count,
-                        chat=chat,
-                    )
-                    estimated(replace(cost, known=len(journal)))
-                known = len(journal)
-                start = perf_counter()
-                [before] = evaluator.outcomes([Candidate("none", NoMethod())])
-                if estimated and objective is not None:
-                    seconds = None if continued else max_candidates * (perf_counter() - start)
-                    estimated(
-                        Estimate(
-                            candidates=max_candidates,
-                            questions=0,
-                            prompts=0,
-                            seconds=seconds,
-                            known=known,
-                        )
-                    )
-                result = search.run(
-                    SearchInputs(
-                        model=model,
-                        examples=examples,
-                        evaluator=evaluator,
-                        seed=seed,
+                        held_out,
+                        team,
+                        criterion=criterion,
+                        held_out_criterion=held_out_criterion,
+                        known=len(journal),
                         max_batch_size=max_batch_size,
                     )
                 )
-                check = None
-                wrong: tuple[AskedQuestion, ...] = ()
-                if result.ranked and checks:
-                    best = result.ranked[0][0]
-                    outcomes = evaluator.held_out(
-                        {"none": NoMethod(), best.key: best.method},
-                        len(all_examples),
-                        held_out_criterion,
-                    )
-                    check = check_held_out(held_out, *outcomes, seed=seed)
-                    labels = ("none", best.method.name)
-                    right = dict(zip(labels, (o.right for o in outcomes), strict=True))
-                    wrong = held_out_questions(held_out, right)
-                trace = evaluator.trace
+            [before] = evaluator.outcomes([Candidate("none", NoMethod())])
+            result = search.run(
+                SearchInputs(
+                    model=model,
+                    examples=examples,
+                    evaluator=evaluator,
+                    seed=seed,
+                    max_batch_size=max_batch_size,
+                )
+            )
+            check = None
+            if result.ranked and is_checked:
+                best = result.ranked[0][0]
+                outcomes = evaluator.held_out(
+                    {"none": NoMethod(), best.key: best.method}, held_out_criterion
+                )
+                check = check_held_out(held_out, *outcomes, seed=seed)
     if result.ranked:
         model.checked_method(result.ranked[0][0].method)  # that it reaches the model
-    profile = make_profile(identity, facts, before, result, check, trace, examples)
+    profile = make_profile(identity, facts, before, result, check, evaluator.trace, examples)
     if out is not None:
         write_profile(profile, out)
-    return Calibration(profile=profile, verdict=profile.note, hidden=result.hidden, wrong=wrong)
+    return Calibration(profile=profile, verdict=profile.note)
+
+
+def _check_examples(
+    examples: Sequence[Example],
+    held_out: Sequence[Example],
+    objective: Objective | None,
+    workers: MakeTeam | None,
+) -> None:
+    asked = {e.question for e in examples} | set(map(_content, examples))
+    shared = {e.question for e in held_out if not asked.isdisjoint((e.question, _content(e)))}
+    if shared:
+        raise ConfigError(
+            f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
+            "the check would say nothing. Hold out others."
+        )
+    questions, positions = {e.question for e in held_out}, {e.position for e in held_out}
+    # A prompt that is missing would count as a wrong answer.
+    if sorted((e.question, e.position) for e in held_out) != sorted(product(questions, positions)):
+        raise ConfigError(
+            f"{len(questions)} held-out questions at {len(positions)} positions need one prompt "
+            f"each, {len(questions) * len(positions)} in all; got {len(held_out)}, some missing or "
+            "there twice. Hold out every question at the same positions, as draw_examples does."
+        )
+    if objective is None and not examples:
+        raise ConfigError("Give examples to compare candidates on, or an objective.")
+    if objective is not None and workers is not None:
+        raise ConfigError(
+            "An objective of your own runs in this process: leave workers out, or spread the work "
+            "in the objective."
+        )
 
 
 def _content(example: Example) -> tuple[str, str, frozenset[str]]:

@@ -6,15 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from math import gcd, lcm
+from math import isfinite
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 from rag_middle.thinking import answer_after_thinking
-
-_MAX_DENOMINATOR = 1000  # of a weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,7 @@ class Example:
         weight: of this position in the mean over the question's positions.
 
     Raises:
-        ConfigError: an unknown metric, or a weight that is not positive.
+        ConfigError: an unknown metric, or a weight that is no positive number.
     """
 
     question: str
@@ -52,10 +49,9 @@ class Example:
                 f"Example {self.question}: metric must be one of {', '.join(ANSWER_METRICS)}, got "
                 f"{self.metric!r}."
             )
-        if Fraction(self.weight).limit_denominator(_MAX_DENOMINATOR) <= 0:
+        if not (isfinite(self.weight) and self.weight > 0):
             raise ConfigError(
-                f"Example {self.question}: weight must be {1 / _MAX_DENOMINATOR} or more, got "
-                f"{self.weight}."
+                f"Example {self.question}: weight must be a number > 0, got {self.weight}."
             )
 
     def is_right(self, generated: str, *, begun: bool = False) -> bool:
@@ -68,35 +64,6 @@ class Example:
         references = self.answers or (self.answer.strip(),)
         said = answer_after_thinking(generated, begun=begun)
         return ANSWER_METRICS[self.metric](said or "", references) == 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringScheme:
-    """Which prompts ask the same question, and their weights.
-
-    Attributes:
-        questions: the number of each prompt's question.
-        weights: of each prompt; whole numbers, so that equal scores are equal to the last bit.
-    """
-
-    questions: tuple[int, ...]
-    weights: tuple[int, ...]
-
-    @classmethod
-    def of(cls, examples: Sequence[Example]) -> ScoringScheme:
-        """The scheme of examples, in their order."""
-        numbers: dict[str, int] = {}
-        questions = [numbers.setdefault(e.question, len(numbers)) for e in examples]
-        fractions = [Fraction(e.weight).limit_denominator(_MAX_DENOMINATOR) for e in examples]
-        scale = lcm(*(fraction.denominator for fraction in fractions))
-        whole = [int(fraction * scale) for fraction in fractions]
-        divisor = gcd(*whole) or 1
-        return cls(questions=tuple(questions), weights=tuple(w // divisor for w in whole))
-
-    @classmethod
-    def of_single_prompts(cls, count: int) -> ScoringScheme:
-        """The scheme of `count` questions with one prompt each."""
-        return cls(questions=tuple(range(count)), weights=(1,) * count)
 
 
 def digest(examples: Sequence[Example]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Outcome
-from rag_middle.calibration.searches import SearchResult
+from rag_middle.calibration.searches.base import SearchResult
 from rag_middle.evaluation.conditions import question_digest
 from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod
@@ -70,17 +70,19 @@ def check_held_out(
     positions = sorted({example.position for example in examples})
     questions = sorted({example.question for example in examples})
     right = np.zeros((2, len(questions), len(positions)))
-    for index, example in enumerate(examples):
+    for example, *flags in zip(examples, before.right, after.right, strict=True):
         cell = questions.index(example.question), positions.index(example.position)
-        right[(0, *cell)] = before.right[index] == "1"
-        right[(1, *cell)] = after.right[index] == "1"
-    same = np.array_equal(*right)
+        right[:, *cell] = [flag == "1" for flag in flags]
     both, places = Bootstrap(np.concatenate(right, axis=1), seed=seed), len(positions)
     alone = both.estimates()
-    worst = both.least_gain(exact=same)
-    mean = both.estimate(
-        lambda means: means[..., places:].mean(axis=-1) - means[..., :places].mean(axis=-1)
-    )
+    worst = both.least_gain(exact=np.array_equal(*right))
+
+    def gain(at: slice) -> Estimate:
+        return both.estimate(
+            lambda means: (means[..., places:][..., at] - means[..., :places][..., at]).mean(-1)
+        )
+
+    mean = gain(slice(None))
     scores = {
         "questions": len(questions),
         "places": [
@@ -88,9 +90,7 @@ def check_held_out(
                 "place": position,
                 "before": _numbers(alone[at]),
                 "after": _numbers(alone[places + at]),
-                "gain": _numbers(
-                    both.estimate(lambda means, at=at: means[..., places + at] - means[..., at])  # type: ignore[misc]
-                ),
+                "gain": _numbers(gain(slice(at, at + 1))),
             }
             for at, position in enumerate(positions)
         ],

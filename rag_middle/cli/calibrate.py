@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
+from math import ceil
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell, warn
@@ -43,9 +43,9 @@ from rag_middle.errors import ConfigError, MissingExtraError
 from rag_middle.wording import counted, percent, points
 
 if TYPE_CHECKING:
-    from rag_middle.calibration import Calibration, Estimate, Example, Team
-    from rag_middle.calibration.jobs import MakeTeam
+    from rag_middle.calibration import Calibration, Estimate, Example
     from rag_middle.calibration.objective import Criterion
+    from rag_middle.calibration.scoring import MakeTeam, Team
 
 SEARCH_PANEL = Panel("Search")
 
@@ -67,16 +67,16 @@ _DRAWN = (
     QUESTIONS_PANEL.flag(
         "questions",
         int | None,
-        min=1,
-        help="Questions of the search, each asked with its document at several positions (see "
-        "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
+        min=3,
+        help="Questions of the search, at least 3, each asked with its document at several "
+        "positions (see --weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
     ),
     QUESTIONS_PANEL.flag(
         "held_out",
         int | None,
-        min=1,
-        help="Questions to check the result on, each at five positions; the search never sees "
-        "them. Default: 100; 500 for lpes:paper.",
+        min=2,
+        help="Questions to check the result on, at least 2, each at five positions; the search "
+        "never sees them. Default: 100; 500 for lpes:paper.",
     ),
     QUESTIONS_PANEL.flag(
         "weights",
@@ -152,8 +152,8 @@ def calibrate(
     out: Annotated[
         Path,
         OUTPUT_PANEL.option(
-            help="Folder for METHOD.json (the profile), METHOD.html (the report), METHOD.state "
-            "(what is known so far) and charts. A search that was killed continues from there."
+            help="Folder for METHOD.json (the profile), METHOD.html (the report) and METHOD.state "
+            "(what is known so far). A search that was killed continues from there."
         ),
     ] = CALIBRATION_FOLDER,
     as_json: JsonOption = False,
@@ -164,7 +164,6 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
-    started = perf_counter()
     if "weights" in drawn:
         try:
             drawn["weights"] = [float(weight) for weight in drawn["weights"].split(",")]
@@ -174,13 +173,9 @@ def calibrate(
                 f"{drawn['weights']!r}."
             ) from None
     backend, workers = searched.pop("backend"), searched.pop("workers", None)
-    from rag_middle.calibration import (
-        FromDisk,
-        Scoring,
-        draw_examples,
-        make_search,
-    )
+    from rag_middle.calibration import FromDisk, draw_examples, make_search
     from rag_middle.calibration import calibrate as run_calibration
+    from rag_middle.calibration.report import write_calibration
     from rag_middle.generation.sharing import origin
     from rag_middle.methods.resolve import as_option
     from rag_middle.tokens import uses_chat_template
@@ -197,10 +192,8 @@ def calibrate(
     loaded = load(model, **loading)
     examples, held_out = draw(chat=uses_chat_template(loaded.tokenizer, batches["template"]))
     count = workers or len(devices) or _fitting_workers(loaded.model)
-    start = 0.0
     team: MakeTeam | None = None
     if count > 1 or backend == Backend.ray:
-        start = perf_counter() - started  # a worker imports and loads what this process has
 
         def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
             opening = FromDisk(
@@ -211,7 +204,7 @@ def calibrate(
                 **batches,
             )
             return start_workers(
-                Scoring(opening),
+                opening,
                 backend=backend,
                 count=count,
                 threads=searched["threads_each"],
@@ -234,9 +227,16 @@ def calibrate(
             out=profile,
             data={"task": task.to_dict(), "weights": weights},
             progress=progress,
-            estimated=lambda cost: _tell_cost(cost, count, start=start),
+            estimated=lambda cost: _tell_cost(cost, count),
         )
-    files = _charts(calibrated, out, profile.with_suffix(".html"))
+    files = [profile]
+    try:
+        page = write_calibration(
+            calibrated.profile, profile.with_suffix(".html"), command=command_line()
+        )
+        files.insert(0, page)
+    except MissingExtraError as error:
+        warn(f"{error} There is no report.")
     if as_json:
         print_json(
             {
@@ -246,13 +246,11 @@ def calibrate(
                 "method": calibrated.profile.method,
                 "options": calibrated.profile.options,
                 "scores": calibrated.profile.scores,
-                "chart": None,
-                "report": None,
-                **{name: str(path) for name, path in files.items()},
+                "report": str(files[0]) if len(files) > 1 else None,
             }
         )
         return
-    _show(calibrated, [*files.values(), profile])
+    _show(calibrated, files)
 
 
 def _fitting_workers(model: Any) -> int:
@@ -267,39 +265,16 @@ def _fitting_workers(model: Any) -> int:
     return int(max(1, min(cpu_count(), free // 2 // size)))
 
 
-def _tell_cost(cost: Estimate, workers: int, *, start: float) -> None:
-    took = f"; the scores of {counted(cost.known, 'candidate')} are known from before the stop"
-    if cost.seconds is not None:
-        minutes = max(1, round((start + cost.seconds) / 60))
-        took = f": about {counted(minutes, 'minute')} with {counted(workers, 'worker')}"
+def _tell_cost(cost: Estimate, workers: int) -> None:
+    minutes = ceil(cost.seconds / 60)
+    known = f"; {counted(cost.known, 'score')} are known from before" if cost.known else ""
     tell(
         "Cost",
         "dim",
         f"at most {cost.candidates:,} candidates on {cost.prompts:,} prompts ({cost.questions} "
-        f"questions at several positions, compared by {cost.criterion}){took}.",
+        f"questions at several positions, compared by {cost.criterion}): about "
+        f"{counted(minutes, 'minute')} with {counted(workers, 'worker')}{known}.",
     )
-    if cost.note:
-        tell("Note", "yellow", cost.note)
-
-
-def _charts(calibrated: Calibration, folder: Path, page: Path) -> dict[str, Path]:
-    """A chart, where there is something to draw, and a report: none without matplotlib."""
-    from rag_middle.calibration.plots import plot_channels
-    from rag_middle.calibration.report import write_calibration
-
-    files: dict[str, Path] = {}
-    channels = calibrated.profile.search.get("channels")
-    try:
-        if channels and calibrated.hidden is not None:
-            plot_channels(calibrated.hidden, channels, folder / "channels.png")
-            files["chart"] = folder / "channels.png"
-        written = write_calibration(
-            calibrated.profile, calibrated.wrong, page, command=command_line()
-        )
-        files["report"] = written
-    except MissingExtraError as error:
-        warn(f"{error} There is no report.")
-    return files
 
 
 def _show(calibrated: Calibration, files: Sequence[Path]) -> None:

@@ -11,14 +11,8 @@ from typing import Any
 
 import pytest
 
-from rag_middle.calibration import (
-    Example,
-    LayerSearch,
-    ScoringScheme,
-    digest,
-    draw_examples,
-    make_search,
-)
+from rag_middle.calibration import Example, LayerSearch, draw_examples, make_search
+from rag_middle.calibration.examples import digest
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import MultiDocumentQA, task_for_file
@@ -28,17 +22,6 @@ from tests.reader.questions import InventedDocuments
 def example(question: str = "q", **fields: Any) -> Example:
     prompt = ContextPrompt("", ["a"], "b")
     return Example(question=question, position=0, prompt=prompt, answer="x", **fields)
-
-
-def scheme_of(*weights: tuple[str, float]) -> ScoringScheme:
-    return ScoringScheme.of([example(question, weight=weight) for question, weight in weights])
-
-
-def test_weights_become_the_smallest_whole_numbers() -> None:
-    scheme = scheme_of(("a", 0.2), ("a", 0.3), ("a", 0.5), ("b", 0.2), ("c", 1.0))
-    assert scheme == ScoringScheme(questions=(0, 0, 0, 1, 2), weights=(2, 3, 5, 2, 10))
-    assert scheme_of(("a", 7.0), ("b", 7.0)) == ScoringScheme.of_single_prompts(2)
-    assert scheme_of(("a", 1 / 3), ("a", 2 / 3)).weights == (1, 2)
 
 
 @pytest.mark.parametrize(

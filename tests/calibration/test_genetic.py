@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rag_middle.calibration import CurveSearch, Outcome, Race, evolve
-from rag_middle.calibration.searches.genetic import Genome, _Evolution
+from rag_middle.calibration import CurveSearch, Outcome
+from rag_middle.calibration.searches.genetic import Evolution, Genome
 from rag_middle.errors import ConfigError
 from tests.reference import lpes_search as naive
 
@@ -24,10 +24,10 @@ class Landscape:
 
     def __init__(self, settings: CurveSearch, target: float = 1.1) -> None:
         self.settings, self.target = settings, target
-        self.asked: list[tuple[Genome, Race | None]] = []
+        self.asked: list[Genome] = []
 
-    def __call__(self, genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
-        self.asked += [(genome, race) for genome in genomes]
+    def __call__(self, genomes: Sequence[Genome]) -> list[Outcome]:
+        self.asked += genomes
         return [self.outcome(genome) for genome in genomes]
 
     def outcome(self, genome: Genome) -> Outcome:
@@ -40,14 +40,14 @@ class Landscape:
 @pytest.mark.parametrize("curve", ["bezier", "linear", "step"])
 @pytest.mark.parametrize("points", [2, 3, 4, 5])
 @pytest.mark.one_in(5)
-def test_every_curve_is_valid_and_scored_once(curve: Any, points: int) -> None:
+def test_every_curve_is_valid_and_kept_once(curve: Any, points: int) -> None:
     settings = CurveSearch(curve=curve, control_points=points, generations=6, **SMALL)
     landscape = Landscape(settings)
-    evolve(settings, LAYERS, 0, landscape)
-    curves = [settings.factors(genome, LAYERS) for genome, _ in landscape.asked]
+    ranked = Evolution(settings, LAYERS, 0, landscape).run()
+    curves = [settings.factors(genome, LAYERS) for genome, _ in ranked]
     assert len(curves) == len(set(curves))
     assert len(curves) >= 8
-    for genome, _ in landscape.asked:
+    for genome in landscape.asked:
         assert len(genome) == points
         assert all(left[0] < right[0] for left, right in pairwise(genome))
         assert genome[0][0] >= 0
@@ -66,7 +66,7 @@ def points(flat: Sequence[int]) -> Genome:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.one_in(2)
 def test_as_in_the_paper_it_is_the_naive_search(seed: int) -> None:
-    settings = CurveSearch(as_in_paper=True, generations=3, patience=1, screening=7)
+    settings = CurveSearch(as_in_paper=True, generations=3, patience=1)
     landscape = Landscape(settings)
     asked: list[Genome] = []
 
@@ -74,11 +74,10 @@ def test_as_in_the_paper_it_is_the_naive_search(seed: int) -> None:
         asked.append(points(flat))
         return landscape.outcome(points(flat)).score
 
-    ranked = evolve(settings, LAYERS, seed, landscape)
+    ranked = Evolution(settings, LAYERS, seed, landscape).run()
     start = (0, 15, 10, 15, 21, 15, 31, 15)
     expected = naive.search(start, LAYERS, 3, fitness, random.Random(f"lpes {seed}"))
-    assert [genome for genome, _ in landscape.asked] == asked
-    assert {race for _, race in landscape.asked} == {None}
+    assert landscape.asked == asked
     # The fittest; after them the naive search has the last children, and ours who came before.
     assert [genome for genome, _ in ranked][:12] == [points(flat) for _, flat in expected][:12]
 
@@ -87,7 +86,7 @@ def test_as_in_the_paper_it_is_the_naive_search(seed: int) -> None:
 @pytest.mark.one_in(4)
 def test_mutants_are_drawn_until_they_fit_and_not_pushed_to_the_bounds(as_in_paper: bool) -> None:
     settings = CurveSearch(as_in_paper=as_in_paper, control_points=3)
-    evolution = _Evolution(settings, 6, 0, lambda genomes, race: [], None)
+    evolution = Evolution(settings, 6, 0, lambda genomes: [])
     genome: Genome = ((0, 10), (2, 11), (5, 20))  # every point at a bound or near one
     possible = naive.mutants(genes(genome), 6)
     draws = 100 * len(possible)
@@ -99,7 +98,7 @@ def test_mutants_are_drawn_until_they_fit_and_not_pushed_to_the_bounds(as_in_pap
 @pytest.mark.parametrize("as_in_paper", [True, False])
 def test_parents_are_cut_anywhere_also_inside_a_control_point(as_in_paper: bool) -> None:
     settings = CurveSearch(as_in_paper=as_in_paper)
-    evolution = _Evolution(settings, 32, 0, lambda genomes, race: [], None)
+    evolution = Evolution(settings, 32, 0, lambda genomes: [])
     parents: list[Genome] = [
         ((0, 11), (5, 12), (9, 13), (30, 14)),
         ((1, 20), (12, 19), (13, 18), (31, 17)),
@@ -118,32 +117,32 @@ def test_parents_are_cut_anywhere_also_inside_a_control_point(as_in_paper: bool)
 @pytest.mark.parametrize("as_in_paper", [True, False])
 def test_of_two_children_the_better_is_kept(as_in_paper: bool) -> None:
     settings = CurveSearch(as_in_paper=as_in_paper)
-    evolution = _Evolution(settings, LAYERS, 0, Landscape(settings), None)
+    evolution = Evolution(settings, LAYERS, 0, Landscape(settings))
     worse: Genome = ((0, 16), (10, 16), (21, 16), (31, 16))
     better: Genome = ((0, 12), (10, 12), (21, 12), (31, 12))
     alone: Genome = ((0, 18), (10, 18), (21, 18), (31, 18))
     evolution._add([(worse, better), (alone,)])
-    assert [scored.genome for scored in evolution._best()] == [better, alone]
+    assert [genome for genome, _ in evolution._best()] == [better, alone]
 
 
 def test_the_search_ends_when_nothing_better_comes() -> None:
     settings = CurveSearch(patience=2, **SMALL)
 
-    def flat(genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
+    def flat(genomes: Sequence[Genome]) -> list[Outcome]:
         asked.append(len(genomes))
         return [Outcome(score=0.0) for _ in genomes]
 
     asked: list[int] = []
-    evolve(settings, LAYERS, 0, flat)
-    assert len(asked) == 2 + 2  # the first population in two parts, then two generations
+    Evolution(settings, LAYERS, 0, flat).run()
+    assert len(asked) == 1 + 2  # the first population, then two generations
 
 
 @pytest.mark.slow
 def test_the_search_climbs() -> None:
     settings = CurveSearch()
     landscape = Landscape(settings)
-    ranked = evolve(settings, LAYERS, 0, landscape)
-    first = landscape.outcome(landscape.asked[0][0])
+    ranked = Evolution(settings, LAYERS, 0, landscape).run()
+    first = landscape.outcome(landscape.asked[0])
     assert first.score == 0.6
     assert ranked[0][1].score >= 0.95
     scores = [outcome.score for _, outcome in ranked]
@@ -153,8 +152,8 @@ def test_the_search_climbs() -> None:
 def test_the_start_is_the_papers() -> None:
     settings = CurveSearch(generations=0)
     landscape = Landscape(settings)
-    evolve(settings, LAYERS, 0, landscape)
-    assert landscape.asked[0][0] == ((0, 15), (10, 15), (21, 15), (31, 15))
+    Evolution(settings, LAYERS, 0, landscape).run()
+    assert landscape.asked[0] == ((0, 15), (10, 15), (21, 15), (31, 15))
     assert len(landscape.asked) == 32
 
 
@@ -163,7 +162,7 @@ def test_the_same_seed_searches_alike_and_another_does_not() -> None:
     asked = []
     for seed in (1, 1, 2):
         landscape = Landscape(settings)
-        evolve(settings, LAYERS, seed, landscape)
+        Evolution(settings, LAYERS, seed, landscape).run()
         asked.append(landscape.asked)
     assert asked[0] == asked[1] != asked[2]
 
@@ -171,83 +170,8 @@ def test_the_same_seed_searches_alike_and_another_does_not() -> None:
 def test_the_bound_on_candidates_holds() -> None:
     settings = CurveSearch(generations=5, **SMALL)
     landscape = Landscape(settings)
-    evolve(settings, LAYERS, 0, landscape)
+    Evolution(settings, LAYERS, 0, landscape).run()
     assert len(landscape.asked) <= settings.max_curves == 8 + 5 * (4 + 2 * 2)
-
-
-def test_children_race_against_the_worst_parent() -> None:
-    settings = CurveSearch(generations=2, **SMALL)
-    landscape = Landscape(settings)
-    evolve(settings, LAYERS, 0, landscape)
-    assert [race for _, race in landscape.asked[:4]] == [None] * 4
-    first = sorted((landscape.outcome(g).score for g, _ in landscape.asked[:4]))
-    race = landscape.asked[4][1]
-    assert race is not None
-    assert race.reference.count("1") == round(100 * first[0])
-    assert len(race.earlier) == 4
-    assert all(race is not None for _, race in landscape.asked[4:])
-    last = landscape.asked[-1][1]
-    assert last is not None
-    assert len(last.earlier) == 3 * settings.parents  # the best ones
-    assert last.reference in last.earlier
-    assert min(verdicts.count("1") for verdicts in last.earlier[:4]) == last.reference.count("1")
-
-
-def test_without_racing_everything_is_scored() -> None:
-    settings = CurveSearch(generations=2, racing=False, **SMALL)
-    landscape = Landscape(settings)
-    evolve(settings, LAYERS, 0, landscape)
-    assert {race for _, race in landscape.asked} == {None}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_screening_finds_good_curves_with_less_scoring(seed: int) -> None:
-    def curves_until(fitness: float, screening: int) -> int:
-        settings = CurveSearch(curve="linear", generations=10, screening=screening)
-        landscape = Landscape(settings)
-        evolve(settings, LAYERS, seed, landscape)
-        scores = [landscape.outcome(genome).score for genome, _ in landscape.asked]
-        return next(i for i, score in enumerate(scores) if score >= fitness)
-
-    assert curves_until(0.85, screening=4) < curves_until(0.85, screening=1)
-
-
-def test_fitness_without_verdicts_is_searched_without_a_race() -> None:
-    settings = CurveSearch(curve="linear", generations=8)
-    landscape = Landscape(settings)
-
-    def score(genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
-        return [Outcome(score=outcome.score) for outcome in landscape(genomes, race)]
-
-    ranked = evolve(settings, LAYERS, 0, score)
-    assert {race for _, race in landscape.asked} == {None}
-    assert ranked[0][1].score >= 0.8
-
-
-def test_what_was_dropped_is_no_parent() -> None:
-    settings = CurveSearch(generations=2, **SMALL)
-    landscape = Landscape(settings)
-
-    def score(genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
-        outcomes = landscape(genomes, race)
-        if race is None:
-            return outcomes
-        lost = "1" + "-" * 99
-        return [Outcome(score=1.0, right=lost, complete=False) for _ in outcomes]
-
-    ranked = evolve(settings, LAYERS, 0, score)
-    assert [genome for genome, _ in ranked] == [
-        genome
-        for genome, _ in sorted(
-            landscape.asked[:4], key=lambda pair: landscape.outcome(pair[0]).score, reverse=True
-        )
-    ]
-
-
-def test_more_points_than_layers_are_refused() -> None:
-    settings = CurveSearch(control_points=5)
-    with pytest.raises(ConfigError, match="model has 4: lower control_points"):
-        evolve(settings, 4, 0, Landscape(settings))
 
 
 @pytest.mark.parametrize(
@@ -257,9 +181,7 @@ def test_more_points_than_layers_are_refused() -> None:
         ({"parents": 1}, "parents must be 2 to"),
         ({"parents": 33}, "parents must be 2 to population=32"),
         ({"generations": -1}, "generations must be a whole number >= 0"),
-        ({"risk": 1.0}, "risk must be"),
         ({"patience": 0}, "patience must be a whole number >= 1"),
-        ({"screening": 0}, "screening must be a whole number >= 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:

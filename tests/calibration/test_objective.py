@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rag_middle.calibration import Example, ExampleObjective, Race
-from rag_middle.errors import ConfigError, UnsupportedGenerationError
+from rag_middle.calibration import Example, ExampleObjective
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, SIW, Method, MsPoE, NoMethod, PositionalHiddenStates
 from tests.reference.lpes_search import weighted_accuracy
@@ -90,73 +89,7 @@ def test_where_nothing_generated_is_right_the_likelihood_says_what_is_nearest(
     assert outcome.log_likelihood == likely(NoMethod())
 
 
-def test_generated_answers_race_too(model: RagMiddleModel, examples: Examples) -> None:
-    objective = ExampleObjective(
-        model, examples(16), criterion="generated_answer", max_batch_size=4
-    )
-    whole = objective.outcome(NoMethod(), 0, 16)
-    race = Race(reference="1" * 16, earlier=("1" * 16,) * 9, risk=0.05)
-    lost = objective.outcome(NoMethod(), 0, 16, race)
-    assert not lost.complete
-    assert 0 < lost.prompts < 16
-    assert all(mine in (theirs, "-") for mine, theirs in zip(lost.right, whole.right, strict=True))
-
-
 def test_a_part_of_the_examples(model: RagMiddleModel, examples: Examples) -> None:
     objective = ExampleObjective(model, examples(9))
     whole = objective.outcome(NoMethod(), 0, 9).right
     assert objective.outcome(NoMethod(), 3, 9).right == whole[3:]
-
-
-def test_candidates_scored_together_get_what_they_get_alone(
-    model: RagMiddleModel, examples: Examples
-) -> None:
-    made = examples(9)
-    objective = ExampleObjective(model, made, criterion="log_likelihood", max_batch_size=4)
-    methods = [*METHODS, PositionalHiddenStates(channels=(7,), factor=0.5, layers=(1, 2))]
-    together = objective.outcomes(methods, 1, 9)
-    assert together == [objective.outcome(method, 1, 9) for method in methods]  # bit for bit
-    assert len({outcome.score for outcome in together}) == len(methods)
-
-
-def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples) -> None:
-    objective = ExampleObjective(model, examples(16), max_batch_size=4)
-    whole = objective.outcome(NoMethod(), 0, 16)
-    # The last examples are those on which candidates differ: they are tried first.
-    reference = whole.right.replace("0", "1")
-    earlier = ("1" * 12 + "0" * 4, "1" * 16)
-    race = Race(reference=reference, earlier=earlier, risk=0.0)
-    lost = objective.outcome(NoMethod(), 0, 16, race)
-    assert "0" in whole.right
-    assert not lost.complete
-    assert lost.prompts < 16
-    assert set(lost.right[12:]) <= {"0", "1"}
-    assert all(mine in (theirs, "-") for mine, theirs in zip(lost.right, whole.right, strict=True))
-    assert lost.score == lost.right.count("1") / lost.prompts
-
-
-def test_a_race_that_is_not_lost_tells_what_there_is_without_one(
-    model: RagMiddleModel, examples: Examples
-) -> None:
-    objective = ExampleObjective(model, examples(16), max_batch_size=4)
-    whole = objective.outcome(NoMethod(), 2, 16)
-    raced = objective.outcome(NoMethod(), 2, 16, Race(reference="0" * 14, earlier=("10" * 7,)))
-    assert raced.complete
-    assert raced.right == whole.right
-    assert raced.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-4)  # other batches
-
-
-def test_a_race_over_other_examples_is_refused(model: RagMiddleModel, examples: Examples) -> None:
-    objective = ExampleObjective(model, examples(4))
-    with pytest.raises(ConfigError, match="over 3 examples, and 4 are scored"):
-        objective.outcome(NoMethod(), 0, 4, Race(reference="111"))
-
-
-def test_a_batch_of_no_prompts_is_refused(model: RagMiddleModel, examples: Examples) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="max_batch_size"):
-        ExampleObjective(model, examples(2), max_batch_size=0)
-
-
-def test_likelihoods_do_not_race(model: RagMiddleModel, examples: Examples) -> None:
-    objective = ExampleObjective(model, examples(16), criterion="log_likelihood")
-    assert objective.outcome(NoMethod(), 0, 16, Race(reference="1" * 16)).complete

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.calibration import Example, HeldOutCheck, Outcome, check_held_out
+from rag_middle.calibration import Example, Outcome
+from rag_middle.calibration.verdict import HeldOutCheck, check_held_out
 from rag_middle.documents import ContextPrompt
 
 PROMPT = ContextPrompt("", ["a"], "b")

@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 from torch import Tensor
@@ -25,9 +26,9 @@ from torch import Tensor
 from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.attention import applied
 from rag_middle.calibration import ChannelSearch, mean_hidden_states, random_texts
-from rag_middle.calibration.plots import plot_channels
 from rag_middle.evaluation import KeyValueRetrieval
 from rag_middle.layout import PromptLayout
+from rag_middle.methods.positional_hidden_states.channels import PositionalChannel
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle_reproduce.attention import indices
 from rag_middle_reproduce.channels import examples_of
@@ -76,6 +77,33 @@ def cropped_hidden_states(
     return total.float()
 
 
+def plot_channels(hidden: Tensor, channels: Sequence[PositionalChannel], path: Path) -> None:
+    """Mean value of each channel along the text, a line for each layer in which it drifts.
+
+    Args:
+        hidden: mean hidden states `[layers, n, hidden]`.
+        channels: at least one.
+        path: of the picture; its ending says the format.
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    rows = ceil(len(channels) / 2)
+    figure = Figure(figsize=(9, 2.6 * rows), layout="constrained")
+    axes = figure.subplots(rows, 2, squeeze=False).flatten()
+    for axis, channel in zip(axes, channels, strict=False):
+        for layer in channel.layers:
+            values = hidden[layer, :, channel.channel].tolist()
+            colour = colormaps["viridis"](layer / max(1, hidden.shape[0] - 1))
+            axis.plot(values, color=colour, linewidth=0.8, label=f"layer {layer}")
+        axis.set_title(f"channel {channel.channel} (smoothness {channel.smoothness:.2g})")
+        axis.set_xlabel("position in tokens")
+        axis.set_ylabel("mean hidden state")
+    for axis in axes[len(channels) :]:
+        axis.set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Draw the positional channels of a model, along texts of random strings."""
     parser = argparse.ArgumentParser(
@@ -107,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         numbers = {"model": options.model, "texts": options.texts, "crop": [*crop]}
         for name, states in drawn.items():
-            plot_channels(states, [asdict(c) for c in channels], options.out / f"{name}.png")
+            plot_channels(states, channels, options.out / f"{name}.png")
             numbers[name] = {
                 c.channel: {layer: states[layer, :, c.channel].tolist() for layer in c.layers}
                 for c in channels

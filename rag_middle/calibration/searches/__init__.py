@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from rag_middle.calibration.searches.areas import InitialTokenSearch
-from rag_middle.calibration.searches.base import Search, SearchInputs, SearchResult, layer_ranges
+from rag_middle.calibration.searches.base import Search
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.genetic import LayerSearch
 from rag_middle.calibration.searches.grids import (
@@ -16,23 +16,6 @@ from rag_middle.calibration.searches.grids import (
 )
 from rag_middle.errors import ConfigError
 from rag_middle.registry import suggest
-
-__all__ = [
-    "PRESETS",
-    "SEARCHES",
-    "ChannelSearch",
-    "GroupSearch",
-    "HeadSearch",
-    "InitialTokenSearch",
-    "LayerSearch",
-    "RatioSearch",
-    "RetrievalHeadSearch",
-    "Search",
-    "SearchInputs",
-    "SearchResult",
-    "layer_ranges",
-    "make_search",
-]
 
 #: By the name of the method.
 SEARCHES: dict[str, type[Search]] = {

@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 
 from rag_middle.attention import model_traits
-from rag_middle.calibration.evaluator import Candidate
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
+from rag_middle.calibration.scoring import Candidate
 from rag_middle.calibration.searches.base import (
     Search,
     SearchInputs,
@@ -26,7 +26,7 @@ from rag_middle.calibration.searches.base import (
 from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
-from rag_middle.methods import SIW, Method
+from rag_middle.methods import SIW
 from rag_middle.methods.siw.areas import document_density
 
 
@@ -44,7 +44,6 @@ class InitialTokenSearch(Search):
 
     method: ClassVar[str] = "siw"
     criterion: ClassVar[Criterion] = "log_likelihood"
-    reads_examples: ClassVar[bool] = True
 
     areas: int = 5
     dense: tuple[float, ...] = (0.5, 0.7, 0.9, 1.0)
@@ -61,9 +60,6 @@ class InitialTokenSearch(Search):
         neutral = 1.0 in self.dense and 1.0 in self.sparse
         factors = len(self.dense) * len(self.sparse) - neutral
         return factors * len(layer_ranges(num_layers(model)))
-
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        return [SIW()]
 
     def run(self, inputs: SearchInputs) -> SearchResult:
         if not inputs.examples:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from rag_middle.attention import model_traits
-from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
+from rag_middle.calibration.scoring import Candidate, Evaluator
 from rag_middle.errors import ConfigError
+from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.plain_data import is_finite_number, is_whole
@@ -25,7 +24,7 @@ class SearchInputs:
 
     Attributes:
         model: to fit.
-        examples: of the search; may be none where the objective has none.
+        examples: of the search; may be none where the objective is the user's own.
         evaluator: scores candidates.
         seed: of whatever is drawn.
         max_batch_size: rows per forward pass of what is not scoring.
@@ -43,14 +42,12 @@ class SearchResult:
     """What a search found.
 
     Attributes:
-        ranked: candidates that were scored completely, the best first.
+        ranked: candidates, the best first.
         details: what else the search found out, JSON-ready, for the profile.
-        hidden: mean hidden states `[layers, n, hidden]`, of the channel search.
     """
 
     ranked: Sequence[tuple[Candidate, Outcome]]
     details: dict[str, Any] = field(default_factory=dict)
-    hidden: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +59,11 @@ class Search(ABC):
         criterion: what is compared by default.
         weights: of the positions at which each question is asked, spread evenly from the first to
             the last, one position per weight.
-        reads_examples: whether the unmodified model reads every example before candidates are
-            known.
     """
 
     method: ClassVar[str]
     criterion: ClassVar[Criterion]
     weights: ClassVar[tuple[float, ...]] = (1.0, 1.0, 1.0, 1.0, 1.0)
-    reads_examples: ClassVar[bool] = False
 
     @property
     def questions(self) -> int:
@@ -93,12 +87,9 @@ class Search(ABC):
             ConfigError: settings that do not fit this model.
         """
 
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        """Methods to time for the estimate: as many as are scored at a time, of the same cost.
-
-        Empty where candidates take as long as the unmodified model.
-        """
-        return ()
+    def costly_method(self, model: RagMiddleModel) -> Method:
+        """A candidate that takes as long as any, to be timed for the estimate."""
+        return CALIBRATED[self.method]
 
     def preparation_tokens(self, model: RagMiddleModel) -> int:
         """Tokens that the model reads before the candidates are known, apart from the examples."""
@@ -130,16 +121,9 @@ def layer_ranges(num_layers: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(tuple(layers) for layers in ranges))
 
 
-def rank(
-    candidates: Sequence[Candidate], evaluator: Evaluator, *, group_size: int = 1
-) -> list[tuple[Candidate, Outcome]]:
-    """All candidates, scored, the best first; among equals, the one that was asked for first.
-
-    Args:
-        group_size: see `Evaluator.outcomes`.
-    """
-    outcomes = evaluator.outcomes(candidates, group_size=group_size)
-    pairs = list(zip(candidates, outcomes, strict=True))
+def rank(candidates: Sequence[Candidate], evaluator: Evaluator) -> list[tuple[Candidate, Outcome]]:
+    """All candidates, scored, the best first; among equals, the one that was asked for first."""
+    pairs = list(zip(candidates, evaluator.outcomes(candidates), strict=True))
     return sorted(pairs, key=lambda pair: pair[1].score, reverse=True)
 
 
@@ -150,17 +134,9 @@ def require_whole(least: int, **values: Any) -> None:
             raise ConfigError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
-def require_list(**values: Any) -> None:
-    """Raise ConfigError unless all are lists that are not empty."""
-    for name, value in values.items():
-        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-            raise ConfigError(f"{name} must be a list of at least one value, got {value!r}.")
-
-
 def require_numbers(**values: Any) -> None:
     """Raise ConfigError unless all are lists of numbers that are not empty."""
-    require_list(**values)
     for name, numbers in values.items():
-        for number in numbers:
-            if not is_finite_number(number):
-                raise ConfigError(f"{name} must hold numbers, got {number!r}.")
+        is_list = isinstance(numbers, list | tuple)
+        if not is_list or not numbers or not all(map(is_finite_number, numbers)):
+            raise ConfigError(f"{name} must be a list of at least one number, got {numbers!r}.")

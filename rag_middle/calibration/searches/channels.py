@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice, product
+from itertools import product
 from typing import ClassVar
 
 from torch import Tensor
 
-from rag_middle.attention import can_share_prompts, model_traits
-from rag_middle.calibration.evaluator import Candidate
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
 from rag_middle.calibration.objective import Criterion
+from rag_middle.calibration.scoring import Candidate
 from rag_middle.calibration.searches.base import (
     Search,
     SearchInputs,
@@ -25,10 +23,10 @@ from rag_middle.calibration.searches.base import (
 )
 from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import Method, PositionalHiddenStates
+from rag_middle.methods import PositionalHiddenStates
 from rag_middle.methods.positional_hidden_states.channels import PositionalChannel, rank_channels
 
-_GROUP_SIZE = 16  # candidates that share a prefill; a kill loses no more than these
+_BEST = 4  # pairs of channel and factor that are tried in other layers
 _SHALLOW = 8  # layers; below, leaving out three of them leaves too few to find a trend in
 
 
@@ -42,6 +40,9 @@ class ChannelSearch(Search):
     log-likelihood of the answer over all positions of the gold document, with equal weights
     (equation 2 adds up its negative over all positions of each example): five positions, spread
     evenly, of 40 questions. The paper has 100 examples.
+
+    Every channel is tried under every factor in the middle layers, as in the paper; the best of
+    these pairs then in other layers.
 
     Attributes:
         texts: random texts that hidden states are averaged over.
@@ -64,15 +65,8 @@ class ChannelSearch(Search):
         require_whole(20, tokens=self.tokens)
 
     def max_candidates(self, model: RagMiddleModel) -> int:
-        return self.top * len(self.factors) * len(layer_ranges(num_layers(model)))
-
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        channels = range(min(self.top, model_traits(model.model).hidden_size))
-        settings = product(channels, layer_ranges(num_layers(model)), self.factors)
-        return [
-            PositionalHiddenStates(channels=(channel,), factor=factor, layers=layers)
-            for channel, layers, factor in islice(settings, _group_size(model))
-        ]
+        pairs, ranges = self.top * len(self.factors), layer_ranges(num_layers(model))
+        return pairs + min(pairs, _BEST) * (len(ranges) - 1)
 
     def preparation_tokens(self, model: RagMiddleModel) -> int:
         return self.texts * self._text_length(model)
@@ -93,19 +87,18 @@ class ChannelSearch(Search):
         )
         hidden = mean_hidden_states(model, texts, max_batch_size=inputs.max_batch_size)
         channels = self.channels(hidden)
-        candidates = [
-            Candidate(
-                f"channel {channel.channel} x {factor:g} in layers {layers[0]}-{layers[-1]}",
-                PositionalHiddenStates(channels=(channel.channel,), factor=factor, layers=layers),
-            )
-            for channel, factor, layers in product(
-                channels, self.factors, layer_ranges(num_layers(model))
-            )
+        middle, *others = layer_ranges(num_layers(model))
+        pairs = list(product((channel.channel for channel in channels), self.factors))
+        alone = [_candidate(*pair, middle) for pair in pairs]
+        ranked = [candidate for candidate, _ in rank(alone, inputs.evaluator)]
+        elsewhere = [
+            _candidate(*pairs[alone.index(candidate)], layers)
+            for candidate in ranked[:_BEST]
+            for layers in others
         ]
         return SearchResult(
-            ranked=rank(candidates, inputs.evaluator, group_size=_group_size(model)),
+            ranked=rank(ranked + elsewhere, inputs.evaluator),
             details={"channels": [asdict(channel) for channel in channels]},
-            hidden=hidden,
         )
 
     def channels(self, hidden: Tensor) -> tuple[PositionalChannel, ...]:
@@ -124,9 +117,8 @@ class ChannelSearch(Search):
         return min(self.tokens, model.context_window or self.tokens)
 
 
-def _group_size(model: RagMiddleModel) -> int:
-    """Candidates that are scored at a time.
-
-    They change what the last tokens attend to: the prefill before these is shared, where it can be.
-    """
-    return _GROUP_SIZE if can_share_prompts(model.model) else 1
+def _candidate(channel: int, factor: float, layers: tuple[int, ...]) -> Candidate:
+    return Candidate(
+        f"channel {channel} x {factor:g} in layers {layers[0]}-{layers[-1]}",
+        PositionalHiddenStates(channels=(channel,), factor=factor, layers=layers),
+    )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from rag_middle.attention import LayerTraits, model_traits
-from rag_middle.calibration.evaluator import Candidate
+from rag_middle.attention import model_traits
 from rag_middle.calibration.objective import Criterion
+from rag_middle.calibration.scoring import Candidate
 from rag_middle.calibration.searches.base import (
     Search,
     SearchInputs,
     SearchResult,
     num_layers,
     rank,
-    require_list,
     require_numbers,
     require_whole,
 )
@@ -56,29 +54,31 @@ class RatioSearch(Search):
     head_rules: tuple[str, ...] = ("rank", "code")
 
     def __post_init__(self) -> None:
-        require_list(ranges=self.ranges, head_rules=self.head_rules)
         require_numbers(first_layers=self.first_layers)
-        for index, ratios in enumerate(self.ranges):
-            require_numbers(**{f"ranges[{index}]": ratios})
-            if len(ratios) != 2:
-                raise ConfigError(
-                    f"ranges must hold pairs of smallest and largest ratio, got {list(ratios)}."
-                )
+        ranges = self.ranges if isinstance(self.ranges, list | tuple) else ()
+        if not ranges or any(not isinstance(r, list | tuple) or len(r) != 2 for r in ranges):
+            raise ConfigError(
+                f"ranges must hold pairs of smallest and largest ratio, got {self.ranges!r}."
+            )
         for (low, high), first in product(self.ranges, self.first_layers):
             MsPoE(min_ratio=low, max_ratio=high, first_layer=first)  # refused now, not in an hour
-        for rule in self.head_rules:
-            if rule not in ("rank", "code"):
-                raise ConfigError(f"head_rules are 'rank' and 'code', got {rule!r}.")
+        if not self.head_rules or not {"rank", "code"}.issuperset(self.head_rules):
+            raise ConfigError(f"head_rules are 'rank' and 'code', got {self.head_rules!r}.")
 
     def max_candidates(self, model: RagMiddleModel) -> int:
-        return len(self.ranges) * len(self._first_layers(model)) * len(self.head_rules)
-
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        [(low, high), *_], first = self.ranges, min(self._first_layers(model))
-        return [MsPoE(min_ratio=low, max_ratio=high, first_layer=first)]
+        return len(self._candidates(model))
 
     def run(self, inputs: SearchInputs) -> SearchResult:
-        candidates = [
+        return SearchResult(ranked=rank(self._candidates(inputs.model), inputs.evaluator))
+
+    def _candidates(self, model: RagMiddleModel) -> list[Candidate]:
+        layers = [layer for layer in self.first_layers if layer < num_layers(model)]
+        if not layers:
+            raise ConfigError(
+                f"first_layers {list(self.first_layers)} are beyond the model's "
+                f"{num_layers(model)} layers."
+            )
+        return [
             Candidate(
                 f"{low:g}-{high:g} from layer {first}, {rule}",
                 MsPoE(
@@ -88,20 +88,8 @@ class RatioSearch(Search):
                     reference_code=rule == "code",
                 ),
             )
-            for (low, high), first, rule in product(
-                self.ranges, self._first_layers(inputs.model), self.head_rules
-            )
+            for (low, high), first, rule in product(self.ranges, layers, self.head_rules)
         ]
-        return SearchResult(ranked=rank(candidates, inputs.evaluator))
-
-    def _first_layers(self, model: RagMiddleModel) -> list[int]:
-        layers = [layer for layer in self.first_layers if layer < num_layers(model)]
-        if not layers:
-            raise ConfigError(
-                f"first_layers {list(self.first_layers)} are beyond the model's "
-                f"{num_layers(model)} layers."
-            )
-        return layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +110,7 @@ class GroupSearch(Search):
     windows: tuple[int, ...] = (128, 256, 512, 1024, 2048)
 
     def __post_init__(self) -> None:
-        require_list(groups=self.groups, windows=self.windows)
+        require_numbers(groups=self.groups, windows=self.windows)
         for group in self.groups:
             require_whole(2, groups=group)
         for window in self.windows:
@@ -133,9 +121,9 @@ class GroupSearch(Search):
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self._pairs())
 
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+    def costly_method(self, model: RagMiddleModel) -> Method:
         group, window = min(self._pairs(), key=lambda pair: pair[1])
-        return [SelfExtend(group=group, window=window)]
+        return SelfExtend(group=group, window=window)
 
     def run(self, inputs: SearchInputs) -> SearchResult:
         pairs, prompts = self._pairs(), [example.prompt for example in inputs.examples]
@@ -191,9 +179,6 @@ class HeadSearch(Search):
     def max_candidates(self, model: RagMiddleModel) -> int:
         return _num_heads(model) + (2 * len(self.shares) + 1) * len(self.factors)
 
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        return [ZeroTuning(factor=self.trial)]
-
     def run(self, inputs: SearchInputs) -> SearchResult:
         alone = [
             Candidate(f"head {head} x {self.trial:g}", ZeroTuning(factor=self.trial, heads=(head,)))
@@ -223,7 +208,7 @@ class HeadSearch(Search):
 
 def _num_heads(model: RagMiddleModel) -> int:
     """Query heads that every layer has."""
-    return min(layer.heads for layer in _attention_layers(model).values())
+    return min((layer.heads for layer in model_traits(model.model).layers.values()), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,8 +232,7 @@ class RetrievalHeadSearch(Search):
     top_ks: tuple[int, ...] = (64, 4096)
 
     def __post_init__(self) -> None:
-        require_list(counts=self.counts, top_ks=self.top_ks)
-        require_numbers(strengths=self.strengths)
+        require_numbers(counts=self.counts, strengths=self.strengths, top_ks=self.top_ks)
         for name in ("counts", "top_ks"):
             for value in getattr(self, name):
                 require_whole(1, **{name: value})
@@ -259,9 +243,9 @@ class RetrievalHeadSearch(Search):
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self.counts) * len(self.strengths) * len(self.top_ks)
 
-    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        # Every token passes all layers twice.
-        return [DySCO(heads=((max(_attention_layers(model)), 0),))]
+    def costly_method(self, model: RagMiddleModel) -> Method:
+        # With heads in the last layer, every token passes all layers twice.
+        return DySCO(heads=((max(model_traits(model.model).layers), 0),))
 
     def preparation_tokens(self, model: RagMiddleModel) -> int:
         return _NEEDLES * (_NEEDLE - 1) * (_prompt_tokens(model) + _NEEDLE)
@@ -270,7 +254,10 @@ class RetrievalHeadSearch(Search):
         heads = retrieval_heads(
             inputs.model.model,
             max(self.counts),
-            prompt_tokens=_prompt_tokens(inputs.model),
+            # The needle's repetition has to fit behind.
+            prompt_tokens=min(
+                _PROMPT, (inputs.model.context_window or _PROMPT + _NEEDLE) - _NEEDLE
+            ),
             needle_tokens=_NEEDLE,
             needles=_NEEDLES,
             seed=inputs.seed,
@@ -292,11 +279,3 @@ class RetrievalHeadSearch(Search):
 def _prompt_tokens(model: RagMiddleModel) -> int:
     """Of a prompt that the needle's repetition fits behind."""
     return min(_PROMPT, (model.context_window or _PROMPT + _NEEDLE) - _NEEDLE)
-
-
-def _attention_layers(model: RagMiddleModel) -> Mapping[int, LayerTraits]:
-    """The layers whose heads can be reached, by their 0-based index."""
-    layers = model_traits(model.model).layers
-    if not layers:
-        raise ConfigError("None of this model's layers has heads that can be reached.")
-    return layers

@@ -1,0 +1,237 @@
+"""Whoever scores, the outcomes are the same; and what is known survives an interruption."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rag_middle.calibration import Example, ExampleObjective, FromDisk, LayerSearch, calibrate
+from rag_middle.calibration.objective import Outcome
+from rag_middle.calibration.scoring import Job, Journal, score_job
+from rag_middle.errors import (
+    ConfigError,
+    ContextOverflowError,
+    FileFormatError,
+    MissingExtraError,
+)
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LPES, PositionalHiddenStates
+from rag_middle.workers import (
+    InProcess,
+    Processes,
+    RayWorkers,
+    _Worker,
+    torch_threads,
+    worker_devices,
+)
+
+Examples = Callable[..., list[Example]]
+JOBS = [Job(method=LPES(factors=factor)) for factor in (1.0, 1.1, 1.3, 1.7)] + [
+    Job(method=PositionalHiddenStates(channels=(3,), factor=-1.0), start=1, stop=5)
+]
+
+# -- workers ---------------------------------------------------------------------------------------
+
+
+def opening(folder: Path, examples: list[Example]) -> FromDisk:
+    return FromDisk(
+        model=str(folder),
+        examples=tuple(examples),
+        criterion="log_likelihood",
+        options={"device": "cpu"},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", [Processes, RayWorkers])
+def test_several_give_what_one_gives(kind: Any, model_folder: Path, examples: Examples) -> None:
+    if kind is RayWorkers:
+        pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    made = examples(6)
+    # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
+    model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
+    own = partial(score_job, ExampleObjective(model, made, criterion="log_likelihood"))
+    with torch_threads(1):  # as many as each worker has: with more, last digits differ
+        expected = dict(InProcess(own).results(JOBS))
+    with closing(kind(opening(model_folder, made), 2, 1)) as workers:
+        assert dict(workers.results(JOBS)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ray_workers_give_the_profile_of_one(
+    model_folder: Path, examples: Examples, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    search = LayerSearch(population=4, parents=2, mutants=2, crossovers=1, generations=1)
+    # The same files: the profile tells the model that it was made for.
+    model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
+    made = model, search, examples(6), examples(3, start=50)
+
+    def ray(every: Any, _: Any) -> RayWorkers[Job, Outcome]:
+        return RayWorkers(opening(model_folder, list(every)), 2, 1)
+
+    for workers, name in ((None, "alone.json"), (ray, "ray.json")):
+        calibrate(*made, criterion="log_likelihood", workers=workers, out=tmp_path / name)
+    assert (tmp_path / "ray.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Cannot be opened, or opens and cannot score."""
+
+    opens: bool
+
+    def __call__(self) -> Callable[[Job], Outcome]:
+        def score(job: Job) -> Outcome:
+            raise ContextOverflowError(prompt_tokens=90, max_new_tokens=20, context_window=100)
+
+        if self.opens:
+            return score
+        raise MissingExtraError("This model", package="some_package", extra="some")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("failing", "kind", "message"),
+    [
+        (Failing(opens=True), ContextOverflowError, "90"),
+        (Failing(opens=False), MissingExtraError, "some_package"),
+    ],
+)
+def test_what_goes_wrong_in_a_worker_is_told_as_it_is(
+    failing: Failing, kind: type[Exception], message: str
+) -> None:
+    workers: Processes[Job, Outcome] = Processes(failing, 1, 1)
+    with closing(workers), pytest.raises(kind, match=message):
+        list(workers.results(JOBS))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"rag-middle\[ray\]"):
+        RayWorkers(opening(tmp_path, []), 2, 1)
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "devices"),
+    [
+        (3, {"gpus": 0}, ()),
+        (3, {"gpus": 4, "device": "cpu"}, ()),
+        (1, {"gpus": 4}, ("cuda:1",)),
+        (3, {"gpus": 4}, ("cuda:1", "cuda:2", "cuda:3")),
+        (4, {"gpus": 4, "device": "cuda"}, ("cuda:1", "cuda:2", "cuda:3", "cuda:0")),
+        (1, {"gpus": 4, "device": "cuda:2"}, ("cuda:2",)),
+        (1, {"gpus": 4, "device_map": "auto"}, ()),
+        (6, {"gpus": 1, "cluster": True}, ("cuda",) * 6),
+    ],
+)
+def test_workers_get_a_gpu_each(
+    count: int, options: dict[str, Any], devices: tuple[str, ...]
+) -> None:
+    assert worker_devices(count, **options) == devices
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (3, {"gpus": 2}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
+        (2, {"gpus": 4, "device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
+        (1, {"gpus": 2, "device": "cuda:2"}, "counted from 0, and there are 2 GPUs here"),
+        (2, {"gpus": 4, "device_map": "auto"}, "device_map='auto' .*spreads one model"),
+    ],
+)
+def test_devices_that_do_not_fit_are_refused(
+    count: int, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        worker_devices(count, **options)
+
+
+def test_a_worker_loads_on_its_device_and_keeps_the_other_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[dict[str, Any]] = []
+
+    def stand_in(_name: str, **options: Any) -> Any:
+        loaded.append(options)
+        raise RuntimeError("no such model")
+
+    monkeypatch.setattr(RagMiddleModel, "from_pretrained", stand_in)
+    options = {"device": None, "dtype": "bfloat16", "quantization_config": "8bit"}
+    opener = FromDisk(model="a/model", examples=(), criterion="log_likelihood", options=options)
+    for device in ((), ("cuda:3",)):
+        with pytest.raises(RuntimeError, match="no such model"):
+            _Worker(opener, torch.get_num_threads(), *device).do(0, JOBS[0])
+    assert loaded == [options, {**options, "device": "cuda:3"}]
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+IDENTITY = {"seed": 1, "search": {"factors": (0.5, 1.0)}}
+FIRST = Outcome(score=0.1 + 0.2, right="011", log_likelihood=-1 / 3)
+SECOND = Outcome(score=0.5, right="10")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "new" / "s.state"
+    journal = Journal(path, IDENTITY)
+    journal.add("a", FIRST)
+    journal.add("b", SECOND)
+    return path
+
+
+def test_what_was_added_is_there_again_to_the_last_bit(written: Path) -> None:
+    journal = Journal(written, IDENTITY)
+    assert (journal["a"], journal["b"], len(journal)) == (FIRST, SECOND, 2)
+    assert "c" not in journal
+    assert [json.loads(line).get("key") for line in written.read_text().splitlines()] == [
+        None,
+        "a",
+        "b",
+    ]
+
+
+def test_a_line_that_was_not_finished_is_scored_again(written: Path) -> None:
+    written.write_bytes(written.read_bytes()[:-3])
+    journal = Journal(written, IDENTITY)
+    assert "b" not in journal
+    journal.add("b", SECOND)
+    assert Journal(written, IDENTITY)["b"] == SECOND
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}\n', b"notes\n", b"[]\n"]
+)
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "s.state"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="is not the state of a search"):
+        Journal(path, IDENTITY)
+    assert path.read_bytes() == content
+
+
+def test_another_search_is_not_continued(written: Path) -> None:
+    with pytest.raises(FileFormatError, match="it differs in seed"):
+        Journal(written, {**IDENTITY, "seed": 2})
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileFormatError, match="cannot be kept in"):
+        Journal(tmp_path / "file" / "s.state", IDENTITY)
