@@ -202,15 +202,7 @@ class OutputWriteError(RagMiddleError, OSError):
 
 
 class EndpointError(RagMiddleError):
-    """A model behind an HTTP address cannot be reached, refuses, or answers something else.
-
-    Attributes:
-        status: of HTTP, where the server refused; else None.
-    """
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
+    """A model behind an HTTP address cannot be reached, refuses, or sends no answer."""
 
 
 class WeightsNeededError(EndpointError):

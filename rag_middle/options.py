@@ -42,9 +42,8 @@ KernelsUsed = Literal["triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
 #: How documents travel to an endpoint. ``text``: as the model reads them, within the message;
-#: ``marked``: the same with markers; ``field``: beside the messages, in ``documents``; ``auto``:
-#: ``field`` for `rag-middle serve`, ``text`` elsewhere.
-SendDocuments = Literal["auto", "text", "marked", "field"]
+#: ``field``: by themselves; ``auto``: ``field`` for `rag-middle serve`, ``text`` elsewhere.
+SendDocuments = Literal["auto", "text", "field"]
 TemplateName = Literal["auto", "chat", "raw"]
 #: Writes messages as one text, in place of a chat template.
 TemplateFunction = Callable[[Sequence[Mapping[str, Any]]], str]

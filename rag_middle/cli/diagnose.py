@@ -45,7 +45,6 @@ from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
-    from rag_middle.endpoint import EndpointModel
     from rag_middle.evaluation import AnsweringWorkers
     from rag_middle.methods import Method
     from rag_middle.profiles import Profile
@@ -198,7 +197,7 @@ def diagnose(
             )
         for name in ("none", *(names or ())):
             endpoint.checked_method(name)
-        names = list(endpoint.offered_methods) if names is None else names
+        names = names or []
     from rag_middle.evaluation.tasks.base import require_gold_documents
 
     # Before PyTorch is imported: the data is where mistakes are.
@@ -258,7 +257,7 @@ def diagnose(
                 shorter="a lower --limit, --documents or --positions, fewer --methods, or "
                 "--score-by likelihood",
             ),
-            "planned": None if endpoint is None else partial(_tell_work, endpoint),
+            "planned": None if endpoint is None else _tell_work,
             "workers": team,
         }
         if layout is None:
@@ -311,15 +310,17 @@ def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> Answ
     )
 
 
-def _tell_work(
-    model: EndpointModel, asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int
-) -> None:
-    work = model.workload(asking, new_tokens)
+def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:
+    """Say how many requests an endpoint will get, and about how long they are."""
+    from rag_middle.endpoint.model import arrangements
+
+    sent = [request for prompt, method in asking for request in arrangements(prompt, method)]
+    characters = sum(len(request.text) for request in sent)
     tell(
         "Cost",
         "dim",
-        f"{counted(work.requests, 'request')}, about {work.prompt_tokens:,} prompt tokens (a "
-        f"token for four characters), at most {work.new_tokens:,} new tokens.",
+        f"{counted(len(sent), 'request')}, about {characters // 4:,} prompt tokens (a token for "
+        f"four characters), at most {len(sent) * new_tokens:,} new tokens.",
     )
 
 

@@ -271,9 +271,8 @@ ENDPOINT: Group = (
         "send_documents",
         _SEND_DOCUMENTS,
         _SEND_DOCUMENTS("auto"),
-        help="How documents travel. text: within the message; for rag-middle serve also "
-        "marked (the same with markers) and field (beside the messages), and the server "
-        "applies methods. auto: field there, text elsewhere.",
+        help="How documents travel. text: within the message; field: by themselves, for rag-middle "
+        "serve, whose method needs that. auto: field there, text elsewhere.",
     ),
     ENDPOINT_PANEL.flag(
         "timeout", float, ENDPOINT_SECONDS, min=0.001, help="Seconds that a request may take."

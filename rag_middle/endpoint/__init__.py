@@ -6,12 +6,11 @@
     print(diagnose(model, task_for_file("questions.jsonl"), ["permutation"]).shape.name)
 
 Evaluation and answering take it wherever they need answers only. ``server``: the address, the key
-and what `openai` says. ``requests``: what is sent. ``arrangements``: methods without weights.
+and what `openai` says. ``model``: prompts and methods as requests.
 """
 
-from rag_middle.endpoint.model import EndpointModel, Workload
-from rag_middle.endpoint.server import KEY_VARIABLE
+from rag_middle.endpoint.model import EndpointModel
 from rag_middle.notices import EndpointWarning
 from rag_middle.options import SendDocuments
 
-__all__ = ["KEY_VARIABLE", "EndpointModel", "EndpointWarning", "SendDocuments", "Workload"]
+__all__ = ["EndpointModel", "EndpointWarning", "SendDocuments"]

@@ -58,7 +58,6 @@ def test_an_endpoint_measures_only_unless_methods_are_named(run: Run, tmp_path: 
         (("--methods", "pine"), "pine changes what happens inside the model"),
         (("--score-by", "likelihood"), "--score-by generation"),
         (("--dtype", "float16"), "--dtype says how to load a model"),
-        (("--send-documents", "marked"), "RAG_MIDDLE_MARKER_KEY"),
         (("--api-key-env", "sk-pasted"), "api_key_env takes the name of an environment variable"),
         (("--api-key-env", "NOT_SET_ANYWHERE"), "is not set"),
         (("--workers", "2"), "Leave out --workers"),

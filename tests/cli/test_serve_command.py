@@ -33,7 +33,8 @@ class Server:
         self._up = threading.Event()
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
-        assert self._up.wait(300) and "http://" in self.log, self.log
+        self._up.wait(300)
+        assert "http://" in self.log, self.log
         [self.url] = re.findall(r"http://[\d.]+:\d+", self.log)
 
     def _read(self) -> None:

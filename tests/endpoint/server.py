@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,12 +34,11 @@ class Request:
 
 @dataclass
 class Said:
-    """A reply: plain data as JSON, bytes as they are, a list of them as chunks."""
+    """A reply: plain data as JSON, bytes as they are."""
 
     content: Any
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-    pause: float = 0.0  # seconds after each chunk
 
 
 Reply = Callable[[Request], Said]
@@ -57,9 +55,6 @@ class Server(ThreadingHTTPServer):
         self.reply = reply
         self.models: Said = Said({"object": "list", "data": [{"id": MODEL, "created": 1}]})
         self.asked: list[Request] = []  # without those for the list of models
-        self.seen: list[Request] = []  # all
-        self.at_once = self.most_at_once = 0
-        self.lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -77,40 +72,24 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def do_GET(self) -> None:
-        self.server.seen.append(Request(self.path, dict(self.headers), {}))
         self._send(self.server.models)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         request = Request(self.path, dict(self.headers), body)
-        with self.server.lock:
-            self.server.asked.append(request)
-            self.server.seen.append(request)
-            self.server.at_once += 1
-            self.server.most_at_once = max(self.server.most_at_once, self.server.at_once)
-        try:
-            said = self.server.reply(request)
-        finally:
-            with self.server.lock:
-                self.server.at_once -= 1
-        self._send(said)
+        self.server.asked.append(request)
+        self._send(self.server.reply(request))
 
     def _send(self, said: Said) -> None:
-        chunks = said.content if isinstance(said.content, list) else [said.content]
-        parts = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in chunks]
+        content = said.content
+        if not isinstance(content, bytes):
+            content = json.dumps(content).encode()
         self.send_response(said.status)
-        headers = {"Content-Type": "application/json", **said.headers}
-        if not isinstance(said.content, list):
-            headers.setdefault("Content-Length", str(len(parts[0])))
-        for name, value in headers.items():
+        length = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+        for name, value in {**length, **said.headers}.items():
             self.send_header(name, value)
-        if isinstance(said.content, list):
-            self.send_header("Connection", "close")
         self.end_headers()
-        for part in parts:
-            self.wfile.write(part)
-            self.wfile.flush()
-            time.sleep(said.pause)
+        self.wfile.write(content)
 
 
 @contextmanager
@@ -140,36 +119,32 @@ def saying(text: str) -> Reply:
     return lambda request: Said(answer(text))
 
 
-def events(*pieces: str, finish: str | None = "stop", done: bool = True) -> Said:
-    """An answer in pieces, as servers stream it."""
-    chunks = [{"choices": [{"delta": {"content": p}, "text": p}]} for p in pieces]
+def events(*pieces: str, finish: str | None = "stop", last: Any = None) -> Said:
+    """An answer in pieces, as servers stream it; `last` is one more event."""
+    chunks: list[Any] = [{"choices": [{"delta": {"content": p}, "text": p}]} for p in pieces]
     if finish:
         chunks.append({"choices": [{"delta": {}, "finish_reason": finish}]})
         chunks.append({"choices": [], "usage": {"prompt_tokens": 7_000, "completion_tokens": 3}})
-    lines = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
-    if done:
-        lines.append(b"data: [DONE]\n\n")
-    return Said(lines, headers={"Content-Type": "text/event-stream"})
+    chunks += [] if last is None else [last]
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    content = "".join([*lines, "data: [DONE]\n\n"]).encode()
+    return Said(content, headers={"Content-Type": "text/event-stream"})
 
 
 def of_model(model: RagMiddleModel) -> Reply:
     """What a model behind the interface says: it sees text only, and knows of no documents."""
 
     def reply(request: Request) -> Said:
-        raw = request.path.endswith("/v1/completions")
         generation = model.generate(
             ContextPrompt(suffix=request.text),
-            template="raw" if raw else "chat",
+            template="raw" if request.path.endswith("/v1/completions") else "chat",
             max_new_tokens=request.body["max_tokens"],
             temperature=request.body["temperature"],
             stop=request.body.get("stop", ()),
             on_missing_documents="ignore",
         )
         content = answer(generation.text, finish_reason=generation.finish_reason)
-        content["usage"] = {
-            "prompt_tokens": generation.usage.prompt_tokens,
-            "completion_tokens": generation.usage.completion_tokens,
-        }
+        content["usage"]["prompt_tokens"] = generation.usage.prompt_tokens
         return Said(content)
 
     return reply

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rag_middle.endpoint import EndpointModel
 from rag_middle.evaluation import Measurement, run
 from rag_middle.generation import RagMiddleModel
-from rag_middle.markers import MARKER_KEY_VARIABLE
 from tests.reader.questions import InventedDocuments
 from tests.serving.conftest import Served
 
-METHODS = ["pine", "lpes:reader"]
 
-
-@pytest.mark.slow  # the reader reads sixty prompts three times
-@pytest.mark.parametrize("sent", ["text", "field", "marked"])
+@pytest.mark.slow  # the reader reads sixty prompts
+@pytest.mark.parametrize("method", ["none", "pine", "lpes:reader"])
 def test_accuracy_by_position_is_that_of_the_model_itself(
-    reader: RagMiddleModel, reader_server: Served, sent: Any, monkeypatch: pytest.MonkeyPatch
+    reader: RagMiddleModel, reader_server: Served, method: str
 ) -> None:
     task = InventedDocuments(cited=True, documents=6)
     measurement = Measurement(limit=4, positions=3, orders=2)
-    if sent == "marked":
-        monkeypatch.setenv(MARKER_KEY_VARIABLE, "one secret of the client and the server")
-    served = EndpointModel(f"{reader_server.url}/v1", "tested", send_documents=sent)
-    methods = [] if sent == "text" else METHODS
-    results = run(served, task, methods, measurement)
-    own = run(reader, task, methods, measurement)
-    for label in ("none", *methods):
-        assert (results.scores(label) == own.scores(label)).all()
+    served = EndpointModel(f"{reader_server.url}/v1", "tested", extra_body={"method": method})
+    results = run(served, task, [], measurement)
+    own = run(reader, task, [method], measurement)
+    assert (results.scores("none") == own.scores(method)).all()
