@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.asynchronous import pieces_in_thread
-from rag_middle.threads import ModelThread, _end_model_threads
+from rag_middle.threads import ModelThread, _end_model_threads, pieces_in_thread
 
 AT_EXIT = """
 import atexit, os, sys, threading, time
@@ -25,16 +24,12 @@ def report():  # registered first, so called last
 atexit.register(report)
 from rag_middle import threads
 
-threads._TOKEN_SECONDS, threads._OPERATION_SECONDS = 1.0, 0.2
+threads._END_SECONDS = 1.0
 
 def look(stopped):
     while not stopped.is_set():
         time.sleep(0.01)
     time.sleep(0.05)  # the token under way
-
-def compute(_):
-    while True:
-        time.sleep(0.01)
 
 def wait(_):
     time.sleep(60)
@@ -50,7 +45,6 @@ def start(work):
     ("work", "left"),
     [
         ("start(look); start(look)", "end"),
-        ("start(compute)", "end"),
         ("start(wait)", "wait end"),  # nothing can be done, and the program does not wait for it
         ("start(look); raise KeyboardInterrupt", "end"),
     ],

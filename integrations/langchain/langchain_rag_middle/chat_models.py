@@ -33,8 +33,8 @@ from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
-from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.conventions.messages import with_extra_body
+from rag_middle.threads import in_thread, pieces_in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Document as PromptDocument

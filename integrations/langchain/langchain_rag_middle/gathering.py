@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rag_middle import RagMiddleError
-from rag_middle.asynchronous import in_thread
+from rag_middle.threads import in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Generation

@@ -17,8 +17,8 @@ from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import answers, streamed, token_usage, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
-from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.conventions.messages import with_extra_body
+from rag_middle.threads import in_thread, pieces_in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Generation

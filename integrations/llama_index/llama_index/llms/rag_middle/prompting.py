@@ -13,7 +13,7 @@ from llama_index.core.llms.llm import LLM, default_completion_to_prompt
 from llama_index.llms.rag_middle.documents import block_content
 from llama_index.llms.rag_middle.tools import call_fields, history_fields
 
-from rag_middle import asynchronous
+from rag_middle import threads
 from rag_middle.conventions.messages import reasoning_field, template_role
 from rag_middle.generation import GenerationKwargs, Prompt
 from rag_middle.options import checked_options, overridden
@@ -233,7 +233,7 @@ async def in_thread(call: Callable[[Request], T], request: Request) -> T:
         # A caller's own event may serve other requests too and is not ours to set.
         return call(Request(request.prompt, {"cancel": cancel, **request.options}))
 
-    return await asynchronous.in_thread(cancellable)
+    return await threads.in_thread(cancellable)
 
 
 async def streamed_in_thread(
@@ -245,5 +245,5 @@ async def streamed_in_thread(
     """
     cancel = threading.Event()
     cancellable = Request(request.prompt, {"cancel": cancel, **request.options})
-    pieces = await asynchronous.in_thread(lambda _: call(cancellable))
-    return asynchronous.pieces_in_thread(pieces, cancel)
+    pieces = await threads.in_thread(lambda _: call(cancellable))
+    return threads.pieces_in_thread(pieces, cancel)

@@ -34,7 +34,6 @@ from haystack_integrations.components.generators.rag_middle.messages import (
 )
 
 from rag_middle import Generation, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
-from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.documents import with_documents
 from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike, shared_model
 from rag_middle.generation.loading import check_model_present
@@ -49,6 +48,7 @@ from rag_middle.options import (
     unknown_option,
     with_token,
 )
+from rag_middle.threads import in_thread, pieces_in_thread
 
 #: How documents get into a prompt here.
 _MARKING = (
