@@ -123,18 +123,10 @@ class Shape:
     def rotor_prompt(self) -> Operator:
         inputs = self.q, self.k, self.v
         whole = [x.float() for x in inputs]
-        back = [self.layout.document_tokens]
-        back += [self.last - end for _, end in self.layout.documents]
-        cos, sin = wide_tables(self.cos[back], self.sin[back], self.style)
-        lengths = torch.tensor(self.layout.document_lengths, device=self.device)
-        of_row = 1 + torch.arange(DOCUMENTS, device=self.device).repeat_interleave(lengths)
+        moves = CircleTurns.moves(self.layout)
         turns, wide = (
-            CircleTurns(
-                WideTables(cos[:1].to(dtype), sin[:1].to(dtype)),
-                WideTables(cos[of_row].to(dtype), sin[of_row].to(dtype)),
-                self.style,
-            )
-            for dtype in (torch.bfloat16, torch.float32)
+            CircleTurns.of(self.cos[moves], self.sin[moves], self.layout, self.style, like)
+            for like in (self.q, whole[0])
         )
         read = partial(attend_circle, layout=self.layout, scale=self.rule.scale)
         return Operator(

@@ -110,6 +110,7 @@ class KernelCheck(NamedTuple):
 def uses_triton(
     kernels: Kernels,
     query: Tensor,
+    key: Tensor,
     value: Tensor,
     check: KernelCheck,
     *,
@@ -122,6 +123,7 @@ def uses_triton(
     Args:
         kernels: what was asked for.
         query: `[b, h, m, d]`.
+        key: `[b, g, n, d]`.
         value: `[b, g, n, dv]`.
         check: of the kernels.
         style: pairing of the rotation that they compute.
@@ -133,7 +135,7 @@ def uses_triton(
     """
     if kernels == "torch":
         return False
-    reason = obstacle or _obstacle(kernels, query, value)
+    reason = obstacle or _obstacle(kernels, query, key, value)
     if reason is None:
         case = KernelCase(
             query.device, query.dtype, query.shape[-1], value.shape[-1],
@@ -189,6 +191,8 @@ def checked(check: KernelCheck, case: KernelCase) -> str | None:
     """What is wrong with kernels, in words; None where they pass."""
     # In float32, which only the interpreter takes, sums in another order make more of a difference.
     most = max(MOST_STEPS * torch.finfo(case.dtype).eps, 1e-4)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # "medium" computes in bfloat16 on some CPUs
     try:
         distances = [
             (got.to("cpu", torch.float32) - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-6)
@@ -204,6 +208,8 @@ def checked(check: KernelCheck, case: KernelCase) -> str | None:
         if worst <= most:
             return None
         what = f"numbers are {worst:.1%} off those of PyTorch's operators"
+    finally:
+        torch.set_float32_matmul_precision(precision)
     number_format = str(case.dtype).removeprefix("torch.")
     return (
         f"Triton kernels ({check.name}) fail their check on {case.device}, in {number_format} with "
@@ -211,8 +217,8 @@ def checked(check: KernelCheck, case: KernelCase) -> str | None:
     )
 
 
-def _obstacle(kernels: Kernels, query: Tensor, value: Tensor) -> str | None:
-    if query.requires_grad:  # only where gradients are on
+def _obstacle(kernels: Kernels, query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    if any(x.requires_grad for x in (query, key, value)):  # only where gradients are on
         return "gradients are taken, and the kernels have none"
     if query.device.type == "meta":  # stands for a GPU that has everything
         return _misfit(query, value)

@@ -70,13 +70,14 @@ class SpanTables(NamedTuple):
 
 
 def reads_spans(
-    kernels: Kernels, query: Tensor, value: Tensor, unknown: Mapping[str, bool]
+    kernels: Kernels, query: Tensor, key: Tensor, value: Tensor, unknown: Mapping[str, bool]
 ) -> bool:
     """Whether `attend_spans` reads for queries `[b, h, m, d]`.
 
     Args:
         kernels: what was asked for.
         query: one token's, or it does not.
+        key: as for `attend_spans`.
         value: `[b, g, n, dv]`.
         unknown: what the method's spans cannot say, and whether it is asked for.
 
@@ -89,7 +90,7 @@ def reads_spans(
         f"the method's kernels know no {name}" for name, is_asked in unknown.items() if is_asked
     ]
     obstacle = asked[0] if asked else None
-    return uses_triton(kernels, query, value, CHECK, obstacle=obstacle)
+    return uses_triton(kernels, query, key, value, CHECK, obstacle=obstacle)
 
 
 def attend_spans(

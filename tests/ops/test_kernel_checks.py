@@ -79,10 +79,10 @@ def test_right_kernels_are_checked_once_and_used() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         choices: tuple[Kernels, ...] = ("auto", "auto", "triton")
-        assert all(uses_triton(choice, QUERY, VALUE, check) for choice in choices)
+        assert all(uses_triton(choice, QUERY, VALUE, VALUE, check) for choice in choices)
     assert torch.equal(torch.get_rng_state(), state)
     assert cases == [KernelCase(QUERY.device, torch.bfloat16, 16, 8, 2)]
-    assert uses_triton("auto", QUERY.half(), VALUE.half(), check)
+    assert uses_triton("auto", QUERY.half(), VALUE.half(), VALUE.half(), check)
     assert [case.dtype for case in cases] == [torch.bfloat16, torch.float16]
 
 
@@ -101,27 +101,27 @@ def test_wrong_kernels_leave_the_work_to_pytorchs_operators(
     check, cases = _check(compute)
     where = r"\(doubling\) fail their check on cpu, in bfloat16 with heads of 16 dimensions: "
     with pytest.warns(BackendFallbackWarning, match=f"{where}{what}.*operators compute instead"):
-        assert not uses_triton("auto", QUERY, VALUE, check)
+        assert not uses_triton("auto", QUERY, VALUE, VALUE, check)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not uses_triton("auto", QUERY, VALUE, check)
+        assert not uses_triton("auto", QUERY, VALUE, VALUE, check)
         with pytest.raises(ConfigError, match=f"{where}{what}.*kernels='auto'"):
-            uses_triton("triton", QUERY, VALUE, check)
+            uses_triton("triton", QUERY, VALUE, VALUE, check)
     assert len(cases) == 1
 
 
 def test_tensors_without_numbers_are_not_checked() -> None:
     check, cases = _check(_nothing_written)
-    assert uses_triton("auto", QUERY.to("meta"), VALUE.to("meta"), check)
+    assert uses_triton("auto", *(x.to("meta") for x in (QUERY, VALUE, VALUE)), check)
     with FakeTensorMode() as mode:
-        assert uses_triton("auto", mode.from_tensor(QUERY), mode.from_tensor(VALUE), check)
+        assert uses_triton("auto", *map(mode.from_tensor, (QUERY, VALUE, VALUE)), check)
     assert not cases
 
 
 def test_threads_that_come_together_check_once() -> None:
     check, cases = _check(lambda x: x * 2)
     with ThreadPoolExecutor(8) as pool:
-        used = pool.map(lambda _: uses_triton("auto", QUERY, VALUE, check), range(32))
+        used = pool.map(lambda _: uses_triton("auto", QUERY, VALUE, VALUE, check), range(32))
     assert all(used)
     assert len(cases) == 1
 

@@ -77,13 +77,15 @@ def test_automatic_choice_goes_by_number_format_and_head_size(
     dtype: torch.dtype, d: int, runs: bool
 ) -> None:
     query = torch.empty(1, 2, 3, d, dtype=dtype, device="meta")
-    assert uses_triton("auto", query, query, CHECK) == runs
-    assert not uses_triton("torch", query, query, CHECK)
+    assert uses_triton("auto", query, query, query, CHECK) == runs
+    assert not uses_triton("torch", query, query, query, CHECK)
 
 
-def test_kernels_without_gradients_are_not_chosen_where_these_are_taken() -> None:
-    query = torch.empty(1, 2, 3, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    assert uses_triton("auto", query.detach(), query.detach(), CHECK)
-    assert not uses_triton("auto", query, query, CHECK)
+@pytest.mark.parametrize("needing", range(3))
+def test_kernels_without_gradients_are_not_chosen_where_these_are_taken(needing: int) -> None:
+    tensors = [torch.empty(1, 2, 3, 16, dtype=torch.bfloat16, device="meta") for _ in range(3)]
+    assert uses_triton("auto", *tensors, CHECK)
+    tensors[needing].requires_grad_()
+    assert not uses_triton("auto", *tensors, CHECK)
     with pytest.raises(ConfigError, match="gradients are taken"):
-        uses_triton("triton", query, query, CHECK)
+        uses_triton("triton", *tensors, CHECK)

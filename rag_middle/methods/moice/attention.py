@@ -101,7 +101,7 @@ class _ExpertAttention(LayerHandler):
         assert style is not None
         # The kernel takes as many queries as keys: a prompt read from its beginning.
         if query.shape[2] == key.shape[2] and uses_triton(
-            request.kernels, query, call.value, HEADS_CHECK, style=style
+            request.kernels, query, key, call.value, HEADS_CHECK, style=style
         ):
             request.kernels_used = "triton"
             heads = query.shape[1] + key.shape[1]

@@ -114,7 +114,7 @@ class _HeadRotation(LayerHandler):
         assert style is not None
         assert choice is not None
         choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
-        if uses_triton(request.kernels, call.query, call.value, HEADS_CHECK, style=style):
+        if uses_triton(request.kernels, call.query, call.key, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
             tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
             copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)

@@ -241,7 +241,7 @@ class _BlockAttention(LayerHandler):
         keys, values = context.store_generated(call.key)
         sinks: Tensor | None = call.options.get("s_aux")
         unknown = {"soft-cap": rule.softcap is not None, "sliding window": rule.window is not None}
-        if self._plan.sharpens and reads_spans(request.kernels, call.query, values, unknown):
+        if self._plan.sharpens and reads_spans(request.kernels, call.query, keys, values, unknown):
             request.kernels_used = "triton"
             tables = self._spans(call.query.device, rule.scale)
             return with_sinks(attend_spans(call.query, keys, values, tables), sinks).out

@@ -102,6 +102,7 @@ class _PineAttention(LayerHandler):
             self._triton = self._ranking == "importance" and uses_triton(
                 request.kernels,
                 call.query,
+                call.key,
                 call.value,
                 CHECK,
                 style=None if self._layer.rotary is None else self._traits.rotary,

@@ -111,7 +111,7 @@ class _GroupedRotation(LayerHandler):
             growth = (tokens(columns) + 1).to(query.device).float().log() / log(plan.log_base)
             # A rounded factor would be wrong in one direction for the whole query.
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
-        if uses_triton(request.kernels, query, call.value, HEADS_CHECK, style=style):
+        if uses_triton(request.kernels, query, call.key, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
             heads = self._traits.heads, self._traits.kv_heads
             of_heads = request.shared(
@@ -158,6 +158,7 @@ class _GroupedAttention(ModelAttention):
         if self._start >= self._request.width and reads_spans(
             self._request.kernels,
             call.query,
+            call.key,
             call.value,
             # Tables of a request would have to know how many columns have left.
             {"soft-cap": self._rule.softcap is not None, "dropped columns": self._dropped > 0},

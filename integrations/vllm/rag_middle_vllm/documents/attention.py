@@ -19,7 +19,7 @@ from rag_middle.errors import PatchIneffectiveError
 from rag_middle.methods.parallel_context.kernels import attend_documents, document_bounds
 from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_circle
 from rag_middle.ops.flash import with_sinks
-from rag_middle.ops.rope import RotaryStyle, WideTables, rotate, wide_tables
+from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.ops.scores import ScoreRule
 from rag_middle_vllm.documents.batch import DocumentBatch, PromptRow
 from rag_middle_vllm.documents.methods import DocumentMethod, DocumentSpans
@@ -153,18 +153,8 @@ class _Table:
 
 def _turns(rotary: nn.Module, spans: DocumentSpans, query: Tensor) -> CircleTurns:
     """Rotations of document queries, in the dtype and on the device of a query."""
-    layout = spans.layout
-    ends = [layout.length - end for _, end in layout.documents]
-    table = _Table.of_module(rotary, torch.tensor([layout.document_tokens, *ends]))
-    lengths = torch.tensor(layout.document_lengths, device=table.cos.device)
-    document = 1 + torch.arange(len(ends), device=table.cos.device).repeat_interleave(lengths)
-    cos, sin = (
-        x.to(query.device, query.dtype) for x in wide_tables(table.cos, table.sin, table.style)
-    )
-    document = document.to(query.device)
-    return CircleTurns(
-        WideTables(cos[:1], sin[:1]), WideTables(cos[document], sin[document]), table.style
-    )
+    table = _Table.of_module(rotary, torch.tensor(CircleTurns.moves(spans.layout)))
+    return CircleTurns.of(table.cos, table.sin, spans.layout, table.style, query)
 
 
 def _prove_table(rotary: Any) -> None:

@@ -13,7 +13,9 @@ in front, ``T`` positions back, and the prefix moved back by what now stands bet
 Tokens after the documents see the prompt as it is.
 
 Moving a key back is moving the query on. So one rotation of all document queries serves the prefix,
-another the documents behind, and the keys stay as the model rotated them.
+another the documents behind, and the keys stay as the model rotated them (`attend_circle`). Under a
+soft-cap or a window scores have to be changed one by one: there the keys are moved, document by
+document (`attend_by_document`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import torch
 from torch import Tensor
 
 from rag_middle.ops.flash import Attended, flash, flash_last, joined, merged
-from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
+from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide, wide_tables
+from rag_middle.ops.scores import ScoreRule, attend_in_chunks
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
@@ -42,6 +45,25 @@ class CircleTurns(NamedTuple):
     wrapped: WideTables
     prefix: WideTables
     style: RotaryStyle
+
+    @staticmethod
+    def moves(layout: PromptLayout) -> list[int]:
+        """``T``, then ``T - e`` of every document: positions to make tables of."""
+        return [layout.document_tokens, *(layout.suffix_start - end for _, end in layout.documents)]
+
+    @classmethod
+    def of(
+        cls, cos: Tensor, sin: Tensor, layout: PromptLayout, style: RotaryStyle, like: Tensor
+    ) -> CircleTurns:
+        """From tables `[1 + D, r]` at `moves(layout)`, without factors of yarn-like variants.
+
+        `like` has the device and the number format of queries.
+        """
+        wide = (x.to(like.device, like.dtype) for x in wide_tables(cos, sin, style))
+        lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu")
+        document = torch.arange(1, 1 + len(lengths), device="cpu").repeat_interleave(lengths)
+        cos, sin = (torch.cat((x[:1], x[document.to(x.device)])) for x in wide)
+        return cls(WideTables(cos[:1], sin[:1]), WideTables(cos[1:], sin[1:]), style)
 
 
 @torch.no_grad()
@@ -113,6 +135,57 @@ def _documents_behind(
             for start, end in followed
         ]
     )
+
+
+@torch.no_grad()
+def attend_by_document(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: PromptLayout,
+    turns: CircleTurns | None,
+    rule: ScoreRule,
+    *,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention `[r, h, n, dv]` of a whole prompt under any rule, keys moved for each document.
+
+    Arguments are those of `attend_circle`, a rule with its soft-cap and window, and a learned extra
+    score per head, `[h]`.
+    """
+    first, last, total = layout.prefix_tokens, layout.suffix_start, layout.document_tokens
+    tokens = torch.arange(layout.length, device=q.device)
+
+    def read(start: int, end: int, keys: Tensor, distances: Tensor) -> Tensor:
+        hidden = distances < 0
+        if rule.window is not None:
+            hidden = hidden | (distances >= rule.window)
+        values = v[:, :, : keys.shape[2]]
+        return attend_in_chunks(
+            q[:, :, start:end], keys, values, rule, lambda a, b: hidden[a:b], sinks=sinks
+        )
+
+    def in_order(start: int, end: int) -> Tensor:
+        return read(start, end, k[:, :, :end], tokens[start:end, None] - tokens[:end])
+
+    def back(keys: Tensor, tables: WideTables, row: int) -> Tensor:
+        assert turns is not None
+        cos, sin = (table[row : row + 1] for table in tables)
+        return rotate_wide(keys, WideTables(cos, -sin), turns.style)
+
+    parts = [in_order(0, first)] if first else []
+    prefix, documents = k[:, :, :first], k[:, :, first:last]
+    wrapped = documents if turns is None else back(documents, turns.wrapped, 0)
+    for start, end in layout.documents:
+        if start == end:
+            continue
+        before = prefix if turns is None else back(prefix, turns.prefix, start - first)
+        keys = circle_keys(before, documents, wrapped, end - first)
+        distances = circle_distances(first, total, start - first, end - first, q.device)
+        parts.append(read(start, end, keys, distances))
+    if layout.length > last:
+        parts.append(in_order(last, layout.length))
+    return torch.cat(parts, dim=2)
 
 
 def circle_keys(prefix: Tensor, documents: Tensor, wrapped: Tensor, end: int) -> Tensor:

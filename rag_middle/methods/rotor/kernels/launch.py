@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rag_middle.layout import PromptLayout
-from rag_middle.methods.rotor.kernels.circle import circle_distances, circle_keys
+from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_by_document
 from rag_middle.ops.flash import Attended, with_sinks
 from rag_middle.ops.kernels import KERNEL_WORK, KernelCase, KernelCheck, KernelWork
 from rag_middle.ops.prompt_kernels import (
@@ -32,7 +31,7 @@ from rag_middle.ops.prompt_kernels import (
     tile_sizes,
 )
 from rag_middle.ops.rope import rotate
-from rag_middle.ops.scores import ScoreRule, attend_in_chunks
+from rag_middle.ops.scores import ScoreRule
 
 
 def attend_triton(
@@ -145,47 +144,13 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     out = with_sinks(read, sinks.to(case.device)).out
     for row, (layout, padding) in enumerate(zip(CHECK_LAYOUTS, paddings, strict=True)):
         q, k, v = (x[row : row + 1, :, padding:] for x in exact)
-        yield out[row : row + 1, :, padding:], _by_operators(q, k, v, layout, theirs, case, sinks)
-
-
-def _by_operators(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: PromptLayout,
-    angles: RotaryAngles | None,
-    case: KernelCase,
-    sinks: Tensor,
-) -> Tensor:
-    """One prompt's output, from keys that are moved for each document."""
-    first, last, total = layout.prefix_tokens, layout.suffix_start, layout.document_tokens
-    rule, tokens = case.rule, torch.arange(layout.length, device="cpu")
-
-    def back(keys: Tensor, by: int) -> Tensor:
-        if angles is None:
-            return keys
-        cos, sin = (table[by : by + 1] / angles.cos[:1] for table in angles[:2])
-        return rotate(keys, cos, -sin, angles.style)
-
-    def read(start: int, end: int, keys: Tensor, distances: Tensor) -> Tensor:
-        hidden = (distances < 0) | (distances >= (rule.window or layout.length))
-        values = v[:, :, : keys.shape[2]]
-        return attend_in_chunks(
-            q[:, :, start:end], keys, values, rule, lambda a, b: hidden[a:b], sinks=sinks
-        )
-
-    parts = []
-    if first:
-        parts.append(read(0, first, k[:, :, :first], tokens[:first, None] - tokens[:first]))
-    documents = k[:, :, first:last]
-    for start, end in layout.documents:
-        if start < end:
-            keys = back(k[:, :, :first], last - end), documents, back(documents, total)
-            bounds = first, total, start - first, end - first
-            distances = circle_distances(*bounds, k.device)
-            parts.append(read(start, end, circle_keys(*keys, end - first), distances))
-    parts.append(read(last, layout.length, k, tokens[last:, None] - tokens))
-    return torch.cat(parts, dim=2)
+        turns = None
+        if theirs is not None:
+            moves, factor = CircleTurns.moves(layout), theirs.cos[:1]
+            cos, sin = theirs.cos[moves] / factor, theirs.sin[moves] / factor
+            turns = CircleTurns.of(cos, sin, layout, theirs.style, q)
+        expected = attend_by_document(q, k, v, layout, turns, case.rule, sinks=sinks)
+        yield out[row : row + 1, :, padding:], expected
 
 
 CHECK = KernelCheck("RoToR", _pairs)
