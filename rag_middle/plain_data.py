@@ -1,56 +1,32 @@
-"""JSON and numbers that somebody else wrote, or a failing disk damaged: read, or refused.
-
-It stands at the bottom of the package because everything that reads files needs it, and what
-`json.loads` lets through or raises besides `ValueError` would be forgotten in one of these places.
-"""
+"""JSON and numbers that somebody else wrote: read, or refused."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from typing import Any, TypeGuard
 
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
-from rag_middle.wording import shortened
 
 
-def parse_json(
-    text: str | bytes,
-    *,
-    repeated_keys: bool = False,
-    **options: Any,
-) -> Any:
+def parse_json(text: str | bytes, **options: Any) -> Any:
     """What a JSON text says.
 
     Args:
         text: bytes are UTF-8.
-        repeated_keys: take the last value of a key that an object has more than once, as most
-            programs do: for what other programs and models write.
         options: of `json.loads`.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply for Python, an object has a key more than
-            once, or it holds strings that are no text (half of a surrogate pair, which no
-            tokenizer and no file takes).
+        ValueError: it is no JSON, is nested too deeply for Python, or holds strings that are no
+            text (half of a surrogate pair, which no tokenizer and no file takes).
     """
-    if not repeated_keys:
-        options.setdefault("object_pairs_hook", _once_each)
     try:
         content = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"), **options)
         if "\\u" in str(text):  # only escapes can say half a pair
             json.dumps(content, ensure_ascii=False, default=str).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return content
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"an object has the key {shortened(repr(repeated))} more than once")
     return content
 
 
@@ -83,25 +59,6 @@ def check_keywords(
     raise error(
         f"{name} must be a mapping from names to values ({{'name': ...}}), got {value!r:.100}.",
     )
-
-
-def are_identical(one: object, other: object) -> bool:
-    """Whether two values are equal, their types and the order of their keys included.
-
-    To Python, 1, 1.0 and True are equal, and so are mappings in another order. A schema means
-    something else with each.
-    """
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Mapping):
-        assert isinstance(other, Mapping)
-        return are_identical(list(one.items()), list(other.items()))
-    if isinstance(one, list | tuple):
-        assert isinstance(other, list | tuple)
-        return len(one) == len(other) and all(map(are_identical, one, other))
-    return bool(one == other)
 
 
 def levels_of(value: object) -> int:

@@ -310,7 +310,7 @@ def _base_of_adapter(source: str) -> str:
     if not _lacks(source, "config.json") or _lacks(source, name):
         return source
     with format_errors(source, name):
-        base = parse_json((Path(source) / name).read_bytes(), repeated_keys=True).get(_BASE)
+        base = parse_json((Path(source) / name).read_bytes()).get(_BASE)
     if not isinstance(base, str):
         reason = f"{_BASE} should be a folder or a name on the hub, got {base!r}."
         raise bad_model_file(source, name, reason)

@@ -279,7 +279,7 @@ def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
     wrong = ""
     if isinstance(arguments, str):  # some models write JSON into a string
         try:
-            arguments = parse_json(arguments or "{}", repeated_keys=True, **_STRICT)
+            arguments = parse_json(arguments or "{}", **_STRICT)
         except ValueError as error:
             wrong = f"The arguments are no JSON: {error}"
     if not wrong and not isinstance(arguments, Mapping):
@@ -341,7 +341,7 @@ def _typed(value: str, schema: Any) -> Any:
     if "string" in kinds and not (value == "null" and "null" in kinds):
         return value
     try:
-        return parse_json(value, repeated_keys=True, **_STRICT)
+        return parse_json(value, **_STRICT)
     except ValueError:
         return value
 

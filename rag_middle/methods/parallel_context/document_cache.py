@@ -26,7 +26,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.files import expanded, open_regular, reason, remove_leftovers
+from rag_middle.files import expanded, reason
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
 from rag_middle.methods.cacheblend import CacheBlend
@@ -306,7 +306,6 @@ def _write(path: Path, states: DocumentStates) -> None:
     data = _as_file(tensors, path.stem)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path.parent, "*.tmp")
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -324,7 +323,7 @@ def _write(path: Path, states: DocumentStates) -> None:
 
 def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> DocumentStates | None:
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             example = like()
             token_bytes = example.nbytes // example.keys[0].shape[1]
             most = token_bytes * tokens + _MAX_HEADER
