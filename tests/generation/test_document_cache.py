@@ -183,7 +183,37 @@ def test_files_serve_a_later_process(
     assert second.precompute([prompt]) == 0
 
 
-FORGED_KEY = [""]
+def test_a_damaged_file_is_computed_again(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    model.precompute([prompt])
+    whole = {file: file.read_bytes() for file in tmp_path.rglob("*.safetensors")}
+    for file, data in whole.items():
+        file.write_bytes(data[:-100])
+    later = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert later.precompute([prompt]) == 4
+    assert {file: file.read_bytes() for file in whole} == whole
+
+
+def test_a_folder_that_cannot_be_written_costs_no_answer(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("no folder")
+    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=occupied))
+    with pytest.raises(UnsupportedGenerationError, match="cannot be saved"):
+        model.precompute([prompt])  # which is asked for the files' sake
+    with pytest.warns(UserWarning, match="cannot be saved") as told:
+        model.generate(prompt, method="ape", max_new_tokens=1)
+    assert len(told) == 1
 
 
 def test_nothing_can_be_kept_without_a_cache(model: RagMiddleModel, prompt: ContextPrompt) -> None:

@@ -9,19 +9,18 @@ folder. `cacheblend` begins with them, and lets some tokens attend to other docu
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, input_device, turn
@@ -42,8 +41,7 @@ from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt
 
-_FORMAT = "rag-middle document states 2"
-_MAX_HEADER = 2**20  # of a file; 100 layers take some 20 kB
+_FORMAT = "rag-middle document states 3"
 
 
 class DocumentCache:
@@ -108,17 +106,16 @@ class DocumentCache:
             self._bytes = 0
 
     def get(
-        self, key: str, tokens: int, like: Callable[[], DocumentStates], place: str = ""
+        self, key: str, like: Callable[[], DocumentStates], place: str = ""
     ) -> DocumentStates | None:
         """The states under a key, from memory or disk; None where there are none.
 
-        A file that cannot be read, or holds something else, counts as none, with a warning.
+        A file that cannot be read counts as none, with a warning.
 
         Args:
             key: names them by everything that they depend on.
-            tokens: of the piece.
-            like: states of the model's making, of any piece: layers, heads, sizes, number format
-                and devices must be theirs. Called where a file is there.
+            like: states of the model's making, of any piece, on whose devices those of a file go.
+                Called where there is one.
             place: of the model: what was kept in memory for another lies on other devices.
         """
         with self._lock:
@@ -126,7 +123,7 @@ class DocumentCache:
             if states is not None:
                 self._kept.move_to_end((key, place))
         if states is None and self.directory is not None:
-            states = _read(self._path(key), tokens, like)
+            states = _read(self._path(key), like)
             if states is not None:
                 self._keep((key, place), states)
         with self._lock:
@@ -153,6 +150,12 @@ class DocumentCache:
             while self._bytes > self.max_bytes:
                 _, dropped = self._kept.popitem(last=False)
                 self._bytes -= dropped.nbytes
+
+    def _warn_once(self, message: str) -> None:
+        """Warn of what is the same for every file."""
+        if not self._warned:
+            self._warned = True
+            warn_caller(UserWarning(message))
 
     def _path(self, key: str) -> Path:
         assert self.directory is not None
@@ -209,10 +212,7 @@ def with_documents(
     layout = prompt.layout
     if not layout.document_tokens or layout.suffix_start == layout.length:
         return None
-    pieces, unsaved = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
-    if unsaved is not None and not cache._warned:
-        cache._warned = True
-        warn_caller(UserWarning(f"{unsaved} Until then they are kept in memory only."))
+    pieces = _pieces(cache, model, prompt)
     blend = next((part for part in method.parts if isinstance(part, CacheBlend)), None)
     if blend is None:
         return filled_cache(pieces, rows)
@@ -237,24 +237,27 @@ def precompute(cache: DocumentCache, model: PreTrainedModel, prompt: TokenizedPr
     """
     before = cache.misses
     with turn(model), in_eval_mode(model):
-        _, unsaved = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
-    if unsaved is not None:
-        raise unsaved
+        _pieces(cache, model, prompt, must_save=True)
     return cache.misses - before
 
 
 def _pieces(
     cache: DocumentCache,
     model: PreTrainedModel,
-    prefix: tuple[int, ...],
-    documents: Sequence[tuple[int, ...]],
-) -> tuple[list[DocumentStates], UnsupportedGenerationError | None]:
+    prompt: TokenizedPrompt,
+    *,
+    must_save: bool = False,
+) -> list[DocumentStates]:
     """States of the prefix and of each document, those without tokens left out.
 
-    Also why new ones could not be saved, where they could not.
+    Raises:
+        UnsupportedGenerationError: new ones cannot be saved, and must be. Otherwise that is warned
+            of once.
     """
-    device, known_as, unsaved = input_device(model), fingerprint(model), None
-    place = _place(model)
+    prefix, device = prompt.prefix_ids, input_device(model)
+    known_as, place = fingerprint(model), _place(model)
+    wanted: list[tuple[int, ...]] = [()] if prefix else []  # no tokens: the prefix itself
+    wanted += [ids for ids in prompt.documents_ids if ids]
 
     def example() -> DocumentStates:
         if (known_as, place) not in cache._examples:
@@ -262,23 +265,25 @@ def _pieces(
             cache._examples[known_as, place] = document_states(model, token, [], device)[0]
         return cache._examples[known_as, place]
 
-    wanted: list[tuple[int, ...]] = [()] if prefix else []  # no tokens: the prefix itself
-    wanted += [ids for ids in documents if ids]
     keys = {ids: _key(known_as, prefix, ids) for ids in wanted}
-    by_ids = {ids: cache.get(key, len(ids or prefix), example, place) for ids, key in keys.items()}
-    missing = [ids for ids, states in by_ids.items() if states is None and ids]
-    if any(states is None for states in by_ids.values()):
-        of_prefix, of_documents = document_states(model, prefix, missing, device)
-        computed = dict(zip(missing, of_documents, strict=True))
-        if prefix and by_ids[()] is None:
+    found = {ids: cache.get(key, example, place) for ids, key in keys.items()}
+    pieces = {ids: states for ids, states in found.items() if states is not None}
+    missing = [ids for ids in keys if ids not in pieces]
+    if missing:
+        documents = [ids for ids in missing if ids]
+        of_prefix, of_documents = document_states(model, prefix, documents, device)
+        computed = dict(zip(documents, of_documents, strict=True))
+        if () in missing:
             computed[()] = of_prefix
-        for ids, new in computed.items():
+        for ids, states in computed.items():
             try:
-                cache.put(keys[ids], new, place)
+                cache.put(keys[ids], states, place)
             except UnsupportedGenerationError as error:
-                unsaved = error
-        by_ids |= computed
-    return [states for ids in wanted if (states := by_ids[ids]) is not None], unsaved
+                if must_save:
+                    raise
+                cache._warn_once(f"{error} Until then they are kept in memory only.")
+        pieces |= computed
+    return [pieces[ids] for ids in wanted]
 
 
 def _place(model: PreTrainedModel) -> str:
@@ -299,107 +304,40 @@ def _write(path: Path, states: DocumentStates) -> None:
     Raises:
         UnsupportedGenerationError: it cannot be saved.
     """
-    tensors: dict[str, Tensor] = {}
-    for layer, (key, value) in enumerate(zip(states.keys, states.values, strict=True)):
-        tensors[f"key.{layer}"] = key
-        tensors[f"value.{layer}"] = value
-    data = _as_file(tensors, path.stem)
+    tensors = {f"key.{layer}": key for layer, key in enumerate(states.keys)}
+    tensors |= {f"value.{layer}": value for layer, value in enumerate(states.values)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        os.close(handle)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
+            save_file(tensors, name)
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-    except (OSError, ValueError) as error:
+    except (OSError, SafetensorError) as error:
         raise UnsupportedGenerationError(
             f"States of documents cannot be saved in {str(path.parent)!r} ({reason(error)}). Pass "
             "DocumentCache a directory that can be written and has room, or none."
         ) from error
 
 
-def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> DocumentStates | None:
-    try:
-        with path.open("rb") as file:
-            example = like()
-            token_bytes = example.nbytes // example.keys[0].shape[1]
-            most = token_bytes * tokens + _MAX_HEADER
-            data = file.read(most + 1)  # a file of any length must not fill the memory
-        if len(data) > most:
-            raise _DamagedError(f"it has more than {most} bytes")
-        return _states(_tensors(data, path.stem), tokens, example)
-    except (FileNotFoundError, NotADirectoryError):
+def _read(path: Path, like: Callable[[], DocumentStates]) -> DocumentStates | None:
+    if not path.is_file():
         return None
-    except (OSError, _DamagedError) as error:
-        problem = str(error)
-    warn_caller(
-        UserWarning(
-            f"{path} is damaged ({problem}): its document is computed again. Delete the file if "
-            "this comes back."
-        )
-    )
-    return None
-
-
-class _DamagedError(Exception):
-    """What is wrong with a file."""
-
-
-def _states(tensors: dict[str, Tensor], tokens: int, like: DocumentStates) -> DocumentStates:
-    """The states that a file holds, if they are of this kind."""
-    states = []
-    for kind, examples in (("key", like.keys), ("value", like.values)):
-        several = []
-        for layer, example in enumerate(examples):
-            tensor = tensors.pop(f"{kind}.{layer}", None)
-            shape = (example.shape[0], tokens, example.shape[2])
-            if tensor is None:
-                raise _DamagedError(f"it lacks {kind}.{layer}")
-            if tensor.shape != shape or tensor.dtype != example.dtype:
-                raise _DamagedError(
-                    f"{kind}.{layer} is {tensor.dtype} {tuple(tensor.shape)} where "
-                    f"{example.dtype} {shape} is expected"
-                )
-            several.append(tensor.to(example.device))
-        states.append(tuple(several))
-    if tensors:
-        raise _DamagedError(f"it has {', '.join(tensors)} besides")
-    return DocumentStates(*states)
-
-
-def _as_file(tensors: Mapping[str, Tensor], key: str) -> bytes:
-    """A safetensors file with a checksum of what it holds and for which key."""
-    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
-    header, payload = _parts(data)
-    header["__metadata__"] = {"format": _FORMAT, "sha256": _checksum(header, payload, key)}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # numbers begin at a multiple of eight
-    return b"".join((len(text).to_bytes(8, "little"), text, payload))
-
-
-def _tensors(data: bytes, key: str) -> dict[str, Tensor]:
-    """What a file holds for this key."""
     try:
-        header, payload = _parts(data)
-        metadata = header.pop("__metadata__", {})
-        if metadata.get("sha256") == _checksum(header, payload, key):
-            return load(data)
-    except Exception as error:  # whatever somebody wrote there
-        raise _DamagedError(f"{type(error).__name__}: {error}"[:200]) from error
-    raise _DamagedError("its checksum is wrong")
-
-
-def _parts(data: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The header and the numbers of a safetensors file."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    header: dict[str, Any] = json.loads(data[8:start])
-    return header, memoryview(data)[start:]
-
-
-def _checksum(header: Mapping[str, Any], payload: memoryview, key: str) -> str:
-    digest = hashlib.sha256(f"{key}{json.dumps(header, sort_keys=True)}".encode())
-    digest.update(payload)
-    return digest.hexdigest()
+        tensors = load_file(path)
+        keys, values = (
+            tuple(tensors[f"{kind}.{i}"].to(x.device) for i, x in enumerate(examples))
+            for kind, examples in (("key", like().keys), ("value", like().values))
+        )
+        return DocumentStates(keys, values)
+    except (OSError, SafetensorError, KeyError) as error:
+        warn_caller(
+            UserWarning(
+                f"{path} is damaged ({error}): its document is computed again. Delete the file if "
+                "this comes back."
+            )
+        )
+        return None
