@@ -22,7 +22,8 @@ from rag_middle.cli.verify import verify
 app = typer.Typer(
     help="Training-free methods against lost-in-the-middle, for local Hugging Face decoders.",
     epilog="Exit status: 0 done; 1 a verification failed, or who read standard output has ended "
-    "(`| head`); 2 refused, with the reason and the next step; 130 stopped by Ctrl-C.",
+    "(`| head`); 2 refused, with the reason and the next step; 130 stopped by Ctrl-C. More options "
+    "than --help shows are in docs/cli.md.",
     no_args_is_help=True,
     rich_markup_mode="markdown",  # which leaves [[rm:doc]] alone, and wraps paragraphs
     pretty_exceptions_enable=False,  # its tracebacks would show prompts

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell, warn
+import typer
+
+from rag_middle.cli.console import (
+    JsonOption,
+    console,
+    print_json,
+    print_text,
+    progress_bar,
+    tell,
+    warn,
+)
 from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
-    DATA,
-    QUESTIONS_PANEL,
-    Backend,
-    BackendOption,
-    BatchSizeOption,
-    SeedOption,
     chosen_task,
     command_line,
+    data_options,
     devices_of,
     load,
-    progress_bar,
+    question_flag,
     start_workers,
 )
 from rag_middle.cli.options import (
-    LOADING,
-    METHOD_PANEL,
-    OUTPUT_PANEL,
+    BatchSizeOption,
     ModelOption,
-    Panel,
-    choice_type,
+    SeedOption,
+    WorkersPlace,
     command,
-    flag,
-    generation_flags,
+    generation_options,
+    loading_options,
+    method_flag,
+    output_flag,
     parse_method_options,
     placed,
 )
@@ -47,113 +51,99 @@ if TYPE_CHECKING:
     from rag_middle.calibration.objective import Criterion
     from rag_middle.calibration.scoring import MakeTeam, Team
 
-SEARCH_PANEL = Panel("Search")
+_search_flag = partial(typer.Option, rich_help_panel="Search")
+Fitted = Literal[
+    "positional_hidden_states",
+    "lpes",
+    "lpes:paper",
+    "siw",
+    "ms_poe",
+    "zero_tuning",
+    "self_extend",
+    "dysco",
+]
+"""Methods with settings to search for; lpes:paper is the search as the paper runs it."""
 
 
-class Fitted(StrEnum):
-    """Methods with settings to search for; lpes:paper is the search as the paper runs it."""
-
-    positional_hidden_states = "positional_hidden_states"
-    lpes = "lpes"
-    lpes_paper = "lpes:paper"
-    siw = "siw"
-    ms_poe = "ms_poe"
-    zero_tuning = "zero_tuning"
-    self_extend = "self_extend"
-    dysco = "dysco"
-
-
-_DRAWN = (
-    QUESTIONS_PANEL.flag(
-        "questions",
-        int | None,
-        min=3,
-        help="Questions of the search, at least 3, each asked with its document at several "
-        "positions (see --weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "held_out",
-        int | None,
-        min=2,
-        help="Questions to check the result on, at least 2, each at five positions; the search "
-        "never sees them. Default: 100; 500 for lpes:paper.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "weights",
+def _drawing(
+    *,
+    questions: Annotated[
+        int | None, question_flag(min=3, help="Of the search. Default: 40; 30 for lpes.")
+    ] = None,
+    held_out: Annotated[
+        int | None, question_flag(min=2, help="To check the result on. Default: 100.")
+    ] = None,
+    weights: Annotated[
         str | None,
-        metavar="FIRST,...,LAST",
-        help="How much positions of the gold document count in the search; they are spread "
-        "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
-        "lpes, else 1,1,1,1,1.",
-    ),
-)
-"""Arguments of `draw_examples`, the weights as text."""
+        question_flag(
+            metavar="FIRST,...,LAST",
+            help="How much positions of the gold document count, spread evenly. Default: "
+            "0.2,0.3,0.5 for lpes, else 1,1,1,1,1.",
+        ),
+    ] = None,
+) -> None:
+    """Arguments of `draw_examples`, the weights as text."""
 
-_SEARCHED = (
-    SEARCH_PANEL.flag(
-        "criterion",
-        choice_type("CompareBy", ("generated_answer", "exact_match", "log_likelihood")) | None,
-        names=("--compare-by",),
-        help="What candidates are compared by. exact_match is read without decoding, and right "
-        "only for a model that answers with nothing but the value. Default: log_likelihood; for "
-        "lpes generated_answer where the model has a chat template, else exact_match.",
-    ),
-    SEARCH_PANEL.flag(
-        "search_option",
+
+def _searching(
+    *,
+    criterion: Annotated[
+        Literal["generated_answer", "exact_match", "log_likelihood"] | None,
+        _search_flag(
+            "--compare-by",
+            help="What candidates are compared by. Default: log_likelihood; for lpes "
+            "generated_answer with a chat template, else exact_match.",
+        ),
+    ] = None,
+    search_option: Annotated[
         list[str] | None,
-        names=("--search-option", "-s"),
-        metavar="NAME=VALUE",
-        help="A setting of the search (see docs/calibration.md), the value in JSON; repeatable. "
-        "For lpes: curve=linear, control_points=3, generations=10 ...",
-    ),
-    flag("seed", SeedOption, 0),
-    SEARCH_PANEL.flag(
-        "workers",
+        _search_flag(
+            "--search-option",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Of the search (docs/calibration.md), in JSON; repeatable.",
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    workers: Annotated[
         int | None,
-        min=1,
-        help="Processes that score candidates, each with the model, and on GPUs each with a GPU of "
-        "its own. Default: one per CPU core for a model on the CPU that fits several times, else "
-        "one.",
-    ),
-    SEARCH_PANEL.flag(
-        "threads_each",
-        int,
-        1,
-        names=("--threads",),
-        min=1,
-        help="CPU threads of each worker. Another number may change last digits.",
-    ),
-    flag("backend", BackendOption, Backend.processes),
-)
-_BATCHES = (flag("max_batch_size", BatchSizeOption, 8), *generation_flags(["template"]))
+        _search_flag(min=1, help="Processes that score. Default: as many as cores and memory."),
+    ] = None,
+    threads_each: Annotated[
+        int, _search_flag("--threads", min=1, help="CPU threads of each worker.")
+    ] = 1,
+    backend: WorkersPlace = "processes",
+) -> None:
+    """Arguments of the search."""
+
+
+def _batching(*, max_batch_size: BatchSizeOption = 8) -> None:
+    """Arguments of scoring, with the template."""
 
 
 @command(
-    asked=DATA,
-    drawn=_DRAWN,
-    searched=_SEARCHED,
-    batches=_BATCHES,
-    loading=LOADING,
+    asked=data_options,
+    drawn=_drawing,
+    searched=_searching,
+    batched=_batching,
+    templates=generation_options(["template"]),
+    loading=loading_options,
 )
 def calibrate(
     *,
-    method: Annotated[
-        Fitted,
-        METHOD_PANEL.option(
-            help="Whose settings to search for; lpes:paper: with the paper's own search and sizes."
-        ),
-    ],
+    method: Annotated[Fitted, method_flag(help="Whose settings to search for.")],
     model: ModelOption = None,
     asked: dict[str, Any],
     drawn: dict[str, Any],
     searched: dict[str, Any],
-    batches: dict[str, Any],
+    batched: dict[str, Any],
+    templates: dict[str, Any],
     loading: dict[str, Any],
     out: Annotated[
         Path,
-        OUTPUT_PANEL.option(
-            help="Folder for METHOD.json (the profile), METHOD.html (the report) and METHOD.state "
-            "(what is known so far). A search that was killed continues from there."
+        output_flag(
+            help="Folder for METHOD.json (the profile), METHOD.html (the report) and METHOD.state, "
+            "from which a search that was killed continues."
         ),
     ] = CALIBRATION_FOLDER,
     as_json: JsonOption = False,
@@ -164,6 +154,7 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
+    batches = {**batched, **templates}
     if "weights" in drawn:
         try:
             drawn["weights"] = [float(weight) for weight in drawn["weights"].split(",")]
@@ -181,7 +172,7 @@ def calibrate(
     from rag_middle.tokens import uses_chat_template
 
     settings = parse_method_options(searched.pop("search_option", ()), "--search-option")
-    search = make_search(method.value, as_option(settings))
+    search = make_search(method, as_option(settings))
     weights = drawn.setdefault("weights", list(search.weights))
     task = chosen_task(**asked)
     draw = partial(draw_examples, task, search, **drawn, seed=searched["seed"])
@@ -193,7 +184,7 @@ def calibrate(
     examples, held_out = draw(chat=uses_chat_template(loaded.tokenizer, batches["template"]))
     count = workers or len(devices) or _fitting_workers(loaded.model)
     team: MakeTeam | None = None
-    if count > 1 or backend == Backend.ray:
+    if count > 1 or backend == "ray":
 
         def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
             opening = FromDisk(

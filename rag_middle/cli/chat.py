@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rag_middle.cli.asking import (
-    ANSWERING,
+from rag_middle.cli.ask import (
     QUESTION,
+    answering_options,
     open_answerer,
-    show_facts,
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import USAGE_ERROR, print_text, tell
-from rag_middle.cli.options import ENDPOINT, LOADING, command, parse_method_options
+from rag_middle.cli.console import USAGE_ERROR, print_text, show_facts, tell
+from rag_middle.cli.options import (
+    command,
+    endpoint_options,
+    loading_options,
+    parse_method_options,
+)
 from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.options import GenerationOptions
 from rag_middle.registry import suggest
@@ -35,7 +39,9 @@ _COMMANDS = {
 }
 
 
-@command(answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
+@command(
+    answering=answering_options, options=QUESTION, loading=loading_options, remote=endpoint_options
+)
 def chat(
     answering: dict[str, Any],
     options: dict[str, Any],
@@ -44,15 +50,15 @@ def chat(
 ) -> None:
     """Answer questions from documents, one after another.
 
-    Each question stands for itself: earlier ones are not remembered. In between, /sources lists
-    the sources of the last answer, /method NAME changes the method, /help lists the commands and
-    /quit ends. Questions may also come from a file or pipe, one per line; exit status 2 if one of
-    them could not be answered.
+    Each question stands for itself. In between, /sources lists the sources of the last answer,
+    /method NAME changes the method, /help lists the commands and /quit ends. Questions may also
+    come from a file or pipe, one per line; exit status 2 if one could not be answered.
     """
     GenerationOptions(**options)  # refused before anything is indexed
     answerer, _ = open_answerer(loading, quiet=False, remote=remote, **answering)
-    method, last, failed = answerer.method, None, False
-    is_typed = sys.stdin.isatty()
+    method = answerer.method
+    last: Answer | None = None
+    failed, is_typed = False, sys.stdin.isatty()
     for line in _typed() if is_typed else filter(None, map(str.strip, sys.stdin)):
         name, _, rest = line.partition(" ")
         try:
@@ -61,7 +67,9 @@ def chat(
             if name == "/help":
                 print_text("".join(f"{name:9} {does}\n" for name, does in _COMMANDS.items()))
             elif name == "/sources":
-                show_sources(_answered(last).sources)
+                if last is None:
+                    raise ConfigError("There is no answer yet whose sources to show: ask first.")
+                show_sources(last.sources)
             elif name == "/method":
                 chosen, *given = _words(rest)
                 method = answerer.model.checked_method(chosen, parse_method_options(given))
@@ -83,12 +91,6 @@ def chat(
             tell("Error", "bold red", str(error))
     if failed and not is_typed:
         raise typer.Exit(USAGE_ERROR)
-
-
-def _answered(last: Answer | None) -> Answer:
-    if last is None:
-        raise ConfigError("There is no answer yet whose sources to show: ask first.")
-    return last
 
 
 def _words(text: str) -> list[str]:

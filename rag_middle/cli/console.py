@@ -10,25 +10,26 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rag_middle.errors import RagMiddleError
+from rag_middle.small_model import NAME
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from rag_middle.generation import Generation
 
 USAGE_ERROR = 2  # what was asked for cannot be done; 1 is for a verification that failed
 _PLAIN_WIDTH = 100  # characters, where output goes to no terminal
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Attributes of errors that ``--json`` shows.
-_DETAILS = (
-    *("parameter", "position", "excerpt"),
-    *("prompt_tokens", "max_new_tokens", "context_window"),
-)
+_DETAILS = ("position", "excerpt", "prompt_tokens", "max_new_tokens", "context_window")
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write one JSON document to standard output.")
@@ -77,11 +78,66 @@ def warn(message: str) -> None:
     tell("Warning", "yellow", message)
 
 
+def tell_of_default() -> None:
+    """Say on standard error which model answers where none was named."""
+    tell("Model", "dim", f"{NAME}, a very small one. Name a better one with --model.")
+
+
+def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
+    """One line about an answer, on standard error.
+
+    Args:
+        retrieve: seconds spent on finding its documents, if they were searched for.
+    """
+    from rich.text import Text
+
+    idle = not answer.applied and answer.method != "none"
+    dropped = len(answer.dropped_documents)
+    facts = [
+        answer.method + (" (without effect on this prompt)" if idle else ""),
+        f"{counted(answer.usage.prompt_tokens, 'prompt token')} in "
+        f"{counted(answer.documents, 'document')}",
+        f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
+        "" if retrieve is None else f"retrieval {retrieve:.2f} s",
+        f"time to first token {answer.timings.time_to_first_token:.2f} s",
+        f"{answer.tokens_per_second:.1f} tokens/s",
+        f"{counted(dropped, 'document')} dropped" if dropped else "",
+        "" if answer.seed is None else f"seed {answer.seed}",
+    ]
+    console(stderr=True).print(Text(" · ".join(filter(None, facts)), "dim"), soft_wrap=True)
+
+
 def quiet_progress_bars() -> None:
     """Keep the bars of transformers off standard error: they count weights, not time."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+
+
+@contextmanager
+def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
+    """A bar on standard error with the time left; nothing where that is no terminal.
+
+    Yields:
+        A function of the number done, the number of all, and perhaps what is done now.
+    """
+    from rich.markup import escape
+    from rich.progress import MofNCompleteColumn, Progress
+
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        console=console(stderr=True),
+        transient=True,
+        disable=hidden or not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task(what, total=None)
+
+        def update(done: int, total: int, now: str = "") -> None:
+            shown = escape(f"{what} {now}".rstrip())
+            bar.update(task, total=total, completed=done, description=shown)
+
+        yield update
 
 
 @contextmanager
@@ -100,9 +156,9 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
             raise
         if as_json:
             details = {name: getattr(error, name, None) for name in _DETAILS}
-            shown = {"type": type(error).__name__, "message": str(error)}
-            shown |= {name: value for name, value in details.items() if value is not None}
-            print_json({"error": shown})
+            shown = {"type": type(error).__name__, "message": str(error), **details}
+            known = {name: value for name, value in shown.items() if value is not None}
+            print_json({"error": known})
         else:
             tell("Error", "bold red", str(error))
         raise typer.Exit(USAGE_ERROR) from None

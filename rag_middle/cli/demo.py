@@ -9,52 +9,43 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_middle.cli.asking import RETRIEVAL_PANEL
 from rag_middle.cli.console import (
     JsonOption,
     console,
     print_json,
     print_text,
+    progress_bar,
     quiet_progress_bars,
 )
 from rag_middle.cli.index import summary
-from rag_middle.cli.measuring import command_line, progress_bar
+from rag_middle.cli.measuring import command_line
 from rag_middle.cli.options import (
-    LOADING,
-    OUTPUT_PANEL,
     MethodOption,
     MethodOptionsOption,
     ModelOption,
     command,
+    loading_options,
+    output_flag,
     parse_method_options,
     placed,
+    retrieval_flag,
 )
 
 
-@command(loading=LOADING)
+@command(loading=loading_options)
 def demo(
     *,
     model: ModelOption = None,
     method: MethodOption = "pine",
     method_option: MethodOptionsOption = None,
-    questions: Annotated[
-        int, typer.Option(min=2, help="How many to measure with, at every position.")
-    ] = 6,
-    documents: Annotated[
-        int, typer.Option(min=2, help="Documents of a prompt in the measurement.")
-    ] = 5,
-    top_k: Annotated[
-        int, RETRIEVAL_PANEL.option(min=2, help="Documents of a prompt that is answered.")
-    ] = 10,
+    questions: Annotated[int, typer.Option(min=2, help="To measure with.")] = 6,
+    documents: Annotated[int, typer.Option(min=2, help="Of a prompt in the measurement.")] = 5,
+    top_k: Annotated[int, retrieval_flag(min=2, help="Documents of a prompt.")] = 10,
     loading: dict[str, Any],
-    out: Annotated[
-        Path,
-        OUTPUT_PANEL.option(help="Folder for demo.html, demo.png and demo.json."),
-    ] = Path("rag-middle-demo"),
-    open_page: Annotated[
-        bool,
-        OUTPUT_PANEL.option("--open", help="Show the page in a browser."),
-    ] = False,
+    out: Annotated[Path, output_flag(help="Folder for demo.html, demo.png and demo.json.")] = Path(
+        "rag-middle-demo"
+    ),
+    open_page: Annotated[bool, output_flag("--open", help="Show the page in a browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what the position of a document does to answers, and what a method does about it.

@@ -6,38 +6,42 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell, warn
+from rag_middle.cli.console import (
+    JsonOption,
+    console,
+    print_json,
+    print_text,
+    progress_bar,
+    tell,
+    warn,
+)
 from rag_middle.cli.measuring import (
-    ASKED,
     CALIBRATION_FOLDER,
-    QUESTIONS_PANEL,
-    Backend,
-    BackendOption,
-    BatchSizeOption,
-    SeedOption,
     chosen_task,
     command_line,
+    data_options,
     devices_of,
     load,
     open_endpoint,
-    progress_bar,
+    question_flag,
     start_workers,
     tell_time,
 )
 from rag_middle.cli.options import (
-    ENDPOINT,
-    LOADING,
-    MODEL_PANEL,
-    OUTPUT_PANEL,
+    BatchSizeOption,
     ModelOption,
-    choice_type,
+    SeedOption,
+    WorkersPlace,
     command,
-    flag,
-    generation_flags,
+    endpoint_options,
+    generation_options,
+    loading_options,
+    model_flag,
+    output_flag,
     placed,
 )
 from rag_middle.errors import ConfigError, FileFormatError
@@ -50,123 +54,113 @@ if TYPE_CHECKING:
     from rag_middle.profiles import Profile
 
 
-_SCORE_BY = choice_type("ScoreBy", ("generation", "likelihood"))
-
-_MEASUREMENT = (
-    QUESTIONS_PANEL.flag("limit", int, 100, min=1, help="Maximum number of questions."),
-    QUESTIONS_PANEL.flag(
-        "positions",
-        int,
-        3,
-        min=2,
-        help="Positions of the gold document, or distances between several, spread evenly.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "grid",
+def _varying(
+    *,
+    distractors: Annotated[
         str | None,
-        metavar="N,N",
-        help="Measure with fewer documents too: 5,10,20. The rest of the report is about "
-        "the largest number, which replaces --documents.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "orders",
-        int,
-        0,
-        min=0,
-        help="Shuffled orders, for the rate at which answers flip; 0: none.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "changes",
+        question_flag(help="Other documents: random, hard, or none_relevant (without the gold)."),
+    ] = None,
+    hops: Annotated[
+        int | None, question_flag(min=1, help="Documents that a question needs.")
+    ] = None,
+    phrases: Annotated[
         list[str] | None,
-        names=("--change",),
-        metavar="NAME,NAME",
-        help="Controls of the unmodified model at the same positions: repeated (all "
-        "documents twice), random_filler (the other documents' words shuffled), question_first "
-        "(the question before the documents too), long_gold (the gold document followed by the "
-        "shuffled words of three others).",
-    ),
-    QUESTIONS_PANEL.flag(
-        "scoring",
-        _SCORE_BY,
-        _SCORE_BY("generation"),
-        names=("--score-by",),
-        help="Compare generated answers, or measure the log-likelihood of the right one, "
-        "which is cheaper.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "metric",
-        str | None,
-        help="Which score decides. Default: the task's first; greedy_match for likelihood.",
-    ),
-    flag("seed", SeedOption, 0),
-    *generation_flags(["template"]),
-    QUESTIONS_PANEL.flag(
-        "max_new_tokens",
-        int | None,
-        min=1,
-        help="Maximum new tokens of an answer. Default: the task's.",
-    ),
-    flag("max_batch_size", BatchSizeOption, 8),
-)
-"""Fields of `Measurement`, with `grid` as it is written."""
+        question_flag(
+            "--abstention",
+            metavar="TEXT",
+            hidden=True,
+            help="Says that the model does not know, for none_relevant; repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """More arguments of `chosen_task`."""
 
-_RUNNING = (
-    MODEL_PANEL.flag(
-        "threads",
+
+def _measuring(
+    *,
+    limit: Annotated[int, question_flag(min=1, help="Maximum number of questions.")] = 100,
+    positions: Annotated[
+        int, question_flag(min=2, help="Of the gold document, spread evenly.")
+    ] = 3,
+    grid: Annotated[
+        str | None,
+        question_flag(metavar="N,N", help="Fewer documents too: 5,10,20, for --documents."),
+    ] = None,
+    orders: Annotated[
+        int, question_flag(min=0, help="Shuffled orders: how often answers flip.")
+    ] = 0,
+    changes: Annotated[
+        list[str] | None,
+        question_flag(
+            "--change",
+            metavar="NAME,NAME",
+            hidden=True,
+            help="Controls of the unmodified model at the same positions: repeated (all documents "
+            "twice), random_filler (the others' words shuffled), question_first (before the "
+            "documents too), long_gold (the gold document followed by shuffled words).",
+        ),
+    ] = None,
+    scoring: Annotated[
+        Literal["generation", "likelihood"],
+        question_flag("--score-by", help="Answers, or the likelihood of the right one."),
+    ] = "generation",
+    metric: Annotated[
+        str | None, question_flag(help="Which score decides. Default: the task's.")
+    ] = None,
+    seed: SeedOption = 0,
+    max_new_tokens: Annotated[
+        int | None, question_flag(min=1, help="Of an answer. Default: the task's.")
+    ] = None,
+    max_batch_size: BatchSizeOption = 8,
+) -> None:
+    """Fields of `Measurement`, with `grid` as it is written."""
+
+
+def _running(
+    *,
+    threads: Annotated[
         int | None,
-        min=1,
-        help="CPU threads, of all workers together. Default: OMP_NUM_THREADS, or as many "
-        "as there are processors.",
-    ),
-    MODEL_PANEL.flag(
-        "workers",
-        int,
-        1,
-        min=1,
-        help="Processes that answer, each with the model, and on GPUs each with a GPU of its own.",
-    ),
-    flag("backend", BackendOption, Backend.processes),
-)
+        model_flag(min=1, hidden=True, help="CPU threads, of all workers together."),
+    ] = None,
+    workers: Annotated[int, model_flag(min=1, help="Processes that answer.")] = 1,
+    backend: WorkersPlace = "processes",
+) -> None:
+    """Where the model answers."""
 
 
 @command(
-    asked=ASKED,
-    measured=_MEASUREMENT,
-    running=_RUNNING,
-    loading=LOADING,
-    remote=ENDPOINT,
+    asked=data_options,
+    varied=_varying,
+    measured=_measuring,
+    templates=generation_options(["template"]),
+    running=_running,
+    loading=loading_options,
+    remote=endpoint_options,
 )
 def diagnose(
     *,
     model: ModelOption = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Methods to try, as for --method elsewhere; repeatable. Default: those that need "
-            "no calibration and that the model can take; at an endpoint none. none: only measure.",
-        ),
+        typer.Option(metavar="NAME,NAME", help="To try. Default: all that need no fitting."),
     ] = None,
     asked: dict[str, Any],
+    varied: dict[str, Any],
     measured: dict[str, Any],
+    templates: dict[str, Any],
     running: dict[str, Any],
     loading: dict[str, Any],
     remote: dict[str, Any],
     out: Annotated[
         Path,
-        OUTPUT_PANEL.option(
-            help="Folder for report.html, report.png, report.json, records.jsonl and profile.json: "
-            "--method profile:FOLDER uses what is recommended. A run that was killed continues "
-            "from its records."
+        output_flag(
+            help="Folder for report, records and profile. A run that was killed continues there."
         ),
     ] = Path("rag-middle-diagnosis"),
     refresh: Annotated[
         int,
-        OUTPUT_PANEL.option(
-            min=0,
-            metavar="SECONDS",
-            help="While asking, rewrite report.html so often with the questions answered so far; "
-            "an open page loads itself again. 0: only at the end.",
+        output_flag(
+            min=0, metavar="SECONDS", hidden=True, help="Between reports while asking; 0: none."
         ),
     ] = 60,
     as_json: JsonOption = False,
@@ -177,10 +171,13 @@ def diagnose(
     positions, under every method. Recommends no method unless positions differ significantly and
     a method raises the worst of them significantly. With --hops, --task key_value_chains or
     --distractors none_relevant something else is varied, and all methods are compared on it.
+    More options are in docs/cli.md.
     """
     backend, spreads = running["backend"], running["workers"] > 1 or running["backend"] == "ray"
     if measured["scoring"] == "likelihood" and "max_new_tokens" in measured:
         raise ConfigError("By likelihood nothing is generated: leave --max-new-tokens out.")
+    asked |= varied
+    measured |= templates
     fewer, most = _grid(measured.pop("grid", None), asked.get("documents"))
     asked |= {} if most is None else {"documents": most}
     names = None if methods is None else _split(methods)

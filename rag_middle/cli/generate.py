@@ -3,66 +3,55 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from rag_middle.cli.asking import show_facts, tell_of_default
-from rag_middle.cli.console import JsonOption, print_json, print_text
+from rag_middle.cli.console import JsonOption, print_json, print_text, show_facts, tell_of_default
 from rag_middle.cli.measuring import load
 from rag_middle.cli.options import (
-    LOADING,
-    OUTPUT_PANEL,
-    PROMPT_PANEL,
     MethodOption,
     MethodOptionsOption,
     ModelOption,
     command,
-    generation_flags,
+    generation_options,
+    loading_options,
+    output_flag,
     parse_method_options,
+    prompt_flag,
 )
-from rag_middle.cli.prompt_file import PromptFormat, read_prompt
+from rag_middle.cli.prompt_file import read_prompt
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 
 _MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the prompt as JSON."
 
 
-@command(options=generation_flags(), loading=LOADING)
+@command(options=generation_options(), loading=loading_options)
 def generate(
     *,
     model: ModelOption = None,
     prompt: Annotated[
         list[str],
-        PROMPT_PANEL.option(
-            "--prompt",
-            "-p",
-            metavar="FILE",
-            help="File, or - for standard input: a text with documents between [[rm:doc]] and "
-            "[[/rm:doc]], or JSON with prefix, documents and suffix. Repeatable: several prompts "
-            "go through the model together.",
-        ),
+        prompt_flag("--prompt", "-p", metavar="FILE", help="Or - for standard input; repeatable."),
     ],
     method: MethodOption = "none",
     method_option: MethodOptionsOption = None,
     prompt_format: Annotated[
-        PromptFormat,
-        PROMPT_PANEL.option(
-            help="auto: JSON in files named *.json and where the prompt begins with {."
-        ),
-    ] = PromptFormat.auto,
+        Literal["auto", "text", "json"],
+        prompt_flag(help="auto: JSON in *.json files and where the prompt begins with {."),
+    ] = "auto",
     options: dict[str, Any],
     loading: dict[str, Any],
     stream: Annotated[
         bool | None,
-        OUTPUT_PANEL.option(
-            "--stream/--no-stream",
-            help="Write the text as it comes. Default: on a terminal.",
-        ),
+        output_flag("--stream/--no-stream", help="Text as it comes. Default: on a terminal."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Answer prompts under a method.
 
-    The text goes to standard output, everything else to standard error.
+    A prompt is a text with documents between [[rm:doc]] and [[/rm:doc]], or JSON with prefix,
+    documents and suffix; several go through the model together. The text goes to standard output,
+    everything else to standard error.
     """
     beams = options["num_beams"]
     if stream and (as_json or beams > 1 or len(prompt) > 1):
@@ -79,12 +68,12 @@ def generate(
     options["missing_documents_hint"] = _MARKING
     GenerationOptions(**options)
     loaded = load(model, method=method, method_options=method_options, **loading)
-    if model is None and not as_json:
-        tell_of_default()
     if as_json:
         answers = [answer.to_dict() for answer in loaded.batch(contexts, **options)]
         print_json(answers[0] if len(answers) == 1 else answers)
         return
+    if model is None:
+        tell_of_default()
     if len(contexts) > 1:
         generations = loaded.batch(contexts, **options)
         for source, generation in zip(prompt, generations, strict=True):

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import JsonOption, print_json, print_text, warn
-from rag_middle.cli.measuring import progress_bar
+from rag_middle.cli.console import JsonOption, print_json, print_text, progress_bar, warn
 from rag_middle.cli.options import (
-    LOADING,
     EmbedderOption,
     RebuildOption,
     command,
+    loading_options,
     placed,
     refuse_set,
 )
@@ -26,33 +25,27 @@ if TYPE_CHECKING:
 _SHOWN = 10  # reports of skipped files on a terminal
 
 
-@command(loading=[flag for flag in LOADING if flag.name != "context_window"])
+@command(loading=loading_options)
 def index(
     path: Annotated[
         Path, typer.Argument(help="File or folder: text, Markdown, PDF, HTML, Word, sheets, JSON.")
     ],
     *,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the index. Default: one in the user's cache."),
+        Path | None, typer.Option(help="Folder for the index. Default: the user's cache.")
     ] = None,
     embedder: EmbedderOption = None,
     chunk_size: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Tokens of the embedder per chunk. Default: 200, or three quarters of what it "
-            "reads if that is less.",
-        ),
+        typer.Option(min=1, help="Tokens per chunk. Default: at most 200, or as before."),
     ] = None,
     rebuild: RebuildOption = False,
     precompute: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Also have this model (a folder or hub name) read all documents, so that "
-            "questions under parallel_context_windows, ape and cacheblend need not. Kept beside "
-            "the index.",
+            help="A model that reads all documents beforehand, for questions under "
+            "parallel_context_windows, ape and cacheblend.",
         ),
     ] = None,
     loading: dict[str, Any],
@@ -80,19 +73,11 @@ def index(
     device = placed(loading).get("device")  # an embedder is not spread
     with progress_bar("embedding", hidden=as_json) as progress:
         model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
-        splitter = chunk_size and Splitter(
-            chunk_size=chunk_size,
-            overlap=chunk_size // 10,
-            length=model.count_tokens,
-            unit="tokens",
-        )
-        built = build_index(
-            path,
-            folder,
-            embedder=model,
-            splitter=splitter or None,
-            rebuild=rebuild,
-        )
+        splitter = None
+        if chunk_size is not None:
+            size = {"chunk_size": chunk_size, "overlap": chunk_size // 10}
+            splitter = Splitter(**size, length=model.count_tokens, unit="tokens")
+        built = build_index(path, folder, embedder=model, splitter=splitter, rebuild=rebuild)
     read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
     if as_json:
         described: dict[str, Any] = {

@@ -1,19 +1,18 @@
-"""What commands that measure a model share: its questions, loading it, workers, a bar."""
+"""What commands that measure a model share: its questions, loading it, workers."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import console, quiet_progress_bars, tell
-from rag_middle.cli.options import MODEL_PANEL, Panel, placed, refuse_set
+from rag_middle.cli.console import quiet_progress_bars, tell
+from rag_middle.cli.options import placed, refuse_set
 
 if TYPE_CHECKING:
     from rag_middle.endpoint import EndpointModel
@@ -21,75 +20,25 @@ if TYPE_CHECKING:
     from rag_middle.generation import RagMiddleModel
     from rag_middle.workers import MakeWork, Workers
 
-QUESTIONS_PANEL = Panel("Questions")
+question_flag = partial(typer.Option, rich_help_panel="Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
 _LONG = 60  # seconds, from which on a run's options are named
 
-DATA = (
-    QUESTIONS_PANEL.flag(
-        "data",
+
+def data_options(
+    *,
+    data: Annotated[
         Path | None,
-        help="Questions with their gold documents, as JSON lines, or a published "
-        "benchmark's file. Default: 600 questions of NaturalQuestions, which come with rag-middle.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "task", str | None, help="What the questions are. Default: what --data looks like."
-    ),
-    QUESTIONS_PANEL.flag(
-        "documents",
-        int | None,
-        min=2,
-        help="Documents in a prompt. Default: what the data or the task has; 10 without --data.",
-    ),
-)
-"""Arguments of `chosen_task` that every command with questions takes."""
-
-ASKED = (
-    *DATA,
-    QUESTIONS_PANEL.flag(
-        "distractors",
-        str | None,
-        help="What the other documents are: random, or hard (those most like the question). "
-        "none_relevant: every question is asked without its gold document too, and then the model "
-        "must say that it does not know.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "hops",
-        int | None,
-        min=1,
-        help="Questions that need so many documents (without --data 2 or 3 generated ones), by "
-        "their distance and order. For --task key_value_chains: keys of the longest chain.",
-    ),
-    QUESTIONS_PANEL.flag(
-        "phrases",
-        list[str] | None,
-        names=("--abstention",),
-        metavar="TEXT",
-        help="Counts as saying that the model does not know, for --distractors "
-        "none_relevant; repeatable. Default: usual phrases.",
-    ),
-)
-"""Which questions are asked; arguments of `chosen_task`."""
-
-
-class Backend(StrEnum):
-    """processes: of this machine; ray: a Ray cluster."""
-
-    processes = "processes"
-    ray = "ray"
-
-
-BackendOption = Annotated[
-    Backend,
-    typer.Option(help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`."),
-]
-SeedOption = Annotated[int, typer.Option(min=0, help="Random seed.")]
-BatchSizeOption = Annotated[
-    int,
-    MODEL_PANEL.option(
-        "--batch-size", min=1, help="Prompts per forward pass; at an endpoint requests at a time."
-    ),
-]
+        question_flag(help="Questions with gold documents, JSON lines. Default: 600 shipped."),
+    ] = None,
+    task: Annotated[
+        str | None, question_flag(help="What the questions are. Default: as --data looks.")
+    ] = None,
+    documents: Annotated[
+        int | None, question_flag(min=2, help="Of a prompt. Default: what the data has, or 10.")
+    ] = None,
+) -> None:
+    """Which questions are asked: arguments of `chosen_task`."""
 
 
 def load(name: str | None, **options: Any) -> RagMiddleModel:
@@ -119,8 +68,8 @@ def chosen_task(
     """The task of that name or data; the shipped questions where neither is given.
 
     Args:
-        options: more options of tasks, as `ASKED` has them; of `distractors`, ``none_relevant``
-            stands for the task ``abstention``.
+        options: more options of tasks; of `distractors`, ``none_relevant`` stands for the task
+            ``abstention``.
     """
     from rag_middle.evaluation.tasks import make_task, shipped_questions, task_for_file
 
@@ -160,8 +109,8 @@ def open_endpoint(
     """The model behind an address; None where no address is named.
 
     Args:
-        options: values of `ENDPOINT`.
-        loading: values of `LOADING`, none of which means anything there.
+        options: values of `endpoint_options`.
+        loading: values of `loading_options`, none of which means anything there.
         more: arguments of `EndpointModel`.
 
     Raises:
@@ -182,7 +131,7 @@ def devices_of(placement: Mapping[str, Any], count: int, backend: str) -> tuple[
     from rag_middle.workers import worker_devices
 
     where = {name: placement.get(name) for name in ("device", "device_map")}
-    return worker_devices(count, **where, cluster=backend == Backend.ray)
+    return worker_devices(count, **where, cluster=backend == "ray")
 
 
 def start_workers(
@@ -191,35 +140,9 @@ def start_workers(
     """Workers of this machine, or of the Ray cluster."""
     from rag_middle.workers import Processes, RayWorkers
 
-    if backend == Backend.ray:
+    if backend == "ray":
         return RayWorkers(make_work, count, threads, gpus_each=1 if devices else 0)
     return Processes(make_work, count, threads, devices)
-
-
-@contextmanager
-def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
-    """A bar on standard error with the time left; nothing where that is no terminal.
-
-    Yields:
-        A function of the number done, the number of all, and perhaps what is done now.
-    """
-    from rich.markup import escape
-    from rich.progress import MofNCompleteColumn, Progress
-
-    with Progress(
-        *Progress.get_default_columns(),
-        MofNCompleteColumn(),
-        console=console(stderr=True),
-        transient=True,
-        disable=hidden or not sys.stderr.isatty(),
-    ) as bar:
-        task = bar.add_task(what, total=None)
-
-        def update(done: int, total: int, now: str = "") -> None:
-            shown = escape(f"{what} {now}".rstrip())
-            bar.update(task, total=total, completed=done, description=shown)
-
-        yield update
 
 
 def command_line() -> str:

@@ -102,30 +102,20 @@ def _show_one(described: dict[str, Any], description: str) -> None:
         if described[key]:
             out.print(f"{label}: {described[key]}", soft_wrap=True)
     out.print(f"\n{description}", soft_wrap=True)
-    if described["options"]:
-        options = Table("name", "type", "default", title="Options, for --method-option NAME=VALUE")
-        for option in described["options"]:
+    options, presets = described["options"], described["presets"]
+    if options:
+        table = Table("name", "type", "default", title="Options, for --method-option NAME=VALUE")
+        for option in options:
             default = "has to be set" if option["required"] else str(option["default"])
-            options.add_row(option["name"], option["type"], default)
-        out.print(options)
-    presets: dict[str, dict[str, Any]] = described["presets"]
-    if presets:
-        shown = [
-            option["name"]
-            for option in described["options"]
-            if any(settings[option["name"]] != option["default"] for settings in presets.values())
-        ]
-        example = f"--method {described['name']}:{next(iter(presets))}"
-        table = Table("preset", *shown, title=f"Presets, as in {example}")
-        for preset, settings in presets.items():
-            table.add_row(preset, *(_short(settings[option]) for option in shown))
+            table.add_row(option["name"], option["type"], default)
         out.print(table)
-
-
-def _short(value: Any) -> str:
-    """Consecutive whole numbers as ``10–25``."""
-    if not isinstance(value, tuple):
-        return str(value)
-    if len(value) > 2 and value == tuple(range(int(value[0]), int(value[0]) + len(value))):
-        return f"{value[0]}–{value[-1]}"
-    return ", ".join(map(str, value))
+    if presets:
+        example = f"--method {described['name']}:{next(iter(presets))}"
+        out.print(f"Presets, as in {example}")
+        for preset, settings in presets.items():
+            set_ = [
+                f"{option['name']}={settings[option['name']]}"
+                for option in options
+                if settings[option["name"]] != option["default"]
+            ]
+            out.print(f"  {preset}: {', '.join(set_)}", soft_wrap=True)

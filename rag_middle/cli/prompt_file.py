@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,7 @@ _PROMPT_FIELDS = ("prefix", "documents", "suffix", "separator")
 _DOCUMENT_FIELDS = ("text", "title", "id", "metadata")
 
 
-class PromptFormat(StrEnum):
-    """How a prompt is written; auto: JSON if it is named or looks so."""
-
-    auto = "auto"
-    text = "text"
-    json = "json"
-
-
-def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextPrompt:
+def read_prompt(source: str, kind: str = "auto") -> ContextPrompt:
     """The prompt in a file, or on standard input for ``-``.
 
     Markers in it count whoever wrote them: the file is named as a prompt. Text that is not to be
@@ -39,7 +30,8 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
 
     Args:
         source: path, or ``-``.
-        kind: with ``auto``, a file named ``*.json`` and any text that begins with ``{`` is JSON.
+        kind: ``text`` or ``json``; with ``auto``, a file named ``*.json`` and any text that begins
+            with ``{`` is JSON.
 
     Raises:
         PromptError: there is no such file, it is no UTF-8 text, or no JSON of the expected shape.
@@ -53,10 +45,8 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
             f"The prompt file {source!r} cannot be read ({reason(error)}). Pass the path of a "
             "file in UTF-8, or - to read standard input."
         ) from error
-    if kind is PromptFormat.auto:
-        looks_like_json = source.endswith(".json") or text.lstrip().startswith("{")
-        kind = PromptFormat.json if looks_like_json else PromptFormat.text
-    if kind is PromptFormat.text:
+    looks_like_json = source.endswith(".json") or text.lstrip().startswith("{")
+    if kind == "text" or (kind == "auto" and not looks_like_json):
         return parse(text, trusted=True)
     try:
         content = parse_json(text)
@@ -70,28 +60,25 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
     if not isinstance(listed, list):
         raise PromptError(f"In JSON, 'documents' should be a list; got {type(listed).__name__}.")
     documents = [
-        Document(each)
-        if isinstance(each, str)
-        else Document(**_fields(each, _DOCUMENT_FIELDS, f"document {index}"))
-        for index, each in enumerate(listed)
+        Document(it)
+        if isinstance(it, str)
+        else Document(**_fields(it, _DOCUMENT_FIELDS, f"document {index}"))
+        for index, it in enumerate(listed)
     ]
     return ContextPrompt(documents=documents, **fields)
 
 
 def _fields(content: object, expected: tuple[str, ...], owner: str) -> dict[str, Any]:
     """The fields of a JSON object that are not null, if it has only those it may have."""
+    names = ", ".join(expected)
     if not isinstance(content, dict):
-        raise PromptError(
-            f"In JSON, {owner} should be an object with {', '.join(expected)}; got "
-            f"{type(content).__name__}."
-        )
-    given = {name: value for name, value in content.items() if value is not None}
-    for name in given:
+        kind = type(content).__name__
+        raise PromptError(f"In JSON, {owner} should be an object with {names}; got {kind}.")
+    for name in content:
         if name not in expected:
-            raise PromptError(
-                f"In JSON, {owner} has no field {name!r}.{suggest(name, expected)} Fields: "
-                f"{', '.join(expected)}."
-            )
+            hint = suggest(name, expected)
+            raise PromptError(f"In JSON, {owner} has no field {name!r}.{hint} Fields: {names}.")
+    given = {name: value for name, value in content.items() if value is not None}
     if "text" in expected and "text" not in given:
         raise PromptError(f"In JSON, {owner} needs a field 'text'.")
     return given

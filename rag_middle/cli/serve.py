@@ -11,23 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
-from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rag_middle.cli.asking import tell_of_default
-from rag_middle.cli.console import tell, warn
+import typer
+
+from rag_middle.cli.console import tell, tell_of_default, warn
 from rag_middle.cli.measuring import load
 from rag_middle.cli.options import (
-    LOADING,
-    METHOD_PANEL,
     MethodOption,
     MethodOptionsOption,
     ModelOption,
-    Panel,
     command,
-    generation_flags,
+    generation_options,
+    loading_options,
+    method_flag,
     parse_method_options,
 )
 from rag_middle.errors import ConfigError, MethodConfigError, MissingExtraError
@@ -39,39 +39,38 @@ from rag_middle.small_model import NAME
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_SERVER_PANEL = Panel("Server")
-_LIMITS_PANEL = Panel("Limits")
+_server_flag = partial(typer.Option, rich_help_panel="Server")
+_limit_flag = partial(typer.Option, rich_help_panel="Limits")
 _HEAD_BYTES = 2**16
+_LIMIT: dict[str, Any] = {field.name: field.default for field in fields(ServerSettings)}
 _DEFAULTS = (
-    *("max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
+    *("system", "on_overflow", "max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
 )
 
 
-def _limit(name: str, help_text: str, **more: Any) -> Parameter:
-    default = next(field.default for field in fields(ServerSettings) if field.name == name)
-    return _LIMITS_PANEL.flag(name, type(default), default, help=help_text, **more)
+def _limits(
+    *,
+    max_batch_size: Annotated[
+        int, _limit_flag(min=1, help="Prompts in one forward pass.")
+    ] = _LIMIT["max_batch_size"],
+    max_waiting: Annotated[
+        int, _limit_flag(min=1, help="Answers that may wait; beyond: status 429.")
+    ] = _LIMIT["max_waiting"],
+    batch_wait: Annotated[
+        float, _limit_flag(min=0, max=10, help="Seconds that a free model waits for more requests.")
+    ] = _LIMIT["batch_wait"],
+    max_body_bytes: Annotated[int, _limit_flag(min=1024, help="Of a request.")] = _LIMIT[
+        "max_body_bytes"
+    ],
+    max_documents: Annotated[int, _limit_flag(min=0, help="Of a prompt.")] = _LIMIT[
+        "max_documents"
+    ],
+) -> None:
+    """Limits of `ServerSettings`."""
 
 
-_LIMITS = (
-    _limit("max_batch_size", "Prompts in one forward pass.", min=1),
-    _limit("max_waiting", "Answers that may wait; beyond: status 429.", min=1),
-    _limit(
-        "batch_wait",
-        "Seconds that a free model waits for more requests, once there is one.",
-        min=0,
-        max=10,
-    ),
-    _limit("max_body_bytes", "Of a request.", min=1024),
-    _limit("max_documents", "Of a prompt.", min=0),
-)
-
-
-@command(
-    options=generation_flags(("system", "on_overflow", *_DEFAULTS)),
-    loading=LOADING,
-    limits=_LIMITS,
-)
+@command(options=generation_options(_DEFAULTS), loading=loading_options, limits=_limits)
 def serve(
     *,
     model: ModelOption = None,
@@ -79,39 +78,29 @@ def serve(
     method_option: MethodOptionsOption = None,
     allow_method: Annotated[
         list[str] | None,
-        METHOD_PANEL.option(
-            metavar="METHOD",
-            help="Another method that requests may name, or NAME=METHOD; repeatable. Requests that "
-            "name none get --method.",
-        ),
+        method_flag(metavar="METHOD", help="Another that requests may name, or NAME=METHOD."),
     ] = None,
     options: dict[str, Any],
     loading: dict[str, Any],
-    host: Annotated[str, _SERVER_PANEL.option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _SERVER_PANEL.option(min=0, max=65535, help="0: a free one.")] = 8000,
+    host: Annotated[str, _server_flag(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _server_flag(min=0, max=65535, help="0: a free one.")] = 8000,
     served_model_name: Annotated[
-        str | None,
-        _SERVER_PANEL.option(
-            help="What clients call the model. Default: its name, or that of its folder.",
-        ),
+        str | None, _server_flag(help="What clients call it. Default: its name or folder.")
     ] = None,
     trust_markers: Annotated[
         bool,
-        _SERVER_PANEL.option(
+        _server_flag(
             "--trust-markers",
-            help="Read document markers without a tag, [[rm:doc]]...[[/rm:doc]]: only where every "
-            "client marks documents itself and escapes what others wrote.",
+            help="Read document markers without a tag: only where every client marks documents "
+            "itself and escapes what others wrote.",
         ),
     ] = False,
     limits: dict[str, Any],
     max_connections: Annotated[
-        int, _LIMITS_PANEL.option(help="Open at a time; beyond: status 503.", min=1)
+        int, _limit_flag(min=1, help="Open at a time; beyond: status 503.")
     ] = 256,
     shutdown_timeout: Annotated[
-        int,
-        _LIMITS_PANEL.option(
-            help="Seconds that running requests get after SIGTERM or Ctrl-C.", min=0
-        ),
+        int, _limit_flag(min=0, help="Seconds for running requests after SIGTERM or Ctrl-C.")
     ] = 30,
 ) -> None:
     """Answer over HTTP, as OpenAI's API does, under a method.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rag_middle.cli.console import JsonOption, console, print_json
-from rag_middle.cli.measuring import progress_bar
+from rag_middle.cli.console import JsonOption, console, print_json, progress_bar
 from rag_middle.cli.options import command
 
 if TYPE_CHECKING:
@@ -20,29 +18,18 @@ _SHOWN_FAILURES = 10
 _STYLES = {"passed": "green", "failed": "bold red", "unknown": "bold red", "skipped": "yellow"}
 
 
-class AttnImplementation(StrEnum):
-    """Attention that runs in float32 on the CPU."""
-
-    sdpa = "sdpa"
-    eager = "eager"
-
-
 @command()
 def verify(
     directory: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="DIR",
-            help="Directory of golden cases. Without it, those shipped with the package.",
-        ),
+        typer.Argument(metavar="DIR", help="Golden cases. Default: those of the package."),
     ] = None,
     method: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this method's cases; repeatable."),
+        list[str] | None, typer.Option(help="Only this method's cases; repeatable.")
     ] = None,
     attn_implementation: Annotated[
-        AttnImplementation, typer.Option(help="Attention of the models, where they have it.")
-    ] = AttnImplementation.sdpa,
+        Literal["sdpa", "eager"], typer.Option(help="Attention of the models, where they have it.")
+    ] = "sdpa",
     as_json: JsonOption = False,
 ) -> None:
     """Compare this installation with recorded outputs of the methods' authors.
@@ -55,10 +42,7 @@ def verify(
 
     with progress_bar("verifying", hidden=as_json) as progress:
         report = run_cases(
-            directory,
-            method or None,
-            attn_implementation=attn_implementation.value,
-            progress=progress,
+            directory, method or None, attn_implementation=attn_implementation, progress=progress
         )
     if as_json:
         print_json(report.to_dict())
@@ -79,14 +63,12 @@ def _show(report: VerificationReport) -> None:
         result = Text(method.status, _STYLES[method.status])
         table.add_row(method.method, *counts, difference, result)
     out.print(table)
-    for failure in report.failures[:_SHOWN_FAILURES]:
-        out.print(f"{failure.status} {failure.id}: {failure.reason}", soft_wrap=True)
+    lines = [f"{it.status} {it.id}: {it.reason}" for it in report.failures[:_SHOWN_FAILURES]]
     if len(report.failures) > _SHOWN_FAILURES:
-        out.print(f"… and {len(report.failures) - _SHOWN_FAILURES} more; --json lists all.")
-    for reason, count in Counter(result.reason for result in report.skipped).items():
-        out.print(f"skipped {count}: {reason}", soft_wrap=True)
+        lines.append(f"… and {len(report.failures) - _SHOWN_FAILURES} more; --json lists all.")
+    skipped = Counter(result.reason for result in report.skipped)
+    lines += [f"skipped {count}: {reason}" for reason, count in skipped.items()]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    out.print(
-        f"Tolerance {report.tolerance:g}, {report.attn_implementation} attention; {versions}.",
-        soft_wrap=True,
-    )
+    attention = f"{report.attn_implementation} attention"
+    lines.append(f"Tolerance {report.tolerance:g}, {attention}; {versions}.")
+    out.print("\n".join(lines), soft_wrap=True)

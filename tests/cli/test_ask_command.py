@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from rag_middle.answering import request
-from rag_middle.cli import asking
-from rag_middle.cli.console import printable
 from tests.cli.answering import QUESTION, use_named_embedder, write_documents
 from tests.cli.conftest import Finished, Run
 
@@ -107,14 +105,12 @@ def test_cited_sources_are_marked(ask: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert [line.split()[2] for line in lines if line.endswith("[cited]")] == ["rome.md,"]
 
 
-def test_the_prompt_can_be_seen_as_the_model_reads_it(ask: Run) -> None:
+def test_the_prompt_can_be_seen(ask: Run) -> None:
     shown = ask("--show-prompt", "--top-k", "1").err
-    assert "\n<|im_start|>user\nAnswer the question from the documents below" in shown
-    assert (
-        f"\n\nNantes\nNantes lies on the Loire.\n\nQuestion: {QUESTION}\nAnswer:<|im_end|>" in shown
-    )
-    prompt = ask("--show-prompt", "--top-k", "2", "--json", "--template", "raw").json["prompt"]
-    assert prompt["documents"][0] == "Nantes\nNantes lies on the Loire.\n\n"
+    assert "\nAnswer the question from the documents below" in shown
+    assert f"\n\nNantes\nNantes lies on the Loire.\n\nQuestion: {QUESTION}\nAnswer:" in shown
+    prompt = ask("--show-prompt", "--top-k", "2", "--json").json["prompt"]
+    assert prompt["documents"][0] == "Nantes\nNantes lies on the Loire."
     assert len(prompt["documents"]) == 2
     assert prompt["suffix"] == f"Question: {QUESTION}\nAnswer:"
 
@@ -123,33 +119,7 @@ def test_the_prompt_can_be_written_otherwise(ask: Run, tmp_path: Path) -> None:
     path = tmp_path / "template.json"
     path.write_text(json.dumps({"document": "({title}) {text}", "separator": "\n"}))
     prompt = ask("--prompt-template", path, "--show-prompt", "--json").json["prompt"]
-    assert prompt["documents"][0] == "(Nantes) Nantes lies on the Loire.\n"
-
-
-def test_documents_that_do_not_fit_are_told(ask: Run) -> None:
-    fits = ask("--json").json["usage"]
-    tokens = 512 - fits["prompt_tokens"] + 1  # one more than there is room for
-    shown = ask("--max-new-tokens", tokens, "--stop", " ")
-    assert "\n       -   " in shown.out
-    assert "[left out: context window exceeded]" in shown.out
-    assert "1 document dropped" in shown.err
-    dropped = ask("--max-new-tokens", tokens, "--stop", " ", "--json").json["dropped"]
-    assert dropped == [2]
-    refused = ask("--max-new-tokens", tokens, "--on-overflow", "error")
-    assert refused.status == 2
-    assert "--on-overflow drop_documents" in refused.err
-
-
-def test_options_reach_the_model(ask: Run) -> None:
-    plain = ask("--json").json
-    drawn = ask("--temperature", "5", "--seed", "7", "--json").json
-    assert drawn["seed"] == 7
-    assert drawn["text"] == ask("--temperature", "5", "--seed", "7", "--json").json["text"]
-    assert drawn["text"] != plain["text"]
-    system = ask("--system", "You are a helpful assistant.", "--json").json
-    assert system["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
-    method = ask("--method", "ms_poe", "-o", "first_layer=0", "--json").json
-    assert (method["method"], method["applied"]) == ("ms_poe", True)
+    assert prompt["documents"][0] == "(Nantes) Nantes lies on the Loire."
 
 
 @pytest.mark.parametrize(
@@ -180,13 +150,6 @@ def test_values_are_checked_before_anything_is_loaded(
     assert message in error["message"]
 
 
-@pytest.mark.parametrize("question", ["", "  "])
-def test_an_empty_question_is_refused_first(run: Run, question: str) -> None:
-    shown = run("ask", question, "--docs", "gone", "--model", "not loaded")
-    assert shown.status == 2
-    assert "The question is empty: ask something" in shown.err
-
-
 def test_there_must_be_something_to_read(run: Run, tmp_path: Path) -> None:
     shown = run("ask", QUESTION)
     assert shown.status == 2
@@ -205,17 +168,6 @@ def test_documents_cannot_pass_for_an_index(ask: Run, run: Run, docs: Path) -> N
     shown = run("ask", QUESTION, "--docs", docs)
     assert shown.status == 2
     assert "is a saved index: name it with --index if you trust it" in shown.err
-
-
-def test_a_terminal_gets_no_control_characters(
-    ask: Run, docs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (docs / "nantes.md").write_text("# Nantes \x1b]0;title\x07\n\nNantes lies on the Loire.\n")
-    assert "\x1b]0;title\x07" in ask().out  # as it is, to a file
-    monkeypatch.setattr(asking, "print_text", lambda text: print(printable(text), end=""))
-    shown = ask()
-    assert "Nantes �]0;title�" in shown.out
-    assert "\x1b" not in shown.out
 
 
 @pytest.mark.slow  # starts a process that imports everything again

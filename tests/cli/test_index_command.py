@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rag_middle import retrieval
-from rag_middle.cli.app import app
 from rag_middle.retrieval import FaissIndex
 from tests.cli.conftest import Run
 from tests.retrieval.embedding import HashingEmbedder
@@ -79,18 +78,6 @@ def test_options_shape_the_index(run: Run, docs: Path, tmp_path: Path) -> None:
     assert described["chunks"] > 6
 
 
-def test_a_damaged_index_is_refused_and_rebuilt_on_request(
-    run: Run, docs: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "index"
-    run("index", docs, "--out", out)
-    (out / "manifest.json").write_text("{")
-    refused = run("index", docs, "--out", out)
-    assert refused.status == 2
-    assert "--rebuild" in refused.err
-    assert run("index", docs, "--out", out, "--rebuild").status == 0
-
-
 def test_a_missing_folder_is_an_error(run: Run, tmp_path: Path) -> None:
     refused = run("index", tmp_path / "nothing", "--json")
     assert refused.status == 2
@@ -107,22 +94,3 @@ def test_a_model_reads_all_documents_beforehand(
     assert len(list((tmp_path / "index.states").rglob("*.safetensors"))) == 3
     (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     assert run("index", docs, *options, "--json").json["precomputed"] == 1
-
-
-def test_one_is_not_several(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "lyon.txt").write_text("Lyon lies on the Rhône.")
-    assert "1 chunk of 1 file: 1 added" in run("index", tmp_path / "lyon.txt").out
-
-
-def test_control_characters_of_a_folder_do_not_reach_a_terminal(
-    docs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = tmp_path / "in\x1b]0;title\x07dex"
-    app(["index", str(docs), "--out", str(folder)], standalone_mode=False)
-    assert capsys.readouterr().out.splitlines()[-1] == str(folder)  # of a pipe
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    app(["index", str(docs), "--out", str(folder)], standalone_mode=False)
-    assert capsys.readouterr().out.splitlines()[-1].endswith("in�]0;title�dex")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rag_middle.cli.options import parse_method_options
-from rag_middle.cli.prompt_file import PromptFormat, read_prompt
+from rag_middle.cli.prompt_file import read_prompt
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import MarkerError, MethodConfigError, PromptError
+from rag_middle.errors import MethodConfigError, PromptError
 
 PROMPT = ContextPrompt("Before.\n\n", ["One.", "Two."], "After.")
 
@@ -26,17 +24,6 @@ def path(tmp_path: Path) -> Path:
 def test_a_text_with_markers(path: Path) -> None:
     path.write_text(PROMPT.marked, encoding="utf-8")
     assert read_prompt(str(path)) == PROMPT
-
-
-def test_a_text_that_another_process_marked(path: Path) -> None:
-    path.write_text(f"[[rm:doc:{'0' * 24}]]One.[[/rm:doc]]\n[[rm:doc]]Two.[[/rm:doc]]\nAfter.")
-    assert read_prompt(str(path)) == ContextPrompt("", ["One.", "Two."], "After.", "\n")
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = io.TextIOWrapper(io.BytesIO("[[rm:doc]]Rhône[[/rm:doc]]?".encode()), encoding="ascii")
-    monkeypatch.setattr(sys, "stdin", typed)
-    assert read_prompt("-").documents == (Document("Rhône"),)
 
 
 @pytest.mark.parametrize("name", ["prompt.json", "prompt.txt"])
@@ -67,7 +54,7 @@ def test_markers_in_json_are_text(path: Path) -> None:
 
 def test_a_text_may_begin_like_json(path: Path) -> None:
     path.write_text("{Context} [[rm:doc]]One.[[/rm:doc]]")
-    assert read_prompt(str(path), PromptFormat.text).prefix == "{Context} "
+    assert read_prompt(str(path), "text").prefix == "{Context} "
 
 
 @pytest.mark.parametrize(
@@ -92,13 +79,6 @@ def test_a_json_list_is_refused(tmp_path: Path) -> None:
     (tmp_path / "prompt.json").write_text("[1]")
     with pytest.raises(PromptError, match="the prompt should be an object"):
         read_prompt(str(tmp_path / "prompt.json"))
-
-
-def test_unbalanced_markers_are_refused(path: Path) -> None:
-    path.write_text("Before. [[rm:doc]]One.")
-    with pytest.raises(MarkerError) as caught:
-        read_prompt(str(path))
-    assert caught.value.position == len("Before. ")
 
 
 def test_a_missing_file_is_refused(path: Path) -> None:

@@ -82,37 +82,6 @@ def test_what_only_prints_imports_no_deep_learning_library() -> None:
     assert outcomes == dict.fromkeys(outcomes, (0, []))
 
 
-#: Calls that are refused before a model is needed, and a part of what is said.
-REFUSED = [
-    (("genrate",), "Did you mean 'generate'?"),
-    (("methods", "mspoe"), "Did you mean 'ms_poe'?"),
-    (("generate", "-m", "x", "-p", "FILE", "--method", "pinee"), "Did you mean 'pine'?"),
-    (("generate", "-m", "x", "-p", "FILE", "--method", "lpes"), "needs factors"),
-    (("generate", "-m", "x", "-p", "FILE", "--method", "siw", "-o", "a=1"), "no option 'a'"),
-    (("generate", "-m", "x", "-p", "MISSING"), "MISSING"),
-    (("ask", "Why?", "--docs", "FOLDER", "--method", "pinee"), "Did you mean 'pine'?"),
-    (("ask", "Why?", "--docs", "MISSING"), "MISSING"),
-    (("ask", "Why?"), "--docs PATH"),
-    (("chat", "--docs", "FOLDER", "--method", "lpes"), "needs factors"),
-    (("index", "MISSING"), "MISSING"),
-    (("diagnose", "--methods", "pine,mspoe", "--out", "OUT"), "Did you mean 'ms_poe'?"),
-    (("diagnose", "--data", "MISSING", "--out", "OUT"), "MISSING"),
-    (("calibrate", "--method", "lpez", "--out", "OUT"), "lpez"),
-]
-
-
-@pytest.mark.slow
-def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(tmp_path: Path) -> None:
-    paths = {name: tmp_path / name for name in ("FILE", "FOLDER", "MISSING", "OUT")}
-    paths["FILE"].write_text("Read [[rm:doc]]this[[/rm:doc]].", encoding="utf-8")
-    paths["FOLDER"].mkdir()
-    (paths["FOLDER"] / "note.txt").write_text("Ice floats.", encoding="utf-8")
-    outcomes = _run(*([paths.get(word, word) for word in call] for call, _ in REFUSED))
-    for (call, message), outcome in zip(REFUSED, outcomes, strict=True):
-        assert outcome[:2] == (2, []), (call, outcome)
-        assert message in outcome.messages
-
-
 @pytest.mark.parametrize(
     ("arguments", "content", "message"),
     [
