@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 from haystack import Document
 from haystack.components.generators.utils import print_streaming_chunk
 from haystack.core.serialization import allow_deserialization_module
-from haystack.dataclasses import ChatMessage, ImageContent, StreamingChunk, ToolCall
+from haystack.dataclasses import ChatMessage, ImageContent, StreamingChunk
 from haystack.tools import create_tool_from_function
 from haystack.utils import ComponentDevice, Secret
 from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
-from haystack_integrations.components.generators.rag_middle.messages import prompt_messages
 
 from rag_middle import (
     MarkerError,
     MethodConfigError,
-    ModelNotFoundError,
     PromptError,
     RagMiddleModel,
     UnknownNameError,
@@ -101,19 +97,6 @@ def test_options_of_a_call_come_before_those_of_the_component(
     assert reply.meta["rag_middle"]["method"] == "none"
 
 
-def test_log_probabilities_are_beside_the_report_and_survive_json(
-    generator: RagMiddleChatGenerator, documents: list[Document], question: str
-) -> None:
-    options = {"max_new_tokens": 2, "logprobs": True, "top_logprobs": 1}
-    [reply] = generator.run(prompt(question), documents=documents, generation_kwargs=options)[
-        "replies"
-    ]
-    first, _ = reply.meta["logprobs"]["content"]
-    assert first["top_logprobs"][0]["logprob"] == first["logprob"]  # it is greedy
-    assert "log_probabilities" not in reply.meta["rag_middle"]
-    assert json.loads(json.dumps(reply.meta)) == reply.meta
-
-
 def test_scores_decide_which_documents_do_not_fit(
     model_name: str, documents: list[Document], question: str, answer: str
 ) -> None:
@@ -159,10 +142,6 @@ def test_metadata_stands_before_the_text_where_it_is_named(
     ]
 
 
-def test_no_messages_get_no_reply(generator: RagMiddleChatGenerator) -> None:
-    assert generator.run([]) == {"replies": []}
-
-
 # -- tools --------------------------------------------------------------------------------------
 
 
@@ -189,43 +168,6 @@ def test_tools_are_called_and_their_answers_read(writing: Any, capsys: Any) -> N
     told = ChatMessage.from_tool(price_of("Glenmoor"), origin=call)
     [reply] = generator.run([*messages, reply, told])["replies"]
     assert reply.text == "It is $919."
-
-
-def test_without_tools_the_user_quotes_what_they_said(
-    generator: RagMiddleChatGenerator, question: str, answer: str
-) -> None:
-    call = ToolCall(tool_name="search", arguments={}, id="1")
-    text = "(Glenmoor Birkdale) The price of Glenmoor Birkdale is $919."
-    history = [
-        ChatMessage.from_assistant(tool_calls=[call]),
-        ChatMessage.from_tool(mark(text), origin=call),
-    ]
-    [reply] = generator.run([*history, *prompt(question)])["replies"]
-    assert reply.text == answer
-    assert reply.meta["rag_middle"]["documents"] == 1
-
-
-def test_earlier_thinking_reaches_the_template() -> None:
-    answer = ChatMessage.from_assistant("Yes.", reasoning="Hm.")
-    messages = [ChatMessage.from_user("A river?"), answer, ChatMessage.from_user("Which?")]
-    read = prompt_messages(messages, with_tools=False)
-    assert [one.get("reasoning_content") for one in read] == [None, "Hm.", None]
-
-
-@pytest.mark.parametrize("nothing", ["", "\n"])
-def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
-    generator: RagMiddleChatGenerator, nothing: str
-) -> None:
-    call = ToolCall(tool_name="search", arguments={}, id="1")
-    answered = [ChatMessage.from_assistant(nothing, tool_calls=[call])]
-    answered.append(ChatMessage.from_tool(mark("Lyon lies on the Rhône."), origin=call))
-    asked = ChatMessage.from_user(mark("Nantes lies on the Loire."))
-    for messages, documents in (
-        ([asked, *answered, *answered], 3),
-        ([asked, ChatMessage.from_assistant(nothing), asked], 1),
-    ):
-        [reply] = generator.run(messages)["replies"]
-        assert reply.meta["rag_middle"]["documents"] == documents
 
 
 # -- refusals -----------------------------------------------------------------------------------
@@ -276,11 +218,6 @@ def test_mistakes_are_named_before_anything_is_loaded(
 ) -> None:
     with pytest.raises(error, match=text):
         RagMiddleChatGenerator(model_name, **arguments)
-
-
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="nowhere"):
-        RagMiddleChatGenerator(str(tmp_path / "nowhere"))
 
 
 def test_a_method_of_a_call_has_no_options_of_another(loaded: RagMiddleModel) -> None:
@@ -360,10 +297,3 @@ def test_what_no_name_brings_back_is_not_saved(loaded: RagMiddleModel, model_nam
         RagMiddleChatGenerator(model_name, method=composed).to_dict()
     with pytest.raises(UnsupportedGenerationError, match="loaded already"):
         RagMiddleChatGenerator(loaded, device=ComponentDevice.from_str("cpu"))
-
-
-def test_a_loaded_model_keeps_its_method(loaded: RagMiddleModel) -> None:
-    model = RagMiddleModel(loaded.model, loaded.tokenizer, method="pine")
-    generator = RagMiddleChatGenerator(model, generation_kwargs={"max_new_tokens": 1})
-    [reply] = generator.run("Hello", documents=[Document(content="Text.")])["replies"]
-    assert reply.meta["rag_middle"]["method"] == "pine"

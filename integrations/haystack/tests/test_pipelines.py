@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import warnings
 from typing import Any
 from zlib import crc32
 
@@ -28,7 +27,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle import mark
-from rag_middle.generation import MissingDocumentsWarning, UnreadMarkersWarning
+from rag_middle.generation import MissingDocumentsWarning
 
 ASKED = [ChatMessage.from_user("Question: {{ query }}\nAnswer:")]
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -124,20 +123,6 @@ def test_a_pipeline_without_documents_is_named(
     for run in (built.run, lambda data: asyncio.run(built.run_async(data))):
         with pytest.warns(MissingDocumentsWarning, match="DocumentMarker"):
             run(data)
-
-
-@pytest.mark.parametrize("change", ["[:60]", " | truncate(60)", " | urlencode", " | upper"])
-def test_marks_that_a_template_breaks_are_named_with_what_to_write_instead(
-    documents: list[Document], generator: RagMiddleChatGenerator, change: str
-) -> None:
-    marked = DocumentMarker().run(documents)["documents"]
-    loop = "{% for document in documents %}{{ document.content" + change + " }}\n{% endfor %}"
-    messages = ChatPromptBuilder([ChatMessage.from_user(loop)]).run(documents=marked)["prompt"]
-    advice = r"markers were cut or changed .*documents of this component.*without a filter"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnreadMarkersWarning)
-        with pytest.warns(MissingDocumentsWarning, match=advice):
-            generator.run(messages)
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)

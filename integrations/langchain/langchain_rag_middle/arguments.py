@@ -90,22 +90,14 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
 def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a constructor under the names of this package.
 
-    ``pipeline`` is a `model`; ``model_kwargs`` are fields of loading, ``token``, or
-    `model_options`; ``pipeline_kwargs`` are options. A loaded model is wrapped, and what a pipeline
-    was made with holds where nothing else is said.
+    ``model_kwargs`` are fields of loading, ``token``, or `model_options`; ``pipeline_kwargs`` are
+    options. A loaded model is wrapped, and what a pipeline was made with holds where nothing else
+    is said.
 
     Raises:
         UnsupportedGenerationError: one thing twice, or a model of another kind.
     """
     rest = renamed(arguments)
-    pipeline = rest.pop("pipeline", None)
-    if pipeline is not None:
-        # HuggingFacePipeline is told the model's name beside it.
-        if not isinstance(rest.get("model"), str | None):
-            raise UnsupportedGenerationError(
-                "model and pipeline were both given: pass one of them."
-            )
-        rest["model"] = pipeline
     rest = _merged(rest, _loading(rest.pop("model_kwargs", None)), "model_kwargs")
     pipeline_kwargs = rest.pop("pipeline_kwargs", None)
     if pipeline_kwargs is not None:

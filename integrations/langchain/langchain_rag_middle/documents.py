@@ -15,7 +15,6 @@ from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
 from rag_middle.documents import labelled, unmark
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
-from rag_middle.plain_data import is_finite_number
 
 
 class DocumentPrompt(StringPromptTemplate):
@@ -41,13 +40,6 @@ class DocumentPrompt(StringPromptTemplate):
     input_variables: list[str] = Field(default_factory=list)  # found in the template
     template: str = "{page_content}"
     template_format: PromptTemplateFormat = "f-string"
-
-    @classmethod
-    def from_template(
-        cls, template: str, *, template_format: PromptTemplateFormat = "f-string"
-    ) -> Self:
-        """The same as ``DocumentPrompt(template=...)``, as a `PromptTemplate` is made."""
-        return cls(template=template, template_format=template_format)
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
@@ -219,33 +211,11 @@ class LongContextReorder(BaseDocumentTransformer):
     not how the model reads: the baseline that a method has to beat. Methods that do not depend on
     the order (PINE) gain nothing from it.
 
-    Args:
-        score_key: metadata that says how good a document is, higher is better; documents are
-            sorted by it first. By default they come best first, as retrievers return them.
-
+    Documents come best first, as retrievers return them.
     """
-
-    def __init__(self, *, score_key: str | None = None) -> None:
-        self.score_key = score_key
 
     def transform_documents(
         self, documents: Sequence[Document], **kwargs: Any
     ) -> Sequence[Document]:
-        """The same documents in another order.
-
-        Raises:
-            PromptError: a document has no such score.
-        """
-        best_first = list(documents)
-        if self.score_key is not None:
-            best_first.sort(key=self._score, reverse=True)
-        return best_first[0::2] + best_first[1::2][::-1]
-
-    def _score(self, document: Document) -> float:
-        score = document.metadata.get(self.score_key)
-        if not is_finite_number(score):
-            raise PromptError(
-                f"A document has no number in metadata[{self.score_key!r}], got {score!r}. Leave "
-                "score_key out if the documents come best first."
-            )
-        return score
+        """The same documents in another order."""
+        return [*documents[0::2], *documents[1::2][::-1]]

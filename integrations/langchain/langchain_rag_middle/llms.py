@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseLLM, LanguageModelInput
+from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
-from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 
 from langchain_rag_middle.arguments import OPTIONS, renamed
-from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import answers, streamed, token_usage, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
@@ -34,9 +32,9 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     Documents are those that `DocumentPrompt`, `format_docs` or `MarkDocuments` has marked in the
     text. The text becomes a message of the user where the tokenizer has a chat template
-    (``template="raw"`` for none). Messages become one text (``Human: ...``), in which the documents
-    are those that `ChatRagMiddle` would read. ``generate`` tells usage, finish reason and
-    ``generation_info["rag_middle"]`` for each prompt; its prompts share forward passes.
+    (``template="raw"`` for none). LangChain joins messages into one (``Human: ...``). ``generate``
+    tells usage, finish reason and ``generation_info["rag_middle"]`` for each prompt; its prompts
+    share forward passes.
 
     The arguments are the attributes of `RagMiddleSettings`, and:
 
@@ -58,9 +56,9 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         return {**super()._identifying_params, **own}
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("system", "allow_control_tokens")
         return {
-            name: getattr(self, name) if call.get(name) is None else call[name] for name in names
+            name: getattr(self, name) if call.get(name) is None else call[name]
+            for name in self._call_names
         }
 
     @property
@@ -68,38 +66,6 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         return ("system", "allow_control_tokens")
 
     # -- calls --------------------------------------------------------------------------------
-
-    def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
-        return self._as_text(super()._convert_input(model_input))
-
-    def generate_prompt(
-        self,
-        prompts: list[PromptValue],
-        stop: list[str] | None = None,
-        callbacks: Any = None,
-        **kwargs: Any,
-    ) -> LLMResult:
-        """Completions of several prompts, of messages too."""
-        texts = [self._as_text(prompt) for prompt in prompts]
-        return super().generate_prompt(texts, stop, callbacks, **kwargs)
-
-    async def agenerate_prompt(
-        self,
-        prompts: list[PromptValue],
-        stop: list[str] | None = None,
-        callbacks: Any = None,
-        **kwargs: Any,
-    ) -> LLMResult:
-        """As `generate_prompt`, without blocking the event loop."""
-        texts = [self._as_text(prompt) for prompt in prompts]
-        return await super().agenerate_prompt(texts, stop, callbacks, **kwargs)
-
-    def _as_text(self, prompt: PromptValue) -> PromptValue:
-        # LangChain would join the messages: nobody could tell turns, or what the model said.
-        if not isinstance(prompt, ChatPromptValue):
-            return prompt
-        text = prompt_text(prompt.to_messages(), document_prompt=self.document_prompt)
-        return StringPromptValue(text=text)
 
     def generate(
         self,

@@ -15,10 +15,7 @@ from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import reasoning_field, template_role
 from rag_middle.documents import MarkedText, prompt_of_parts, split
-from rag_middle.tokens.conversation import Conversation, indices_of_answers
-
-#: Who speaks, as LangChain writes messages into a text.
-_SPEAKERS = {"user": "Human", "assistant": "AI", "system": "System"}
+from rag_middle.tokens.conversation import indices_of_answers
 
 #: Blocks of an answer that are not its text.
 _NO_TEXT = frozenset(
@@ -91,27 +88,6 @@ def prompt_messages(
         {"role": role, "content": _content(role, parts, at < answered, counted), **fields}
         for at, (role, parts, fields) in enumerate(turns)
     ]
-
-
-def prompt_text(messages: Sequence[BaseMessage], *, document_prompt: DocumentPrompt) -> str:
-    """Messages as one marked text, each after who speaks (``Human: ...``), for a model of text.
-
-    Documents are those that a chat model would read; nothing else in the text is one. Raises and
-    warns as `prompt_messages` and `Conversation.of_messages` do.
-    """
-    conversation = Conversation.of_messages(
-        prompt_messages(messages, document_prompt=document_prompt)
-    )
-    turns = [
-        f"{_SPEAKERS.get(message['role'], message['role'])}: {message['content']}"
-        for message in conversation.messages
-    ]
-    if conversation.at is None:
-        return ContextPrompt("\n".join(turns)).marked
-    prompt, at = conversation.prompt, conversation.at
-    prefix = "\n".join([*turns[:at], turns[at] + prompt.prefix])
-    suffix = "\n".join([prompt.suffix, *turns[at + 1 :]])
-    return ContextPrompt(prefix, prompt.documents, suffix, prompt.separator).marked
 
 
 def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[PromptDocument]:

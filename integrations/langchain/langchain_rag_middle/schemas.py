@@ -84,6 +84,4 @@ def _own_schema(tool: Any) -> dict[str, Any] | None:
         )
     if is_typeddict(tool) or not (isinstance(tool, type) and is_basemodel_subclass(tool)):
         return None
-    describe = getattr(tool, "model_json_schema", None) or tool.schema  # type: ignore[attr-defined]
-    schema: dict[str, Any] = describe()
-    return schema
+    return tool.model_json_schema()

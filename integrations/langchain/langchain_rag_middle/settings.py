@@ -61,8 +61,8 @@ class RagMiddleSettings(BaseModel):
 
     The options of a request are those of `rag_middle.generation.GenerationOptions`, ``max_tokens``
     being its `max_new_tokens`: ``temperature``, ``top_p``, ``seed``, ``stop``, ``template``, ...
-    Stop strings of a call replace those given here. ``pipeline``, ``pipeline_kwargs`` and
-    ``model_kwargs`` are understood as ``HuggingFacePipeline`` has them.
+    Stop strings of a call replace those given here. ``pipeline_kwargs`` and ``model_kwargs`` are
+    understood as ``HuggingFacePipeline`` has them.
 
     Attributes:
         model: a directory, a name on the Hugging Face hub, or a loaded model: a `RagMiddleModel`,
@@ -169,44 +169,6 @@ class RagMiddleSettings(BaseModel):
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
 
-    @classmethod
-    def from_model_id(
-        cls,
-        model_id: str,
-        task: str = "text-generation",
-        backend: str = "default",
-        device: int | str | None = None,
-        batch_size: int | None = None,
-        **fields: Any,
-    ) -> Self:
-        """A model as ``HuggingFacePipeline.from_model_id`` makes one; weights come when needed.
-
-        Args:
-            model_id: a directory, or a name on the hub.
-            task: ``"text-generation"``; there are no others.
-            backend: ``"default"``, which is PyTorch; there are no others.
-            device: a number of a GPU, -1 for the CPU, or a name; by default a GPU if there is one.
-            batch_size: `max_batch_size` here.
-            fields: of the constructor: ``model_kwargs``, ``pipeline_kwargs``, `method`, ...
-
-        Raises:
-            UnsupportedGenerationError: another task or backend, or options that cannot be served.
-        """
-        for name, value, only in (
-            ("task", task, "text-generation"),
-            ("backend", backend, "default"),
-        ):
-            if value != only:
-                raise UnsupportedGenerationError(
-                    f"{name}={value!r} is not served: methods run in decoders of transformers "
-                    f"under PyTorch. Pass {only!r}, or leave it out."
-                )
-        if isinstance(device, int):
-            device = "cpu" if device < 0 else f"cuda:{device}"
-        stated = {"device": device, "max_batch_size": batch_size}
-        stated = {name: value for name, value in stated.items() if value is not None}
-        return cls(model=model_id, **stated, **fields)
-
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field: the next call has it. Setting `method` resets `method_options`.
 
@@ -289,11 +251,6 @@ class RagMiddleSettings(BaseModel):
     def model_name(self) -> str:
         """The name of the model, as traces and responses show it."""
         return str(self._weights.name or type(self.rag_middle_model.model).__name__)
-
-    @property
-    def model_id(self) -> str:
-        """The same, as ``HuggingFacePipeline`` calls it."""
-        return self.model_name
 
     @property
     def last_report(self) -> dict[str, Any] | None:

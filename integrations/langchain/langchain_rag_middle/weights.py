@@ -123,19 +123,7 @@ def known_context_window(model: Any, revision: str | None = None) -> int | None:
         found: int | None = model.context_window
         return found
     file = _known_file(model, "config.json", revision)
-    if file is None:
-        return None
-    if b'"factor"' in file.read_bytes():  # RoPE scaling, which needs the classes of transformers
-        from transformers import AutoConfig
-
-        from rag_middle.attention import context_window
-
-        try:
-            config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
-        except (OSError, ValueError):  # of a family that this transformers does not know
-            return None
-        return context_window(config.get_text_config(decoder=True))
-    stated = json.loads(file.read_bytes())
+    stated = {} if file is None else json.loads(file.read_bytes())
     window = stated.get("text_config", stated).get("max_position_embeddings")
     return window if isinstance(window, int) else None
 
@@ -145,23 +133,20 @@ def known_to_call_tools(model: Any, tokenizer: Any = None, revision: str | None 
 
     Args:
         model: as of `known_context_window`.
-        tokenizer: that is used instead of the model's own.
+        tokenizer: where the tokenizer comes from instead.
         revision: of the model.
     """
     if not isinstance(model, str | Path):
         return bool(model.calls_tools)
-    source = model if tokenizer is None else tokenizer
-    if not isinstance(source, str | Path):
-        from rag_middle.generation.tool_use import reads_calls
-
-        return reads_calls(source)
-    settings = _known_file(source, "tokenizer_config.json", revision)
-    stated = {} if settings is None else json.loads(settings.read_bytes())
+    source = tokenizer if isinstance(tokenizer, str | Path) else model
     file = _known_file(source, "chat_template.jinja", revision)
-    written = stated.get("chat_template", "") if file is None else file.read_text(encoding="utf-8")
-    template = written if isinstance(written, str) else json.dumps(written)  # several, with names
-    readable = format_of(template) is not None or bool(stated.get("response_template"))
-    return readable and "tools" in template
+    if file is not None:
+        template = file.read_text(encoding="utf-8")
+    else:
+        settings = _known_file(source, "tokenizer_config.json", revision)
+        stated = {} if settings is None else json.loads(settings.read_bytes())
+        template = json.dumps(stated.get("chat_template", ""))
+    return format_of(template) is not None and "tools" in template
 
 
 def _known_file(model: str | Path, name: str, revision: str | None) -> Path | None:

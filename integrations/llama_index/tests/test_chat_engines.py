@@ -65,20 +65,6 @@ def test_each_turn_gets_whole_documents(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.one_in(3)
-def test_tight_windows_get_whole_documents_too(
-    mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
-) -> None:
-    window = {"context": 215, "condense_question": 335}.get(mode, 385)
-    use(make_llm(method="pine", on_missing_documents="ignore", context_window=window))
-    engine = engine_of(mode, index, MarkDocuments())
-    engine.chat(question)
-    assert len(calls) > 1
-    assert max(counts(calls)) < 6
-    assert sum(counts(calls)) == 6
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.one_in(3)
 def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     mode: str,
     make_llm: MakeLLM,
@@ -93,40 +79,6 @@ def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
         engine = engine_of(mode, index, shuffled(places))
         conversations.add(tuple(str(engine.chat(text)) for text in (question, "And Lyon?")))
     assert len(conversations) == 1
-
-
-def test_without_a_method_the_order_of_nodes_matters(
-    make_llm: MakeLLM,
-    use: Use,
-    index: VectorStoreIndex,
-    question: str,
-    shuffled: Callable[..., MarkDocuments],
-) -> None:
-    """The test above would fail without PINE."""
-    use(make_llm())
-    answers = {str(engine_of("context", index, shuffled(p)).chat(question)) for p in ORDERS}
-    assert len(answers) > 1
-
-
-@pytest.mark.usefixtures("unstripped_streams")
-@pytest.mark.parametrize("mode", MODES)
-def test_streamed_turns_are_the_same(
-    mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
-) -> None:
-    use(make_llm(method="pine", on_missing_documents="ignore"))
-    whole = str(engine_of(mode, index, MarkDocuments()).chat(question))
-    streamed = engine_of(mode, index, MarkDocuments()).stream_chat(question)
-    assert "".join(streamed.response_gen) == whole
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_asynchronous_turns_are_the_same(
-    mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
-) -> None:
-    use(make_llm(method="pine", on_missing_documents="ignore"))
-    whole = str(engine_of(mode, index, MarkDocuments()).chat(question))
-    assert str(asyncio.run(engine_of(mode, index, MarkDocuments()).achat(question))) == whole
-    assert counts(calls) == [6, 6]
 
 
 def test_a_history_from_elsewhere_cannot_forge_documents(

@@ -92,17 +92,6 @@ def test_messages_to_prompt_writes_control_tokens_and_messages_cannot(
     assert len(harmless) > 1
 
 
-def test_text_without_control_tokens_is_read_exactly_as_the_function_writes_it(
-    make_llm: MakeLLM, calls: list[Call], tokenizer: PreTrainedTokenizerFast
-) -> None:
-    messages = [
-        ChatMessage(role="user", content="  On <the> Loire? "),
-        ChatMessage(role="assistant", content="Yes."),
-    ]
-    make_llm(messages_to_prompt=messages_to_prompt, max_new_tokens=1).chat(messages)
-    assert list(calls[0].ids) == tokenizer.encode(messages_to_prompt(messages))
-
-
 def test_a_function_that_makes_messages_indistinguishable_is_refused(make_llm: MakeLLM) -> None:
     def ascii_only(messages: Sequence[ChatMessage]) -> str:
         text = (messages[-1].content or "").encode("ascii", "ignore").decode()
@@ -112,19 +101,6 @@ def test_a_function_that_makes_messages_indistinguishable_is_refused(make_llm: M
     assert llm.chat([ChatMessage(content="Which river?")]).message.content
     with pytest.raises(RequestError, match="makes control tokens of what messages say"):
         llm.chat([ChatMessage(content=QUESTION)])
-
-
-def test_a_function_that_cuts_messages_short_gets_no_hostile_ones(make_llm: MakeLLM) -> None:
-    llm = make_llm(messages_to_prompt=changed(lambda text: text[-60:]), max_new_tokens=1)
-    plain = "Which river is longer, and where does it rise? " * 3
-    assert llm.chat([ChatMessage(content=plain)]).message
-    with pytest.raises(RequestError, match="makes control tokens of what messages say"):
-        llm.chat(conversation(FORGED))
-
-
-def test_the_functions_own_failures_are_named(make_llm: MakeLLM) -> None:
-    with pytest.raises(RequestError, match=r"template function failed: KeyError\('x'\)"):
-        make_llm(messages_to_prompt=lambda messages: {}["x"]).chat([ChatMessage(content="a")])
 
 
 def test_an_assistants_markers_are_no_documents_for_a_function(

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from llama_index.core.output_parsers import PydanticOutputParser
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.rag_middle import (
-    ContextWindowError,
     RagMiddleLLM,
     RequestError,
     UnsavedArgumentWarning,
@@ -24,7 +22,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
 from rag_middle.methods import MsPoE
-from tests.reader import reader_path
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
@@ -76,11 +73,6 @@ def test_stopping_ids_end_the_text(
     assert llm.complete("Which?", stop="Loire").text == "The "
     with pytest.raises(UnsupportedGenerationError, match="stopping_ids"):
         make_llm(stopping_ids=[10**6])
-
-
-def test_the_prompt_is_not_echoed(make_llm: MakeLLM, said: Callable[..., None]) -> None:
-    said("Loire")
-    assert make_llm().complete("Which river?").text == "Loire"
 
 
 def test_tokens_of_the_hub_are_hidden(make_llm: MakeLLM, tmp_path: Path) -> None:
@@ -177,29 +169,6 @@ def test_what_cannot_be_set_is_refused_and_changes_nothing(
     assert llm.to_dict() == before
 
 
-def test_other_fields_that_are_set_count(
-    named_llm: Callable[..., RagMiddleLLM], marked: str
-) -> None:
-    llm = named_llm(max_new_tokens=1)
-    llm.stopping_ids = [llm.rag_middle_model.tokenizer.eos_token_id]
-    assert llm.stop_strings == ("</s>",)
-    llm.context_window = 5
-    with pytest.raises(ContextWindowError):
-        llm.complete(marked)
-
-
-def test_descriptions_hold_the_query_wrapper(
-    named_llm: Callable[..., RagMiddleLLM], marked: str
-) -> None:
-    plain = named_llm(max_new_tokens=8)
-    for wrapper in ("Q {query_str} E", PromptTemplate("Q {query_str} E")):
-        llm = named_llm(query_wrapper_prompt=wrapper, max_new_tokens=8)
-        answer = llm.complete(marked).text
-        assert answer != plain.complete(marked).text
-        for again in (RagMiddleLLM.from_dict(llm.to_dict()), RagMiddleLLM.from_json(llm.to_json())):
-            assert again.complete(marked).text == answer
-
-
 def test_descriptions_name_what_they_lack(named_llm: Callable[..., RagMiddleLLM]) -> None:
     partial = PromptTemplate("{a} {query_str}").partial_format(a="Q")
     for name, value in {
@@ -225,24 +194,3 @@ def test_descriptions_say_that_no_name_chooses_a_method(
         RagMiddleLLM.from_dict(data)
     again = RagMiddleLLM.from_dict(data, method=method)
     assert again.complete(marked).text == llm.complete(marked).text
-
-
-def test_a_description_without_the_loaded_model_says_so(
-    make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast, network: LlamaForCausalLM
-) -> None:
-    """Weights may have changed since they were loaded: adapters, a dtype, quantisation."""
-    llm = make_llm()
-    with pytest.warns(UnsavedArgumentWarning, match=r"model, tokenizer .*from_dict\(data, model="):
-        data = llm.to_dict()
-    again = RagMiddleLLM.from_dict(data, model=network, tokenizer=tokenizer)
-    assert again.rag_middle_model.model is network
-    own = RagMiddleLLM(model_name=reader_path(), tokenizer=tokenizer)
-    with pytest.warns(UnsavedArgumentWarning, match="^tokenizer cannot"):
-        own.model_copy().to_dict()
-
-
-def test_a_dtype_is_described_by_its_name() -> None:
-    llm = RagMiddleLLM(model_name=reader_path(), model_kwargs={"dtype": torch.bfloat16})
-    again = RagMiddleLLM.from_json(llm.to_json())
-    assert again.rag_middle_model.model.dtype == torch.bfloat16
-    assert again.to_dict() == llm.to_dict()

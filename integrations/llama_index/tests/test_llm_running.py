@@ -10,8 +10,6 @@ import pytest
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM
 
-from rag_middle import mark
-
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
 
@@ -84,14 +82,6 @@ def test_cancelling_a_task_ends_its_generation(
             handle.remove()
 
 
-def test_leaving_a_stream_early_frees_the_model(make_llm: MakeLLM, marked: str) -> None:
-    llm = make_llm(max_new_tokens=3000)
-    stream = llm.stream_complete(marked)
-    next(stream)
-    stream.close()
-    assert llm.complete("Hello", max_new_tokens=1).text
-
-
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "call", ["complete", "stream_complete", "achat", "astream_chat", "stream_chat"]
@@ -127,24 +117,3 @@ def test_what_is_raised_while_generating_reaches_the_caller(
     finally:
         handle.remove()
     assert llm.complete("Hello").text
-
-
-def test_threads_with_different_documents_get_their_own_answers(
-    make_llm: MakeLLM,
-) -> None:
-    llm = make_llm(method="pine")
-    towns = ("Lyon", "Tours", "Bordeaux", "Lille")
-    prompts = [f"{mark(f'{town} on the Rhône.')}\n\n{mark('Nantes.')}\n\nWhich?" for town in towns]
-    alone = [llm.complete(prompt).text for prompt in prompts]
-    together: dict[int, str] = {}
-
-    def ask(place: int) -> None:
-        together[place] = llm.complete(prompts[place]).text
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [together[i] for i in range(len(prompts))] == alone
-    assert len(set(alone)) > 1

@@ -14,7 +14,6 @@ from llama_index.core.callbacks import (
     CallbackManager,
     CBEventType,
     LlamaDebugHandler,
-    TokenCountingHandler,
 )
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
@@ -58,35 +57,6 @@ def test_each_call_is_one_pair_of_events(llm: RagMiddleLLM, events: Recorder, ca
     assert events.seen[1].response.raw == response.raw
 
 
-@pytest.mark.parametrize("call", ["stream_complete", "stream_chat", "astream_chat"])
-def test_streams_report_their_progress(llm: RagMiddleLLM, events: Recorder, call: str) -> None:
-    async def drain(answered: Any) -> list[Any]:
-        return [response async for response in await answered]
-
-    prompt: Any = [ChatMessage(content="Hello")] if "chat" in call else "Hello"
-    answered = getattr(llm, call)(prompt)
-    pieces = asyncio.run(drain(answered)) if call.startswith("a") else list(answered)
-    kind = "LLMChat" if "chat" in call else "LLMCompletion"
-    progress = [f"{kind}InProgressEvent"] * len(pieces)
-    assert events.names == [f"{kind}StartEvent", *progress, f"{kind}EndEvent"]
-    assert events.seen[-1].response.raw["usage"]["completion_tokens"] == 8
-
-
-@pytest.mark.parametrize("call", ["complete", "stream_complete", "acomplete", "chat"])
-def test_the_token_counting_handler_counts_what_was_sent(make_llm: MakeLLM, call: str) -> None:
-    llm = make_llm()
-    counter = TokenCountingHandler(tokenizer=llm.tokenize)
-    llm.callback_manager = CallbackManager([counter])
-    message = [ChatMessage(content="Hello")]
-    answered = getattr(llm, call)(message if "chat" in call else "Hello")
-    if call.startswith("a"):
-        asyncio.run(answered)
-    elif "stream" in call:
-        list(answered)
-    assert counter.prompt_llm_token_count == llm.count_prompt_tokens(message)
-    assert counter.completion_llm_token_count == 8
-
-
 def test_callbacks_see_the_calls_of_a_query_engine(
     make_llm: MakeLLM, use: Callable[..., None], index: VectorStoreIndex, question: str
 ) -> None:
@@ -98,13 +68,3 @@ def test_callbacks_see_the_calls_of_a_query_engine(
     [(start, end)] = debug.get_event_pairs(CBEventType.LLM)
     assert start.payload["serialized"]["method"] == "pine"
     assert end.payload["response"].raw["rag_middle"]["documents"] == 6
-
-
-def test_failures_are_events_too(make_llm: MakeLLM) -> None:
-    llm = make_llm(context_window=10)
-    debug = LlamaDebugHandler(print_trace_on_end=False)
-    llm.callback_manager = CallbackManager([debug])
-    with pytest.raises(Exception, match="does not fit"):
-        llm.complete("Hello, is anybody there?")
-    [(_, end)] = debug.get_event_pairs(CBEventType.LLM)
-    assert "does not fit" in str(end.payload["exception"])

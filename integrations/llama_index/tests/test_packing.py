@@ -7,7 +7,6 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.core.indices.prompt_helper import PromptHelper
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.prompts.default_prompt_selectors import (
@@ -23,7 +22,6 @@ from llama_index.llms.rag_middle import (
 from transformers import PreTrainedTokenizerFast
 
 from rag_middle import mark, parse
-from rag_middle.generation import UnreadMarkersWarning
 
 if TYPE_CHECKING:
     from conftest import MakeLLM
@@ -96,15 +94,6 @@ def test_refining_leaves_room_for_a_question_that_it_does_not_know_yet(make_llm:
     assert helper.repack(DEFAULT_REFINE_PROMPT_SEL, packed[:1], padding=500, llm=llm) == packed[:1]
 
 
-def test_a_pack_is_as_full_as_the_window_allows(make_llm: MakeLLM) -> None:
-    """The smallest window that takes all documents in one call is not wasted by an estimate."""
-    whole = make_llm().count_prompt_tokens(
-        PROMPT.partial_format(context_str="\n\n".join(CHUNKS)).format_messages()
-    )
-    llm = make_llm(context_window=whole + 8 + 10)  # 5 tokens of padding, a few for separators
-    assert len(DocumentPromptHelper.from_llm(llm).repack(PROMPT, CHUNKS, llm=llm)) == 1
-
-
 @pytest.mark.parametrize("place", range(7))
 def test_packing_again_changes_nothing(make_llm: MakeLLM, place: int) -> None:
     llm = make_llm(context_window=windows(make_llm())[place])
@@ -113,17 +102,6 @@ def test_packing_again_changes_nothing(make_llm: MakeLLM, place: int) -> None:
     assert helper.repack(PROMPT, packed, llm=llm) == packed
     for text in packed:
         assert helper.repack(PROMPT, [text], llm=llm) == [text]
-
-
-def test_the_helper_of_llama_index_cuts_documents_apart(make_llm: MakeLLM) -> None:
-    """Why there is another one: fails where LlamaIndex learns to respect markers."""
-    llm = make_llm(context_window=windows(make_llm())[2])
-    packed = PromptHelper.from_llm_metadata(llm.metadata, tokenizer=llm.tokenize).repack(
-        PROMPT, CHUNKS, llm=llm
-    )
-    with pytest.warns(UnreadMarkersWarning, match="a prompt helper that truncates"):
-        whole = documents(packed)
-    assert len(whole) < len(DOCUMENTS)
 
 
 def test_text_beside_documents_never_stands_between_two_of_one_call(llm: RagMiddleLLM) -> None:
@@ -149,16 +127,6 @@ def test_text_without_markers_is_split_as_always(make_llm: MakeLLM) -> None:
     assert list(dict.fromkeys(" ".join(packed).split())) == " ".join(DOCUMENTS).split()
     assert helper.repack(PROMPT, [""], llm=llm) == [""]
     assert helper.repack(PROMPT, [], llm=llm) == [""]
-
-
-def test_markers_that_mark_nothing_are_packed_as_text(llm: RagMiddleLLM) -> None:
-    chunks = [mark("One."), "[[rm:doc]]Two.", f"[[/rm:doc]] {mark('Three.')[:-1]}"]
-    packed = DocumentPromptHelper.from_llm(llm).repack(PROMPT, chunks, llm=llm)
-    assert packed == ["\n\n".join(chunks)]
-
-
-def test_markers_take_no_room(llm: RagMiddleLLM) -> None:
-    assert llm.tokenize(mark("One.")) == llm.tokenize("One.")
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_with_its_numbers(make_llm: MakeLLM) -> None:
@@ -188,21 +156,6 @@ def test_truncating_leaves_out_whole_documents_and_says_so(make_llm: MakeLLM) ->
     assert helper.truncate(PROMPT, [" \n"], llm=llm) == [""]
 
 
-def test_truncating_a_single_long_document_keeps_its_beginning(make_llm: MakeLLM) -> None:
-    llm = make_llm(context_window=windows(make_llm())[1])
-    with pytest.warns(DroppedTextWarning):
-        [kept] = DocumentPromptHelper.from_llm(llm).truncate(PROMPT, [CHUNKS[5]], llm=llm)
-    [sent] = documents([kept])
-    assert DOCUMENTS[5].startswith(sent)
-
-
-def test_truncating_plain_text_says_so_too(make_llm: MakeLLM) -> None:
-    llm = make_llm(context_window=windows(make_llm())[1])
-    with pytest.warns(DroppedTextWarning, match="the end of a text"):
-        [kept] = DocumentPromptHelper.from_llm(llm).truncate(PROMPT, [DOCUMENTS[5]], llm=llm)
-    assert DOCUMENTS[5].startswith(kept)
-
-
 def test_other_llms_are_measured_as_llama_index_does_it() -> None:
     llm = MockLLM(max_tokens=8)
     words = re.compile(r"\S+|\n+").findall
@@ -210,15 +163,3 @@ def test_other_llms_are_measured_as_llama_index_does_it() -> None:
     packed = helper.repack(PROMPT, CHUNKS, llm=llm)
     assert [text for text in documents(packed) if text in DOCUMENTS] == DOCUMENTS
     assert len(packed) > 1
-
-
-def test_the_chat_template_and_the_system_prompt_count(make_llm: MakeLLM) -> None:
-    """In the same window a longer system prompt leaves room for fewer documents."""
-    window = windows(make_llm())[4]
-    packs = []
-    for system in (None, "Be brief. " * 10):
-        llm = make_llm(context_window=window, system_prompt=system)
-        helper = DocumentPromptHelper.from_llm(llm)
-        packed = helper.repack(DEFAULT_TEXT_QA_PROMPT_SEL, CHUNKS[:3], llm=llm)
-        packs.append(len(packed))
-    assert packs[0] < packs[1]

@@ -100,9 +100,3 @@ def test_log_probabilities_come_with_completions_and_answers(
     assert last.logprobs == [position[:1] for position in told.logprobs]
     assert llm.complete(marked).logprobs is None
     assert "log_probabilities" not in told.raw["rag_middle"]
-
-
-def test_a_templates_own_documents_are_refused_with_the_way_out(make_llm: MakeLLM) -> None:
-    options = {"documents": [{"text": "Lyon lies on the Rhône."}]}
-    with pytest.raises(RequestError, match="documents= of an integration"):
-        make_llm().complete("Where?", template_options=options)

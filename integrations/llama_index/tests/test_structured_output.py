@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
-from llama_index.core.base.llms.types import ChatMessage, CompletionResponse
+from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.program import LLMTextCompletionProgram
 from llama_index.core.program.utils import get_program_for_llm
@@ -60,15 +59,6 @@ def test_text_that_is_no_such_object_cannot_be_written(
     assert sent[0].options["response_format"]["json_schema"]["schema"] == River.model_json_schema()
 
 
-def test_without_constrained_decoding_it_is_an_error(
-    make_llm: MakeLLM, said: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("llama_index.llms.rag_middle.objects.find_spec", lambda _: None)
-    said("The Loire, I think.")
-    with pytest.raises(ValueError, match="Could not extract json"):
-        make_llm(max_new_tokens=60).structured_predict(River, PROMPT, country="France")
-
-
 def test_query_engines_return_objects_made_from_marked_documents(
     make_llm: MakeLLM,
     use: Callable[..., None],
@@ -91,17 +81,3 @@ def test_query_engines_return_objects_made_from_marked_documents(
 
 async def collected(stream: Any) -> list[Any]:
     return [item async for item in await stream]
-
-
-# LlamaIndex's own: it writes objects by a method that pydantic has renamed.
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-def test_structured_llms_stream_the_object(make_llm: MakeLLM, said: Callable[..., None]) -> None:
-    said(LOIRE)
-    for is_chat_model in (True, False):
-        structured = make_llm(max_new_tokens=60, is_chat_model=is_chat_model)
-        structured = structured.as_structured_llm(River)
-        messages = [ChatMessage(role="user", content="Name a river.")]
-        *_, last = structured.stream_chat(messages)
-        assert last.raw == River(name="Loire", length_km=1006)
-        *_, last = asyncio.run(collected(structured.astream_chat(messages)))
-        assert last.raw == River(name="Loire", length_km=1006)

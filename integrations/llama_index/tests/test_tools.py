@@ -152,23 +152,6 @@ def test_streamed_objects_are_forced_calls_too(
     assert [call.options["tool_choice"] for call in calls] == ["any"] * 6
 
 
-def test_a_program_streams_as_many_objects_as_the_model_calls(
-    llm: RagMiddleLLM, said: Callable[..., None]
-) -> None:
-    said(LOIRE + call("River", '{"name": "Seine", "length_km": 777}'))
-    llm.max_new_tokens = 300
-    for parallel, expected in ((True, ["Loire", "Seine"]), (False, ["Loire"])):
-        program = FunctionCallingProgram.from_defaults(
-            River,
-            prompt=PromptTemplate("Name rivers."),
-            llm=llm,
-            tool_choice="auto",
-            allow_parallel_tool_calls=parallel,
-        )
-        *_, last = program.stream_call()
-        assert [river.name for river in (last if parallel else [last])] == expected
-
-
 def test_objects_as_text_have_their_form_where_the_model_calls_tools_too(
     make_llm: MakeLLM, llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
 ) -> None:
@@ -188,13 +171,3 @@ def test_recursive_arguments_reach_the_model_whole(llm: RagMiddleLLM) -> None:
     assert parameters["required"] == ["name", "children"]
     assert parameters["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
     assert "Node" in parameters["$defs"]
-
-
-def test_options_are_refused_in_the_words_of_the_library(llm: RagMiddleLLM) -> None:
-    for options in ({"n": 2}, {"use_cache": False}, {"top_b": 1}):
-        with pytest.raises(RequestError) as raised:
-            llm.complete("Hello", **options)
-        with pytest.raises(ValueError, match="no option") as own:
-            llm.rag_middle_model.generate("Hello", **options)
-        assert str(raised.value) == str(own.value)
-    assert llm.complete("Hello", n=1, use_cache=True, max_new_tokens=1).text is not None

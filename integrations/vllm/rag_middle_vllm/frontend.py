@@ -23,7 +23,7 @@ from rag_middle_vllm.documents.admission import refusal
 from rag_middle_vllm.options import DOCUMENTS, method_of, option_of
 
 
-class _MarkerReader:
+class MarkerReader:
     """Takes the markers off the texts of one prompt."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class _MarkerReader:
 
 
 def _plain_messages(messages: Iterable[Any]) -> list[Any]:
-    reader = _MarkerReader()
+    reader = MarkerReader()
     plain = []
     for message in messages:
         if isinstance(message, Mapping):
@@ -70,7 +70,7 @@ def _plain_messages(messages: Iterable[Any]) -> list[Any]:
     return plain
 
 
-def _plain_part(part: Any, role: str, reader: _MarkerReader) -> Any:
+def _plain_part(part: Any, role: str, reader: MarkerReader) -> Any:
     if isinstance(part, str):
         return reader.plain(part, role)
     if isinstance(part, Mapping) and isinstance(part.get("text"), str):
@@ -83,7 +83,7 @@ def _plain_prompt(prompt: Any) -> Any:
     is_text = isinstance(prompt, Mapping) and isinstance(prompt.get("prompt"), str)
     if not is_text or "prompt_token_ids" in prompt or "prompt_embeds" in prompt:
         return prompt
-    reader = _MarkerReader()
+    reader = MarkerReader()
     plain = reader.plain(prompt["prompt"])
     reader.check()
     return {**prompt, "prompt": plain}
@@ -102,8 +102,8 @@ def _plain_params(params: Any) -> Any:
 
 
 def _plain_document(document: Any) -> Any:
-    """A text, a mapping ``{"title", "text"}``, or Cohere's, which has one in ``data``."""
-    reader = _MarkerReader()
+    """A text, or a mapping ``{"title", "text"}``."""
+    reader = MarkerReader()
 
     def plain(value: Any) -> Any:
         return reader.plain(value) if isinstance(value, str) else value
@@ -111,8 +111,6 @@ def _plain_document(document: Any) -> Any:
     if not isinstance(document, Mapping):
         return plain(document)
     fields = {name: plain(value) for name, value in document.items()}
-    if isinstance(fields.get("data"), Mapping):
-        fields["data"] = {name: plain(value) for name, value in fields["data"].items()}
     return fields
 
 
@@ -170,7 +168,7 @@ def hook_harmony(module: ModuleType) -> None:
 
     @functools.wraps(render)
     def read(messages: Any) -> Any:
-        reader = _MarkerReader()
+        reader = MarkerReader()
         for message in messages:
             for part in message.content:
                 if isinstance(getattr(part, "text", None), str):

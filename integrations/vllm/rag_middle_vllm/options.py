@@ -90,20 +90,13 @@ def option_of(vllm_config: Any, model_config: Any) -> Any | None:
     if model_config.runner_type == "draft":
         return None
     additional = vllm_config.additional_config
-    options = [
-        option
-        for option in (
-            getattr(model_config.hf_config, OPTION, None),
-            additional.get(OPTION) if isinstance(additional, dict) else None,
-        )
-        if option is not None
-    ]
-    if len(options) > 1 and options[0] != options[1]:
+    of_engine = additional.get(OPTION) if isinstance(additional, dict) else None
+    of_model = getattr(model_config.hf_config, OPTION, None)
+    if None not in (of_model, of_engine) and of_model != of_engine:
         raise MethodConfigError(
-            f"{OPTION} is both in the model's config (hf_overrides) and in additional_config, and "
-            "they differ: give one."
+            f"{OPTION} is both in hf_overrides and in additional_config, and they differ: give one."
         )
-    return options[0] if options else None
+    return of_engine if of_model is None else of_model
 
 
 def _checked(option: object) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from rag_middle.errors import RagMiddleError
 
 #: The oldest version whose modules this package knows, and the newest it was run with.
 OLDEST, NEWEST = (0, 32), (0, 32)
+_OLDEST = f"vLLM {'.'.join(map(str, OLDEST))} or newer"
 
 # vLLM shows what is logged below its own name.
 _logger = logging.getLogger("vllm.rag_middle")
@@ -47,7 +48,7 @@ def hook() -> None:
     except (ImportError, AttributeError) as error:
         raise UnsupportedVLLMError(
             f"rag-middle-vllm finds no place for itself in {_vllm()} ({error}): it needs "
-            f"{_supported()}. Install one of these, or uninstall rag-middle-vllm to go on without."
+            f"{_OLDEST}. Install one of these, or uninstall rag-middle-vllm to go on without."
         ) from error
     if any(getattr(hook, "of_rag_middle", False) for hook in hooks):
         return
@@ -92,7 +93,7 @@ def _hook_requests() -> None:
     """Let requests carry documents, in the processes that receive and schedule them.
 
     Raises:
-        ImportError, AttributeError: this vLLM has other functions; nothing has changed then.
+        ImportError, AttributeError: this vLLM has other functions.
     """
     from vllm.renderers.online_renderer import OnlineRenderer
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -103,12 +104,6 @@ def _hook_requests() -> None:
 
     if getattr(InputProcessor.process_inputs, "of_rag_middle", False):
         return
-    for owner, name in (
-        (KVCacheManager, "get_computed_blocks"),
-        (OnlineRenderer, "preprocess_chat"),
-        (OnlineRenderer, "preprocess_completion"),
-    ):
-        getattr(owner, name)
     hook_cache(KVCacheManager)
     hook_renderer(OnlineRenderer)
     hook_admission(InputProcessor)
@@ -204,39 +199,17 @@ def _enable_documents(model: Any, option: Any, vllm_config: Any, model_config: A
 
 
 def check_vllm() -> None:
-    """Make sure that this vLLM has what `rag_middle_vllm.layers` relies on.
+    """Make sure that this vLLM is not too old, and warn of one that the plugin was not run with.
 
     Raises:
-        UnsupportedVLLMError: it is too old, or something is missing.
+        UnsupportedVLLMError: it is too old.
     """
     import vllm
 
     numbers = re.match(r"(\d+)\.(\d+)", vllm.__version__)
     version = tuple(map(int, numbers.groups())) if numbers else NEWEST  # a build without a number
     if version < OLDEST:
-        raise UnsupportedVLLMError(f"rag-middle-vllm needs {_supported()}, and this is {_vllm()}.")
-    try:
-        from vllm.config import ModelConfig
-        from vllm.model_executor.layers.attention import Attention, MLAAttention  # noqa: F401
-        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase  # noqa: F401
-        from vllm.model_executor.layers.mamba.abstract import MambaBase  # noqa: F401
-        from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
-        from vllm.model_executor.layers.rotary_embedding.common import ApplyRotaryEmb  # noqa: F401
-        from vllm.model_executor.models.utils import PPMissingLayer  # noqa: F401
-        from vllm.utils.torch_utils import set_default_torch_dtype  # noqa: F401
-
-        for owner, name in (
-            (RotaryEmbeddingBase, "_compute_cos_sin_cache"),
-            (ModelConfig, "get_layers_start_end_indices"),
-            (ModelConfig, "get_total_num_hidden_layers"),
-            (ModelConfig, "use_mla"),
-            (ModelConfig, "using_transformers_backend"),
-        ):
-            getattr(owner, name)
-    except (ImportError, AttributeError) as error:
-        raise UnsupportedVLLMError(
-            f"rag-middle-vllm needs {_supported()}; {_vllm()} lacks what it changes: {error}."
-        ) from error
+        raise UnsupportedVLLMError(f"rag-middle-vllm needs {_OLDEST}, and this is {_vllm()}.")
     if version > NEWEST:
         _logger.warning(
             "rag-middle-vllm was run with vLLM %s, and this is %s: every layer is checked as the "
@@ -252,7 +225,3 @@ def _vllm() -> str:
     except ImportError:
         return "an environment without vLLM"
     return f"vLLM {__version__}"
-
-
-def _supported() -> str:
-    return f"vLLM {'.'.join(map(str, OLDEST))} or newer"

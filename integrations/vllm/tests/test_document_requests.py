@@ -25,10 +25,9 @@ from vllm.renderers.hf import safe_apply_chat_template
 from vllm.renderers.online_renderer import OnlineRenderer
 
 from rag_middle.documents import ContextPrompt, mark
-from rag_middle.errors import MethodConfigError, PromptError, UnknownNameError
-from rag_middle.generation import UnreadMarkersWarning
+from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.markers import MARKER_KEY_VARIABLE
-from rag_middle.methods import NoInterDocumentAttention, ParallelContextWindows, RoToR
+from rag_middle.methods import NoInterDocumentAttention, RoToR
 from rag_middle_vllm import register
 from rag_middle_vllm.documents import document_request
 from rag_middle_vllm.documents.admission import (
@@ -92,16 +91,6 @@ def test_what_is_not_served_request_by_request_is_refused(option: Any, reason: s
         resolved({"documents": option})
 
 
-def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="'rotorr'"):
-        resolved({"documents": {"rotorr": {}}})
-
-
-def test_documents_and_a_method_of_the_engine_exclude_each_other() -> None:
-    with pytest.raises(MethodConfigError, match="either"):
-        resolved({"documents": METHODS, "method": "siw"})
-
-
 def test_a_request_carries_its_method_and_where_documents_lie(tokenizer: Any) -> None:
     given = SamplingParams(max_tokens=3, extra_args={"other": 1})
     prompt, params = document_request(tokenizer, PROMPT, NoInterDocumentAttention(), given)
@@ -111,17 +100,6 @@ def test_a_request_carries_its_method_and_where_documents_lie(tokenizer: Any) ->
     assert [piece.strip() for piece in pieces] == ["b b b", "a a", "c"]
     assert params.extra_args["other"] == 1
     assert METHOD not in given.extra_args
-
-
-def test_empty_documents_are_none_of_those_that_are_carried(tokenizer: Any) -> None:
-    bounds = []
-    for documents in (["", "a a", "", "c", ""], ["a a", "c"], ["", ""], []):
-        text = "".join(map(mark, documents)) + "Which?"
-        _, params = document_request(tokenizer, text, NoInterDocumentAttention())
-        bounds.append(params.extra_args[BOUNDS])
-    assert bounds[0] == bounds[1]
-    assert len(bounds[0]) == 3
-    assert bounds[2] == bounds[3] == []
 
 
 def test_rotor_brings_documents_into_its_order(tokenizer: Any) -> None:
@@ -154,20 +132,6 @@ def test_a_malformed_request_is_refused(
 ) -> None:
     with pytest.raises(VLLMValidationError, match=reason):
         admission.admit(request(**extra))
-
-
-def test_a_request_that_leaves_no_room_or_is_no_plain_text_is_refused(
-    admission: Admission,
-) -> None:
-    extra = {METHOD: "rotor", BOUNDS: [1, 5]}
-    with pytest.raises(VLLMValidationError, match="reads 100 with the answer"):
-        admission.admit(request(100, **extra))
-    with pytest.raises(VLLMValidationError, match="continued later"):
-        admission.admit(request(**extra), resumable=True)
-    images = request(**extra)
-    images.mm_features = [object()]
-    with pytest.raises(VLLMValidationError, match="text only"):
-        admission.admit(images)
 
 
 def test_a_prompt_that_was_cut_is_refused(admission: Admission, tokenizer: Any) -> None:
@@ -209,25 +173,9 @@ def test_salts_tell_method_documents_and_callers_apart(admission: Admission) -> 
     assert other.cache_salt != first
 
 
-def test_a_text_that_cannot_fit_is_refused_before_it_is_read(admission: Admission) -> None:
-    admission.check_characters(60_000)
-    with pytest.raises(VLLMValidationError, match="cannot fit into 100 tokens"):
-        admission.check_characters(1_000_000)
-
-
 def test_nobody_else_gets_such_a_salt(admission: Admission) -> None:
     with pytest.raises(VLLMValidationError, match="reserved"):
         admission.admit(request(salt="rag-middle:rotor:00"))
-
-
-def test_requests_without_a_method_or_without_documents_stay_as_they_are(
-    admission: Admission,
-) -> None:
-    for made in (request(), request(salt="own", **{METHOD: "rotor", BOUNDS: []})):
-        before = made.cache_salt
-        admission.admit(made)
-        assert made.cache_salt == before
-        assert carried(made.sampling_params) is None
 
 
 def test_cached_documents_are_reused_together_or_not_at_all() -> None:
@@ -345,22 +293,6 @@ def test_documents_for_the_template_alone_are_refused(online: Any) -> None:
     assert chat(online, user("Which?"), **template) == [user("Which?")]
 
 
-def test_listed_documents_lose_their_markers(online: Any) -> None:
-    marked = [{**document, "text": mark(document["text"])} for document in LISTED]
-    plain = chat(online, user("Which?"), documents=LISTED, **ROTOR)
-    assert chat(online, user("Which?"), documents=marked, **ROTOR) == plain
-
-
-def test_what_the_model_marked_is_text_beside_listed_documents(online: Any) -> None:
-    said = [user("?"), {"role": "assistant", "content": mark("a a")}, user("Which?")]
-    plain = [user("?"), {"role": "assistant", "content": "a a"}, user("Which?")]
-    assert chat(online, *said, documents=LISTED, **ROTOR) == chat(
-        online, *plain, documents=LISTED, **ROTOR
-    )
-    with pytest.raises(VLLMValidationError, match="give one"):
-        chat(online, user(mark("a a")), *said[1:], documents=LISTED, **ROTOR)
-
-
 def test_none_is_the_unmodified_model(online: Any) -> None:
     """`/v1/models` has it among the methods of such an engine."""
     none = {"vllm_xargs": {METHOD: "none", "other": 1}}
@@ -369,21 +301,6 @@ def test_none_is_the_unmodified_model(online: Any) -> None:
     completion = CompletionRequest(prompt="Which?", **none)
     assert asyncio.run(online.preprocess_completion(completion, "Which?")) == ["Which?"]
     assert completion.vllm_xargs == {"other": 1}
-
-
-@pytest.mark.parametrize(
-    "stray", ["[[/rm:doc]]", "[[rm:doc]]", "[[rm:doc]]a[[/rm:doc]]", FOREIGN[:-4], FOREIGN[4:]]
-)
-def test_stray_markers_are_text_under_a_method(online: Any, tokenizer: Any, stray: str) -> None:
-    turns = [user(f"What is {stray}?"), {"role": "assistant", "content": "x"}, user("Which?")]
-    for asked in (turns[:1], turns):
-        with pytest.warns(UnreadMarkersWarning):
-            tokens = chat(online, *asked, **ROTOR)
-        assert stray in tokenizer.decode(tokens)
-    completion = CompletionRequest(prompt=f"What is {stray}?", **ROTOR)
-    with pytest.warns(UnreadMarkersWarning):
-        (tokens,) = asyncio.run(online.preprocess_completion(completion, completion.prompt))
-    assert stray in tokenizer.decode(tokens)
 
 
 def test_documents_of_another_key_are_refused_under_a_method(online: Any) -> None:
@@ -478,12 +395,3 @@ def test_prompts_are_not_split_where_documents_are_enabled() -> None:
     config.cache_config.cache_dtype = "fp8"
     with pytest.raises(MethodConfigError, match="8 bits"):
         check_engine(config)
-
-
-def test_methods_keep_their_parameters(tokenizer: Any) -> None:
-    methods = document_methods({"no_inter_document_attention": {"equal_positions": True}})
-    assert methods["no_inter_document_attention"].placement == "last"
-    _, params = document_request(tokenizer, PROMPT, ParallelContextWindows())
-    assert carried(params)
-    with pytest.raises(MethodConfigError, match="right_indentation"):
-        document_request(tokenizer, PROMPT, ParallelContextWindows(right_indentation=True))

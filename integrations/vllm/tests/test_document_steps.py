@@ -142,17 +142,6 @@ def test_only_document_rows_are_written_anew(batch: DocumentBatch, config: VllmC
         torch.testing.assert_close(output[8, head], expected)
 
 
-def test_made_up_steps_are_left_alone(batch: DocumentBatch, config: VllmConfig) -> None:
-    module = model()
-    attention = module.model.layers[1].self_attn.attn
-    attention.impl.forward = lambda *args: args[6]
-    attend_to_documents(loaded(config, module), document_methods(METHODS), batch)
-    output = torch.full((3, HEADS, SIZE), 5.0)
-    batch.prepare([params("rotor")], [0], [11], torch.arange(11))
-    attention.impl.forward(attention, None, None, None, None, None, output)
-    assert (output == 5).all()
-
-
 @pytest.mark.parametrize(
     ("options", "enabled", "reason"),
     [

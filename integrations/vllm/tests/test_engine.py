@@ -6,7 +6,6 @@ Engines take a minute to start, so there are three, and a test asks several thin
 from __future__ import annotations
 
 import gc
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,18 +110,3 @@ def test_other_methods_from_additional_config(
     with engine(additional_config=option, enforce_eager=True) as llm:
         assert largest_difference(llm, goldens, method) < TOLERANCE
         assert answers(llm, goldens)[0] == goldens[method]["answers"]
-
-
-def test_the_goldens_tell_the_methods_apart(goldens: dict[str, Any]) -> None:
-    """Or the unmodified model would pass."""
-    plain, *changed = (
-        json.dumps(goldens[name]["log_probabilities"]) for name in ("none", *CHANGING)
-    )
-    assert len({plain, *changed}) == 1 + len(CHANGING)
-    for name in CHANGING:
-        pairs = zip(
-            goldens["none"]["log_probabilities"][0],
-            goldens[name]["log_probabilities"][0],
-            strict=True,
-        )
-        assert max(abs(a - b) for a, b in pairs) > 20 * TOLERANCE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rag_middle.errors import FileFormatError, MethodConfigError, RagMiddleError, UnknownNameError
-from rag_middle.methods import LPES, PositionInterpolation, resolve_method
+from rag_middle.methods import LPES, resolve_method
 from rag_middle.profiles import ModelFacts, Profile, write_profile
 from rag_middle_vllm.options import method_of, resolved
 
@@ -37,12 +37,6 @@ def test_a_profile_is_read_once_and_its_content_travels(profile: Path) -> None:
     assert not method.provenance.profile.search
 
 
-def test_another_content_under_the_same_path_is_another_option(profile: Path) -> None:
-    before = resolved({"profile": str(profile)})
-    profile.write_text(profile.read_text().replace("1.5", "1.6"))
-    assert resolved({"profile": str(profile)}) != before
-
-
 @pytest.mark.parametrize(
     "name", ["positional_hidden_states:vicuna-7b-v1.5-16k", "profile:{profile}"]
 )
@@ -51,14 +45,6 @@ def test_what_a_name_stands_for_travels_too(name: str, profile: Path) -> None:
     option = resolved({"method": name})
     assert option["source"] == name
     assert method_of(option) == resolve_method(name)
-
-
-def test_parameters_may_be_given_as_they_are() -> None:
-    option = {"method": "lpes", "options": {"factors": [1.0, 1.2]}}
-    assert resolved(option) == option
-    assert method_of(option) == LPES(factors=(1.0, 1.2))
-    interpolation = {"method": "position_interpolation", "options": {"scale": 2, "layers": [0]}}
-    assert method_of(resolved(interpolation)) == PositionInterpolation(scale=2, layers=(0,))
 
 
 @pytest.mark.parametrize(

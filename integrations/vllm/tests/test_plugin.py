@@ -93,11 +93,6 @@ def test_options_of_both_kinds_reach_the_loader(changed: list[nn.Module]) -> Non
         Loader().load_model(**configs(OPTION, additional=other))
 
 
-def test_drafts_stay_as_they_are(changed: list[nn.Module]) -> None:
-    Loader().load_model(**configs(OPTION, draft=True, additional={"rag_middle": OPTION}))
-    assert not changed
-
-
 def test_an_unknown_method_stops_the_engine_before_weights_are_loaded() -> None:
     class Unreached(Loader):
         def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
@@ -125,11 +120,6 @@ def test_contents_and_not_names_enter_the_config_and_its_hash() -> None:
     assert len(hashes) == 4
 
 
-def test_a_bad_option_is_refused_before_the_config_is_made() -> None:
-    with pytest.raises(MethodConfigError, match="either 'profile', or 'method'"):
-        engine_config(hf_overrides={"rag_middle": {}})
-
-
 @pytest.mark.parametrize("version", ["0.31.1", "0.9.2"])
 def test_an_older_vllm_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version__", version)
@@ -146,12 +136,6 @@ def test_a_newer_vllm_is_warned_of(
     assert "this is 0.40.0" in caplog.text
 
 
-def test_a_vllm_without_its_loaders_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(EngineArgs, "create_engine_config")
-    with pytest.raises(plugin.UnsupportedVLLMError, match="finds no place for itself"):
-        register()
-
-
 def test_a_vllm_without_what_receives_documents_serves_the_other_methods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,11 +150,3 @@ def test_a_vllm_without_what_receives_documents_serves_the_other_methods(
     register()
     with pytest.raises(plugin.UnsupportedVLLMError, match="preprocess_chat"):
         plugin._enable_documents(nn.Module(), {"rotor": {}}, None, None)
-
-
-def test_a_vllm_that_lacks_what_is_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
-
-    monkeypatch.delattr(RotaryEmbeddingBase, "_compute_cos_sin_cache")
-    with pytest.raises(plugin.UnsupportedVLLMError, match="_compute_cos_sin_cache"):
-        plugin.check_vllm()

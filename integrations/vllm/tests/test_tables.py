@@ -78,14 +78,6 @@ def test_a_larger_base_is_that_of_another_model() -> None:
     torch.testing.assert_close(copy.cos_sin_cache, other.cos_sin_cache, atol=1e-5, rtol=1e-5)
 
 
-def test_a_table_is_as_long_as_requests_can_be() -> None:
-    module = rotary("default")
-    assert len(rotated_copy(module, Rotation(scale=2), 40).cos_sin_cache) == 40
-    # Longer than the model's own, where position interpolation opens a longer window.
-    longer = rotated_copy(module, Rotation(scale=2), 2 * POSITIONS)
-    torch.testing.assert_close(longer.cos_sin_cache[::2], module.cos_sin_cache)
-
-
 def test_positions_are_divided_and_not_frequencies() -> None:
     copy = rotated_copy(rotary("default"), Rotation(scale=1.3), POSITIONS)
     frequencies = 10000.0 ** -(torch.arange(0, SIZE, 2, dtype=torch.float) / SIZE)
@@ -112,14 +104,6 @@ def test_a_second_table_is_refused() -> None:
     module.register_buffer("other", torch.rand(POSITIONS, SIZE))
     with pytest.raises(NotRotatableError, match="second table, 'other'"):
         rotated_copy(module, Rotation(scale=2), POSITIONS)
-
-
-def test_a_copy_that_runs_the_original_is_found_out() -> None:
-    module = rotary("default")
-    copy = rotated_copy(module, Rotation(scale=2), POSITIONS)
-    copy._forward_method = module._forward_method
-    with pytest.raises(NotRotatableError, match="code of the original"):
-        prove_rotated(module, copy)
 
 
 def test_a_copy_that_changes_nothing_is_found_out() -> None:

@@ -1,7 +1,7 @@
 """LangChain's own integration tests of chat models, on a tiny local model.
 
-Twice: on a model without tools, and on one whose template shows tools and that complies through
-constrained decoding. `make test` runs every eighth. What is skipped there, and why:
+The model's template shows tools, and it complies through constrained decoding. `make test` runs
+every eighth. What is skipped there, and why:
 
 - images, audio, PDF files, Anthropic's image blocks: the models read text only.
 - another model per call: weights do not change from call to call, that is refused.
@@ -11,7 +11,6 @@ constrained decoding. `make test` runs every eighth. What is skipped there, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,44 +22,6 @@ from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
 from rag_middle import RagMiddleModel
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.mark.one_in(8)
-@pytest.mark.filterwarnings(
-    # The suite passes what services know: timeout, max_retries.
-    f"ignore::{IgnoredArgumentWarning.__module__}.{IgnoredArgumentWarning.__name__}",
-    f"ignore::{LangChainBetaWarning.__module__}.{LangChainBetaWarning.__name__}",
-)
-class TestChatRagMiddleStandard(ChatModelIntegrationTests):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _folder(self, tiny_folder: Path) -> None:
-        self.folder = tiny_folder
-
-    @property
-    def chat_model_class(self) -> type[BaseChatModel]:
-        return ChatRagMiddle
-
-    @property
-    def chat_model_params(self) -> dict[str, Any]:
-        return {"model": str(self.folder)}
-
-    @property
-    def has_tool_calling(self) -> bool:
-        return False
-
-    @property
-    def has_structured_output(self) -> bool:
-        return False
-
-    @property
-    def supports_json_mode(self) -> bool:
-        return False
-
-    @property
-    def supports_model_override(self) -> bool:
-        return False  # weights do not change from call to call: that is refused
 
 
 def hermes(name: str, arguments: str) -> str:
@@ -80,6 +41,7 @@ WISHES = {
 
 @pytest.mark.one_in(8)
 @pytest.mark.filterwarnings(
+    # The suite passes what services know: timeout, max_retries.
     f"ignore::{IgnoredArgumentWarning.__module__}.{IgnoredArgumentWarning.__name__}",
     f"ignore::{LangChainBetaWarning.__module__}.{LangChainBetaWarning.__name__}",
 )

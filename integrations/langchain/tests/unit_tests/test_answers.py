@@ -87,17 +87,6 @@ class TestStream:
         assert whole.response_metadata["model_name"] == "LlamaForCausalLM"
         assert [chunk.chunk_position for chunk in chunks] == [None] * (len(chunks) - 1) + ["last"]
 
-    def test_output_in_blocks(self, tiny: Any) -> None:
-        model = chat(tiny, output_version="v1")
-        answer = model.invoke("Hello")
-        assert answer.content == [{"type": "text", "text": reference(tiny)}]
-        chunks = list(model.stream("Hello"))
-        whole = chunks[0]
-        for chunk in chunks[1:]:
-            whole += chunk
-        assert whole.text == reference(tiny)
-        assert len([block for block in whole.content if block["type"] == "text"]) == 1
-
     @beta
     def test_events_of_version_3(self, tiny: Any) -> None:
         stream = chat(tiny).stream_events("Hello", version="v3")
@@ -107,20 +96,6 @@ class TestStream:
         assert message.usage_metadata is not None
         assert message.usage_metadata["output_tokens"] == 8
         assert message.response_metadata["rag_middle"]["method"] == "none"
-
-    @beta
-    async def test_events_of_version_3_asynchronously(self, tiny: Any) -> None:
-        stream = await chat(tiny).astream_events("Hello", version="v3")
-        pieces = [piece async for piece in stream.text]
-        assert "".join(pieces) == reference(tiny)
-        assert len(pieces) > 3
-        assert (await stream.output).text == reference(tiny)
-
-    async def test_events_of_version_2(self, tiny: Any) -> None:
-        names = [event["event"] async for event in chat(tiny).astream_events("Hello", version="v2")]
-        assert names[0] == "on_chat_model_start"
-        assert names.count("on_chat_model_stream") > 3
-        assert names[-1] == "on_chat_model_end"
 
     def test_streaming_shows_pieces_to_callbacks_of_invoke(self, tiny: Any) -> None:
         seen: list[str] = []

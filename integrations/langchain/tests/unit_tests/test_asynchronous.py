@@ -110,29 +110,6 @@ async def test_leaving_a_stream_ends_the_generation(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_cancelling_a_stream_of_beams_ends_the_generation(
-    tiny: Any, cancelled: list[str], which: int
-) -> None:
-    model = both(tiny, max_tokens=1500, num_beams=2)[which]
-    first = asyncio.ensure_future(anext(model.astream("Hello")))  # comes at the end
-    await asyncio.sleep(0.3)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    await until(lambda: cancelled == ["cancelled"])
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_leaving_a_stream_that_is_not_asynchronous_ends_it_too(
-    tiny: Any, cancelled: list[str], which: int
-) -> None:
-    stream = both(tiny, max_tokens=1500)[which].stream("Hello")
-    next(stream)
-    stream.close()
-    assert cancelled == ["cancelled"]
-
-
-@pytest.mark.parametrize("which", [0, 1])
 async def test_what_breaks_while_streaming_is_raised_and_nothing_hangs(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:

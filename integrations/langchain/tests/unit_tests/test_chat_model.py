@@ -16,7 +16,6 @@ from rag_middle import (
     ContextOverflowError,
     MethodConfigError,
     ModelNotFoundError,
-    PromptError,
     RagMiddleError,
     RagMiddleModel,
     UnknownNameError,
@@ -126,10 +125,6 @@ class TestConstruction:
             assert advice in str(raised.value)
         assert chat(tiny, max_tokens=1).invoke("Hello", n=1, logprobs=None).content is not None
 
-    def test_the_names_of_other_models_are_understood(self, tiny: Any) -> None:
-        model = ChatRagMiddle(model_name=tiny, max_new_tokens=3, stop_sequences=["x"])
-        assert (model.model, model.max_tokens, model.stop) == (tiny, 3, ["x"])
-
 
 class TestOptions:
     def test_those_of_a_call_go_before_those_of_the_model(self, tiny: Any) -> None:
@@ -165,15 +160,6 @@ class TestOptions:
         with pytest.raises(MethodConfigError, match="without a method"):
             model.model_copy(update={"method_options": {"max_ratio": 2.0}})
 
-    def test_the_same_seed_draws_the_same_answer(self, tiny: Any) -> None:
-        model = chat(tiny, temperature=2.0)
-        first, again, other = (model.invoke("Hello", seed=seed).content for seed in (1, 1, 2))
-        assert first == again != other
-
-    def test_unknown_ones_are_named(self, tiny: Any) -> None:
-        with pytest.raises(UnsupportedGenerationError, match=r"no option 'top_b' here\. Did"):
-            chat(tiny).invoke("Hello", top_b=0.5)
-
     def test_a_template_can_be_told_more(self, make_model: Any) -> None:
         model = make_model("{{ flag }}{% for m in messages %}{{ m['content'] }}{% endfor %}")
         chat(model, template_options={"flag": "[think]"}).invoke("Hello")
@@ -195,21 +181,6 @@ class TestDocuments:
         with pytest.warns(MissingDocumentsWarning):
             chat(tiny, method="pine").invoke("Why?")
         assert tiny.sent.options[-1]["on_missing_documents"] == "warn"
-
-    def test_or_refused(self, tiny: Any) -> None:
-        model = chat(tiny, method="pine", on_missing_documents="error")
-        for call in (
-            model.invoke,
-            lambda text: list(model.stream(text)),
-            lambda t: model.batch([t]),
-        ):
-            with pytest.raises(PromptError, match="needs documents"):
-                call("Why?")
-        assert not tiny.sent.prompts
-
-    def test_a_method_that_needs_none_does_not_ask_for_them(self, tiny: Any) -> None:
-        model = chat(tiny, method="ms_poe", on_missing_documents="error")
-        assert model.invoke("Why?").content
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) -> None:
@@ -274,16 +245,6 @@ class TestHonesty:
         assert (chat(model).profile or {})["structured_output"] is True
         monkeypatch.setattr(chat_models, "find_spec", lambda _: None)
         assert (chat(model).profile or {})["structured_output"] is False
-
-    def test_a_templates_own_documents_are_refused_with_the_way_out(self, tiny: Any) -> None:
-        options = {"documents": [{"text": "Lyon lies on the Rhône."}]}
-        with pytest.raises(PromptError, match="documents= of an integration"):
-            chat(tiny, template_options=options).invoke("Where?")
-
-    def test_the_profile_counts_rope_scaling_in(self, tmp_path: Path) -> None:
-        scaling = {"rope_type": "linear", "factor": 4.0}
-        LlamaConfig(max_position_embeddings=4096, rope_scaling=scaling).save_pretrained(tmp_path)
-        assert (chat(tmp_path).profile or {})["max_input_tokens"] == 16384
 
 
 def test_the_rate_limiter_is_asked_for_every_call(

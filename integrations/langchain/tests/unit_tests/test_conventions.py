@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
-from rag_middle import Document as PromptDocument
-from rag_middle import PromptError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from tests.reader import reader_path
 
 FACTS = {
@@ -38,52 +36,20 @@ def written(title: str) -> str:
     return f"({title}) {FACTS[title]}"
 
 
-def anthropic(name: str, **more: Any) -> dict[str, Any]:
-    source = {"type": "text", "media_type": "text/plain", "data": written(name)}
-    return {"type": "document", "source": source, "citations": {"enabled": True}, **more}
-
-
-#: A document of this title, as a content block.
+#: A document of this title, as a content block; tests of the server know the other forms.
 BLOCKS: dict[str, Any] = {
-    "anthropic document": anthropic,
-    "anthropic content": lambda title: {
-        "type": "document",
-        "source": {"type": "content", "content": [{"type": "text", "text": written(title)}]},
-    },
     "search_result": lambda title: {
         "type": "search_result",
         "source": title,
         "content": [{"type": "text", "text": written(title)}],
     },
-    "tool_result": lambda title: {
-        "type": "tool_result",
-        "tool_use_id": "1",
-        "content": [anthropic(title)],
-    },
     "text-plain": lambda title: {"type": "text-plain", "text": written(title)},
-    "text-plain in base64": lambda title: {
-        "type": "text-plain",
-        "base64": base64.b64encode(written(title).encode()).decode(),
-    },
-    "citable": lambda title: {
-        "block_type": "citable",
-        "title": "",
-        "source": title,
-        "content": [{"block_type": "text", "text": written(title)}],
-    },
-    "file": lambda title: {
-        "type": "file",
-        "file": {"file_data": base64.b64encode(written(title).encode()).decode()},
-    },
 }
 
 #: The same as an entry of ``documents``.
 ENTRIES: dict[str, Any] = {
     "vllm": lambda title: {"text": written(title), "id": title},
-    "cohere": lambda title: {"id": title, "data": {"snippet": written(title)}},
-    "string": written,
     "langchain": lambda title: Document(written(title)),
-    "rag-middle": lambda title: PromptDocument(written(title)),
 }
 
 
@@ -96,7 +62,6 @@ RIGHT = ("Bramstow Melcroft: $873", 3, True)
 
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-@pytest.mark.one_in(3)
 def test_blocks_are_documents(model: ChatRagMiddle, block: Any) -> None:
     content = [*map(block, FACTS), {"type": "text", "text": QUESTION}]
     assert facts(model.invoke([HumanMessage(content)])) == RIGHT
@@ -118,28 +83,12 @@ def test_documents_may_come_in_the_extra_body(model: ChatRagMiddle) -> None:
         llm.invoke(QUESTION, extra_body={"documents": entries})
 
 
-def test_documents_of_a_chat_template_are_refused(model: ChatRagMiddle) -> None:
-    entries = [*map(ENTRIES["vllm"], FACTS)]
-    for options in (
-        {"template_options": {"documents": entries}},
-        {"extra_body": {"chat_template_kwargs": {"documents": entries}}},
-    ):
-        with pytest.raises(PromptError, match="must not hold documents"):
-            model.invoke(QUESTION, **options)
-
-
-def test_an_entry_without_text_is_named(model: ChatRagMiddle) -> None:
-    with pytest.raises(PromptError, match=r"Document 1 .*cannot be read"):
-        model.invoke(QUESTION, documents=["a", {"title": "b"}])
-
-
 #: Documents with titles, which the model reads on a line before the text; ids and addresses.
 TITLED: dict[str, Any] = {
     "langchain": lambda title: Document(
         written(title), id="d", metadata={"title": title, "source": ADDRESS}
     ),
     "vllm": lambda title: {"title": title, "text": written(title), "id": "d", "url": ADDRESS},
-    "rag-middle": lambda title: PromptDocument(written(title), id=title),
 }
 
 
@@ -156,8 +105,8 @@ def test_citations_are_annotations_of_content_blocks(model: ChatRagMiddle, kind:
     start, end = citation["start_index"], citation["end_index"]
     assert answer.content[start:end] == citation["title"] == "Bramstow Melcroft"
     assert citation["cited_text"] == written("Bramstow Melcroft")
-    assert citation.get("url") == (None if kind == "rag-middle" else ADDRESS)
-    assert citation["extras"]["document_id"] == ("d" if kind != "rag-middle" else citation["title"])
+    assert citation["url"] == ADDRESS
+    assert citation["extras"]["document_id"] == "d"
     assert StrOutputParser().invoke(answer) == answer.content
 
 
@@ -167,42 +116,6 @@ def test_streams_end_with_their_citations(model: ChatRagMiddle) -> None:
     for chunk in model.stream(QUESTION, documents=documents):
         whole += chunk
     assert annotations(whole) == annotations(model.invoke(QUESTION, documents=documents))
-
-
-def test_output_version_1_has_them_in_the_content(reader: RagMiddleModel) -> None:
-    model = ChatRagMiddle(model=reader, max_tokens=16, output_version="v1")
-    documents = [*map(TITLED["langchain"], FACTS)]
-    answer = model.invoke(QUESTION, documents=documents)
-    [block] = answer.content
-    assert block["annotations"][0]["title"] == "Bramstow Melcroft"
-    whole = AIMessageChunk(content="")
-    for chunk in model.stream(QUESTION, documents=documents):
-        whole += chunk
-    assert whole.content_blocks[-1]["annotations"] == block["annotations"]
-
-
-def test_citations_as_anthropics_are_only_made_where_they_are_enabled(model: ChatRagMiddle) -> None:
-    def answer(enabled: bool) -> Any:
-        blocks = [anthropic(t, title=t, citations={"enabled": enabled}) for t in FACTS]
-        return model.invoke([HumanMessage([*blocks, QUESTION])])
-
-    assert [c["title"] for c in annotations(answer(True))] == ["Bramstow Melcroft"]
-    assert annotations(answer(False)) == []
-
-
-@pytest.mark.parametrize("name", [None, "page"])
-def test_a_document_that_was_left_out_is_not_cited_and_the_others_are(
-    reader: RagMiddleModel, name: str | None
-) -> None:
-    title = "Bramstow Melcroft"
-    texts = [written(title), "It costs more elsewhere. " * 50]
-    documents = [Document(text, id=name, metadata={"title": title}) for text in texts]
-    small = RagMiddleModel(reader.model, reader.tokenizer, context_window=120)
-    model = ChatRagMiddle(model=small, max_tokens=16, on_overflow="drop_documents")
-    for method in ("none", "pine"):
-        answer = model.invoke(QUESTION, documents=documents, method=method)
-        assert answer.response_metadata["rag_middle"]["dropped_documents"]
-        assert [c["cited_text"] for c in annotations(answer)] == [written(title)]
 
 
 def test_a_tools_documents_are_cited(model: ChatRagMiddle) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.load import dumpd, load
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate, format_document
 
-from langchain_rag_middle import DocumentPrompt, MarkDocuments, format_docs
+from langchain_rag_middle import DocumentPrompt, LongContextReorder, MarkDocuments, format_docs
 from rag_middle import PromptError, parse
 from rag_middle.notices import MissingDocumentsWarning
 
@@ -42,7 +43,6 @@ def test_metadata_can_stand_inside_the_document(
 ) -> None:
     prompt = DocumentPrompt(template=template, template_format=template_format)
     assert sorted(prompt.input_variables) == ["page_content", "title"]
-    assert prompt == DocumentPrompt.from_template(template, template_format=template_format)
     marked = format_document(rivers[1], prompt)
     assert texts(marked) == [f"(Nantes) {rivers[1].page_content}"]
     assert texts(format_docs(rivers, document_prompt=prompt))[1] == texts(marked)[0]
@@ -117,3 +117,19 @@ def test_no_documents_at_all_is_said() -> None:
 def test_metadata_cannot_take_the_place_of_the_text() -> None:
     document = Document("Lyon lies on the Rhône.", metadata={"page_content": "Not this."})
     assert texts(format_docs([document])) == [document.page_content]
+
+
+@pytest.mark.filterwarnings("ignore:The function `load` is in beta")
+def test_a_document_prompt_is_loaded_as_it_was_saved() -> None:
+    prompt = DocumentPrompt(template="{title}: {page_content}")
+    ours = ["langchain_rag_middle"]
+    assert load(dumpd(prompt), allowed_objects=[DocumentPrompt], valid_namespaces=ours) == prompt
+
+
+@pytest.mark.parametrize(
+    ("count", "order"), [(0, ""), (1, "1"), (2, "12"), (5, "13542"), (6, "135642")]
+)
+def test_the_baseline_puts_the_best_at_both_ends(count: int, order: str) -> None:
+    best_first = [Document(str(n)) for n in range(1, count + 1)]
+    reordered = LongContextReorder().transform_documents(best_first)
+    assert "".join(document.page_content for document in reordered) == order

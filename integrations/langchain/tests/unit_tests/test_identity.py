@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.load import dumps
-from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
-from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
 from pydantic import create_model
 
@@ -32,7 +30,6 @@ from rag_middle import (
     UnsupportedGenerationError,
 )
 from rag_middle.methods import MsPoE
-from rag_middle.profiles import ModelFacts, Profile, write_profile
 
 CLASSES = [ChatRagMiddle, RagMiddleLLM]
 
@@ -112,28 +109,6 @@ def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
     assert len(tiny.sent.prompts) == len(calls) + 1
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("how", ["invoke", "bind", "batch"])
-def test_a_profile_written_anew_is_another_method(
-    kind: Any, how: str, tiny: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "profile.json"
-    model = kind(model=tiny, cache=InMemoryCache(), max_tokens=2)
-    method = f"profile:{path}"
-    for factors in ([1.0, 1.0, 1.0], [8.0, 4.0, 9.0]):
-        facts = ModelFacts(id="tiny", model_type="llama", layers=3, hidden_size=32)
-        options = {"factors": factors}
-        write_profile(Profile(method="lpes", options=options, model=facts, origin="measured"), path)
-        for _ in range(2):
-            if how == "invoke":
-                model.invoke("Hello", method=method)
-            elif how == "bind":
-                model.bind(method=method).invoke("Hello")
-            else:
-                model.batch(["Hello"], method=method)
-    assert len(tiny.sent.prompts) == 2
-
-
 class TestCalls:
     def test_tools_are_known_by_what_the_model_is_shown(self, tiny: Any) -> None:
         chat = ChatRagMiddle(model=tiny)
@@ -204,19 +179,6 @@ class TestSharedWeights:
         assert loads == [str(folder)]
         ChatRagMiddle(model=folder, dtype="float32", max_tokens=1).invoke("a")
         assert len(loads) == 2
-
-    def test_a_model_configured_per_call_loads_once(
-        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
-    ) -> None:
-        folder = shutil.copytree(tiny_folder, tmp_path / "model")
-        field = ConfigurableField(id="max_tokens")
-        model = ChatRagMiddle(model=folder).configurable_fields(max_tokens=field)
-        for length in (1, 2):
-            config = {"configurable": {"max_tokens": length}}
-            answer = model.with_config(config).invoke([HumanMessage("a")])
-            assert answer.usage_metadata is not None
-            assert answer.usage_metadata["output_tokens"] == length
-        assert len(loads) == 1
 
 
 @pytest.mark.parametrize("kind", CLASSES)

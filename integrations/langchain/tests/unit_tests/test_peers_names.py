@@ -16,7 +16,6 @@ from transformers import pipeline
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 from rag_middle import UnsupportedGenerationError
-from rag_middle.methods import PINE
 
 CLASSES = [ChatRagMiddle, RagMiddleLLM]
 
@@ -33,39 +32,23 @@ class Results(BaseCallbackHandler):
 
 @pytest.mark.parametrize("kind", CLASSES)
 class TestConstructors:
-    def test_from_model_id_takes_what_pipelines_are_made_of(
-        self, kind: Any, tiny_folder: Path
-    ) -> None:
-        model = kind.from_model_id(
-            str(tiny_folder),
-            "text-generation",
-            device=-1,
+    def test_it_takes_what_pipelines_are_made_of(self, kind: Any, tiny_folder: Path) -> None:
+        model = kind(
+            model_id=str(tiny_folder),
             model_kwargs={"torch_dtype": "float32", "token": "hf_SECRET", "cache_dir": "/tmp/none"},
-            pipeline_kwargs={
-                "max_new_tokens": 3,
-                "do_sample": True,
-                "no_repeat_ngram_size": 2,
-            },
-            batch_size=2,
-            method="pine",
+            pipeline_kwargs={"max_new_tokens": 3, "do_sample": True},
         )
-        assert (model.device, model.dtype, model.max_batch_size) == ("cpu", "float32", 2)
-        assert (model.max_tokens, model.temperature, model.no_repeat_ngram_size) == (3, 1.0, 2)
-        assert model._method == PINE()
+        assert (model.dtype, model.max_tokens, model.temperature) == ("float32", 3, 1.0)
         assert model.model_options == model.tokenizer_options == {"cache_dir": "/tmp/none"}
-        assert model.model_id == str(tiny_folder)
-        assert kind.from_model_id(model_id=tiny_folder, device=1).device == "cuda:1"
 
     def test_what_a_pipeline_could_not_do_here_is_refused(self, kind: Any) -> None:
         for options, reason in (
-            ({"task": "summarization"}, "methods run in decoders"),
-            ({"backend": "openvino"}, "under PyTorch"),
             ({"pipeline_kwargs": {"max_length": 5}}, "no option"),
             ({"pipeline_kwargs": {"do_sample": 3}}, "True or False"),
             ({"pipeline_kwargs": {"temperature": 1.0}, "temperature": 0.5}, "pass it once"),
         ):
             with pytest.raises(UnsupportedGenerationError, match=reason):
-                kind.from_model_id("some/model", **options)
+                kind(model="some/model", **options)
 
     def test_a_model_has_to_be_named(self, kind: Any) -> None:
         with pytest.raises(ValidationError, match="model"):
@@ -87,17 +70,15 @@ class TestConstructors:
     def test_a_pipeline_brings_its_options(self, kind: Any, tiny: Any) -> None:
         parts = {"model": tiny.model, "tokenizer": tiny.tokenizer}
         made = pipeline("text-generation", max_new_tokens=3, do_sample=False, **parts)
-        assert kind(pipeline=made).max_tokens == 3
+        assert kind(model=made).max_tokens == 3
         model = kind(model=made, max_tokens=2, pipeline_kwargs={"repetition_penalty": 2.0})
         assert (model.max_tokens, model.temperature, model.repetition_penalty) == (2, 0.0, 2.0)
         assert model.rag_middle_model.model is tiny.model
-        with pytest.raises(UnsupportedGenerationError, match="pass one of them"):
-            kind(pipeline=made, model=tiny)
         made.task = "summarization"
         with pytest.raises(
             UnsupportedGenerationError, match="only pipelines for 'text-generation'"
         ):
-            kind(pipeline=made)
+            kind(model=made)
 
     def test_the_token_of_the_hub_is_shown_nowhere(self, kind: Any, tiny_folder: Path) -> None:
         model = kind(model=tiny_folder, token="hf_SECRET")
@@ -123,12 +104,6 @@ class TestSeveralAnswers:
         result = llm.generate(["Hello", "Why?"], num_return_sequences=2, seed=5)
         assert [generation.text for generation in result.generations[0]] == alone[:2]
         assert [len(texts) for texts in result.generations] == [2, 2]
-
-    def test_a_batch_puts_them_through_the_model_together(self, tiny: Any) -> None:
-        model = ChatRagMiddle(model=tiny, n=2, seed=1, max_tokens=2, temperature=2.0)
-        answers = model.batch(["Hello", "Why?"])
-        assert tiny.sent.batch_sizes == [4]
-        assert answers[0].content == model.invoke("Hello").content
 
     def test_what_they_cannot_be_is_refused(self, tiny: Any) -> None:
         with pytest.raises(UnsupportedGenerationError, match="set a temperature"):
@@ -186,8 +161,3 @@ class TestLogProbabilities:
         assert [e["logprob"] for e in info["logprobs"]["content"]] == pytest.approx(
             [e["logprob"] for e in content]
         )
-
-    def test_nothing_is_told_unasked(self, tiny: Any) -> None:
-        answer = ChatRagMiddle(model=tiny, max_tokens=1).invoke("Hello", logprobs=False)
-        assert "logprobs" not in answer.response_metadata
-        assert "log_probabilities" not in answer.response_metadata["rag_middle"]

@@ -49,17 +49,6 @@ def test_the_best_come_first_with_their_cosine() -> None:
     assert found[2].metadata["page"] == 3
 
 
-def test_documents_keep_their_metadata() -> None:
-    own = {"source": None, "start": 12.5, "end": "19 s", "line": 3}
-    [found] = FaissRetriever.from_documents([Document("a", metadata=own)], Letters()).invoke("a")
-    assert found.metadata == {**own, "title": "", "score": pytest.approx(1.0)}
-
-
-def test_questions_are_embedded_as_questions() -> None:
-    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=1)
-    assert retriever.invoke("?")[0].page_content == "r"
-
-
 def test_the_names_of_other_retrievers_work_and_unknown_ones_are_refused() -> None:
     for settings in ({"top_k": 2}, {"similarity_top_k": 2}, {"search_kwargs": {"k": 2}}):
         retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), **settings)
@@ -150,10 +139,3 @@ def test_wrong_limits_are_refused() -> None:
 def test_a_vector_without_direction_is_refused() -> None:
     with pytest.raises(ConfigError, match="Letters gave a vector without a direction"):
         FaissRetriever.from_documents([Document("zzz")], Letters())
-
-
-def test_vectors_need_not_be_of_length_one() -> None:
-    long = [Document("a" * 9), Document("ab")]
-    retriever: Any = FaissRetriever.from_documents(long, Letters())
-    assert np.isclose(retriever.invoke("ab")[0].metadata["score"], 1.0)
-    assert retriever.invoke("ab")[0].page_content == "ab"

@@ -11,18 +11,18 @@ import asyncio
 import copy
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rag_middle.conventions.documents import parsed_document
 from rag_middle.documents import ContextPrompt, MarkedText
 from rag_middle.errors import RagMiddleError
-from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
 from rag_middle_vllm.documents.prompts import document_edges, plain_messages, without_developers
+from rag_middle_vllm.frontend import MarkerReader
 
 
 class _DocumentReader:
@@ -40,11 +40,6 @@ class _DocumentReader:
         if reader is None:
             reader = vars(renderer)["_rag_middle_reader"] = cls(renderer)
         return reader
-
-    def knows_developers(self, tools: Any) -> bool:
-        """Whether the chat template has the role ``developer``, by vLLM's own test."""
-        template = self._tokenizer.get_chat_template(tools=tools)
-        return "'developer'" in template or '"developer"' in template
 
     async def tokens(self, request: Any, prompt: Any, **options: Any) -> list[int]:
         """Token ids of a prompt; where a method is named, `request` carries the documents' bounds.
@@ -151,9 +146,7 @@ async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -
         raise refusal(str(error)) from error
     documents = getattr(request, "documents", None)
     reader = _DocumentReader.of_renderer(renderer.renderer)
-    if any(message["role"] == "developer" for message in plain) and not reader.knows_developers(
-        tools
-    ):
+    if any(message["role"] == "developer" for message in plain):
         plain = without_developers(plain)
     written = json.dumps([plain, documents, tools], ensure_ascii=False, default=str)
     reader.admission.check_characters(len(written))
@@ -228,31 +221,15 @@ def _are_tokens(prompt: object) -> bool:
 
 
 def _refuse_unread(texts: Sequence[str]) -> None:
-    """Raise where another key's documents are the only ones: the model would read their markers.
-
-    Other stray markers are text, as are all beside documents: whoever writes some must not have a
-    conversation refused.
-    """
-    marked = [MarkedText(text) for text in texts]
-    if any(text.marked_elsewhere for text in marked) and not any(
-        text.has_documents() for text in marked
-    ):
-        raise refusal(
-            "The prompt seems to hold documents, marked with another key than this server's: set "
-            f"{MARKER_KEY_VARIABLE} to the same secret in the client and the server, and let "
-            "nothing change the text in between."
-        )
+    """Raise where another key's documents are the only ones: the model would read their markers."""
+    reader = MarkerReader()
+    for text in texts:
+        reader.plain(text)
+    reader.check()
 
 
 def _refuse_options(request: Any) -> None:
     """Raise where a request asks for what does not go with documents."""
-    refused: dict[str, Callable[[Any], bool]] = {
-        "echo": bool,
-        "truncate_prompt_tokens": lambda value: value is not None,
-        "use_beam_search": bool,
-        "prompt_embeds": lambda value: value is not None,
-        "suffix": lambda value: value is not None,
-    }
-    for name, is_set in refused.items():
-        if is_set(getattr(request, name, None)):
+    for name in ("echo", "truncate_prompt_tokens", "use_beam_search", "prompt_embeds", "suffix"):
+        if getattr(request, name, None) not in (None, False):
             raise refusal(f"{name} does not go with documents: leave it out.")

@@ -110,7 +110,7 @@ def _texts(parts: list[Any]) -> list[str]:
 
 
 def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for a template that does not know the role ``developer``, as vLLM makes them.
+    """Messages without the role ``developer``, which few templates know.
 
     Those of developers are the system's, and one message has all of these, as many templates want.
     """

@@ -65,7 +65,6 @@ from rag_middle.generation import MethodLike, transformers_options
 from rag_middle.methods import method_in_words, method_name, resolve_method
 from rag_middle.notices import warn_caller
 from rag_middle.options import LOADING, OPTIONS, MissingDocuments, without_secrets
-from rag_middle.plain_data import check_keywords
 
 watch_syntheses()
 
@@ -97,7 +96,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         method: a name, a preset, a composition or a method object, as for `RagMiddleModel`; by
             default ``"none"``, or that of the `RagMiddleModel`.
         method_options: its parameters, where it is a name.
-        profile: a file that calibration wrote; the same as ``method="profile:PATH"``.
         on_missing_documents: ``"warn"``, ``"error"`` or ``"ignore"`` where the method needs
             documents and a prompt has none.
         context_window: tokens that prompt and answer may have together, instead of what the
@@ -132,7 +130,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
 
     Raises:
         UnknownNameError: no such method.
-        MethodConfigError: parameters the method refuses, or `profile` beside another method.
+        MethodConfigError: parameters the method refuses.
         UnsupportedArchitectureError: the model cannot take the method.
         UnsupportedGenerationError: arguments that contradict each other.
         ModelNotFoundError: no such model.
@@ -142,7 +140,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     tokenizer_name: str = Field(default="", description="Where the tokenizer comes from.")
     method: Any = Field(default="none", description="The method prompts are read under.")
     method_options: dict[str, Any] = Field(default_factory=dict, description="Its parameters.")
-    profile: str | None = Field(default=None, description="A calibrated method, as a file.")
     on_missing_documents: str = Field(
         default=OPTIONS["on_missing_documents"].default,
         description=OPTIONS["on_missing_documents"].help,
@@ -188,17 +185,10 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         *,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
-        profile: str | Path | None = None,
         on_missing_documents: MissingDocuments = "warn",
         token: str | bool | None = None,
         **options: Any,
     ) -> None:
-        for argument, keywords in (
-            ("generate_kwargs", generate_kwargs),
-            ("model_kwargs", model_kwargs),
-            ("tokenizer_kwargs", tokenizer_kwargs),
-        ):
-            check_keywords(argument, keywords)
         loading = {name: options.pop(name) for name in LOADING if name in options}
         model_kwargs = {**(model_kwargs or {}), **loading}
         given = {"model": model, "tokenizer": tokenizer}
@@ -215,7 +205,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             model=model,
             tokenizer=tokenizer,
             tokenizer_name=tokenizer_name,
-            method=chosen_method(method, method_options, profile, model),
+            method=chosen_method(method, method_options, model),
             context_window=context_window,
             device_map=device_map,
             model_kwargs=model_kwargs,
@@ -232,9 +222,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         super().__init__(
             model_name=name,
             tokenizer_name=str(tokenizer_name or name),
-            method=loaded.method if method is None and profile is None else method,
+            method=loaded.method if method is None else method,
             method_options=dict(method_options or {}),
-            profile=None if profile is None else str(profile),
             on_missing_documents=on_missing_documents,
             context_window=loaded.context_window or DEFAULT_CONTEXT_WINDOW,
             max_new_tokens=max_new_tokens,
@@ -279,8 +268,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         arguments = {name: getattr(self, name) for name in _ARGUMENTS}
         if self.tokenizer_name == self.model_name:
             del arguments["tokenizer_name"]
-        if self.profile is not None:
-            del arguments["method"]
         if not self.callback_manager.handlers:
             del arguments["callback_manager"]
         return partial(type(self), **arguments), ()
@@ -291,7 +278,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         return super().model_copy(update={name: deepcopy(getattr(self, name)) for name in own})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field: the next call has it. Of `method` and `profile`, each resets the other.
+        """Set a field: the next call has it. Setting `method` resets `method_options`.
 
         Raises:
             UnknownNameError: no such method.
@@ -320,12 +307,12 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         changed = dict(update)
         if "stopping_ids" in update:
             changed["_stops"] = stop_strings(self._model.tokenizer, update["stopping_ids"])
-        if "method" in update or "profile" in update:
-            changed = {"method": None, "method_options": {}, "profile": None, **changed}
-        choice = ("method", "method_options", "profile")
+        if "method" in update:
+            changed = {"method_options": {}, **changed}
+        choice = ("method", "method_options")
         if any(name in changed for name in choice):
-            method, options, profile = (changed.get(name, getattr(self, name)) for name in choice)
-            chosen = chosen_method(method, options, profile, None)
+            method, options = (changed.get(name, getattr(self, name)) for name in choice)
+            chosen = chosen_method(method, options, None)
         elif "context_window" in update:
             chosen = self._model.method
         else:
@@ -346,11 +333,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
                 which no text says. They are left out.
         """
         data = super().to_dict(**kwargs)
-        prompt = self.query_wrapper_prompt
-        if template := _plain_template(prompt):
-            data["query_wrapper_prompt"] = template
         defaults = {
-            "query_wrapper_prompt": prompt if template else None,
+            "query_wrapper_prompt": None,
             "messages_to_prompt": generic_messages_to_prompt,
             "completion_to_prompt": default_completion_to_prompt,
             "output_parser": None,
@@ -400,11 +384,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         return self._model
 
     @property
-    def stop_strings(self) -> tuple[str, ...]:
-        """The texts of `stopping_ids`."""
-        return self._stops
-
-    @property
     def last_report(self) -> dict[str, Any] | None:
         """What the call that ended last tells under ``response.raw["rag_middle"]``.
 
@@ -426,8 +405,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
 
     def to_payload(self) -> dict[str, Any]:
         """What events and traces say about this LLM: the metadata and the method."""
-        method = method_name(self._model.method)
-        return {**super().to_payload(), "method": method, "profile": self.profile}
+        return {**super().to_payload(), "method": method_name(self._model.method)}
 
     def install_tokenizer(self) -> None:
         """Have LlamaIndex count with this model's tokens: sets ``Settings.tokenizer``.
@@ -474,7 +452,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             "on_missing_documents": self.on_missing_documents,
             **self.generate_kwargs,
         }
-        return call_options(own, given, self.stop_strings)
+        return call_options(own, given, self._stops)
 
     def _chat_request(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
         has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
@@ -611,14 +589,6 @@ def _in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:
         return method, {}
     chosen = resolve_method(method)
     return method_in_words(chosen) or (repr(chosen), {})
-
-
-def _plain_template(prompt: BasePromptTemplate | None) -> str | None:
-    """The text of a template that is nothing but its text."""
-    if type(prompt) is not PromptTemplate:
-        return None
-    beside = (prompt.kwargs, prompt.output_parser, prompt.function_mappings)
-    return None if any(beside) or prompt.template_var_mappings else prompt.template
 
 
 #: Fields that say what is loaded.

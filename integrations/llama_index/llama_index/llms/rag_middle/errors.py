@@ -17,8 +17,6 @@ from contextlib import contextmanager
 
 from rag_middle import ContextOverflowError, RagMiddleError
 
-__all__ = ["ContextWindowError", "RequestError", "UnsavedArgumentWarning", "refusals"]
-
 
 class RequestError(RagMiddleError):
     """A request was refused. ``__cause__`` is the error that says so, with all its attributes."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_middle import Method, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import Method, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, loaded_parts, shared_model
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.methods import resolve_method
@@ -17,26 +17,18 @@ from rag_middle.options import LOADING, with_token
 def chosen_method(
     method: MethodLike | None,
     options: Mapping[str, Any] | None,
-    profile: str | Path | None,
     model: Any | None,
 ) -> Method:
     """The method object: what is named, else that of a `RagMiddleModel`, else none.
 
     Raises:
-        MethodConfigError: a profile beside a method, or options that the method refuses.
+        MethodConfigError: options that the method refuses.
         UnknownNameError: no such method or profile.
     """
-    if profile is None:
-        if method is None and not options and isinstance(model, RagMiddleModel):
-            return model.method
-        # As JSON writes it in the description of an LLM: lists, and layers as text.
-        return resolve_method("none" if method is None else method, as_option(options))
-    if method is not None or options:
-        raise MethodConfigError(
-            f"profile={str(profile)!r} names a method with its parameters, and method={method!r}, "
-            f"method_options={options!r} were given too. Pass one of them."
-        )
-    return resolve_method(f"profile:{profile}")
+    if method is None and not options and isinstance(model, RagMiddleModel):
+        return model.method
+    # As JSON writes it in the description of an LLM: lists, and layers as text.
+    return resolve_method("none" if method is None else method, as_option(options))
 
 
 def loaded_model(
@@ -127,17 +119,10 @@ def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         UnsupportedGenerationError: an id that the tokenizer does not have, or one that is a part
             of a character.
     """
-    stated: object = ids
-    if isinstance(stated, str) or not isinstance(stated, Sequence):
-        raise UnsupportedGenerationError(f"stopping_ids must be a list of token ids, got {ids!r}.")
-    texts = []
-    for token in ids:
-        known = isinstance(token, int) and 0 <= token < len(tokenizer)
-        text = tokenizer.decode([token], skip_special_tokens=False) if known else ""
-        if not text or "\N{REPLACEMENT CHARACTER}" in text:
-            raise UnsupportedGenerationError(
-                f"stopping_ids: {token!r} is no token with a text of its own. Give the ids of "
-                "whole tokens, or stop strings: generate_kwargs={'stop': [...]}."
-            )
-        texts.append(text)
+    texts = [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+    if not all(texts) or any("\N{REPLACEMENT CHARACTER}" in text for text in texts):
+        raise UnsupportedGenerationError(
+            f"stopping_ids: {list(ids)} are no tokens with texts of their own. Give the ids of "
+            "whole tokens, or stop strings: generate_kwargs={'stop': [...]}."
+        )
     return tuple(texts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
-from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ThinkingBlock
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, ThinkingBlock
 from llama_index.core.llms.llm import LLM, default_completion_to_prompt
 from llama_index.llms.rag_middle.documents import block_content
 from llama_index.llms.rag_middle.tools import call_fields, history_fields
@@ -68,7 +68,7 @@ def chat_request(
     def template(contents: Sequence[Message]) -> str:
         return chat(_as_chat_messages(contents, messages))
 
-    return Request(_with_arguments(messages), {**options, "template": template})
+    return Request(_for_function(messages), {**options, "template": template})
 
 
 def call_options(
@@ -112,14 +112,10 @@ def _extended(llm: LLM, prompt: str, system: str | None) -> str:
     return prompt
 
 
-def _with_arguments(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages for a function of the caller, which may read their further arguments too."""
+def _for_function(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages for a function of the caller."""
     return [
-        {
-            **converted,
-            **({"content": None} if _only_calls(message) else {}),  # "" would be an answer
-            "additional_kwargs": _plain(message.additional_kwargs),
-        }
+        {**converted, "content": None} if _only_calls(message) else converted  # "" is an answer
         for converted, message in zip(chat_messages(messages), messages, strict=True)
     ]
 
@@ -131,27 +127,10 @@ def _as_chat_messages(
     added = contents[: -len(originals)] if originals else contents
     system = [ChatMessage(role="system", content=message["content"]) for message in added]
     return system + [
-        original.model_copy(
-            update={
-                "blocks": [TextBlock(text=message["content"] or "")],
-                "additional_kwargs": message["additional_kwargs"],
-            }
-        )
+        # Without their further arguments, which a function could write.
+        ChatMessage(role=original.role, content=message["content"] or "")
         for message, original in zip(contents[len(added) :], originals, strict=True)
     ]
-
-
-def _plain(value: Any) -> Any:
-    """Strings, numbers and what holds them; other objects hide text that a function may write."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if _is_plain(item)}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value if _is_plain(item)]
-    return value
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | Mapping | list | tuple)
 
 
 @dataclass(frozen=True, slots=True)

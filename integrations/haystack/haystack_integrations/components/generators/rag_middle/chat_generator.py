@@ -33,7 +33,7 @@ from haystack_integrations.components.generators.rag_middle.messages import (
     streaming_chunks,
 )
 
-from rag_middle import Generation, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import MethodConfigError, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.documents import with_documents
 from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike, shared_model
 from rag_middle.generation.loading import check_model_present
@@ -304,7 +304,8 @@ class RagMiddleChatGenerator:
                 for chunk in chunks:
                     callback(chunk)
             generation = stream.result
-        return self._replies(model, generation, request)
+        message = reply(generation, self._model_name, request.prompt, model.token_text)
+        return {"replies": [message]}
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
@@ -342,11 +343,6 @@ class RagMiddleChatGenerator:
                     if inspect.isawaitable(waiting):
                         await waiting
             generation = stream.result
-        return self._replies(model, generation, request)
-
-    def _replies(
-        self, model: RagMiddleModel, generation: Generation, request: _Request
-    ) -> dict[str, list[ChatMessage]]:
         message = reply(generation, self._model_name, request.prompt, model.token_text)
         return {"replies": [message]}
 
