@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainValidator
@@ -310,7 +310,12 @@ TopDocument = Annotated[
 ]
 """An entry of a request's ``documents``; texts, of which a body may hold many, stay unread."""
 
-_SOURCE = "rag_middle_source"
+
+@dataclass(frozen=True, slots=True)
+class SentDocument(Document):
+    """A document of a prompt that knows how its caller sent it."""
+
+    source: CallerDocument = field(kw_only=True, repr=False, compare=False)
 
 
 def parsed_document(document: object, where: str) -> CallerDocument:
@@ -390,16 +395,14 @@ def passed_documents(
 
 def sent_document(source: CallerDocument) -> Document:
     """The document for a prompt, by its caller's id; `caller_document` gives the source back."""
-    document = source.document
-    metadata = {**document.metadata, _SOURCE: source}
-    return replace(document, id=source.name, metadata=metadata)
+    own = source.document
+    return SentDocument(own.text, own.title, source.name, own.metadata, source=source)
 
 
 def caller_document(document: Document) -> CallerDocument:
     """What the caller of a prompt sent as this document; LangChain's own where nobody noted it."""
-    source = document.metadata.get(_SOURCE)
-    if isinstance(source, CallerDocument):
-        return source
+    if isinstance(document, SentDocument):
+        return document.source
     address = document.metadata.get("source")
     return CallerDocument(
         document=document,

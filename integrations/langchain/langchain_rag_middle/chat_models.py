@@ -20,14 +20,7 @@ from langchain_core.tools import BaseTool
 
 from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
-from langchain_rag_middle.responses import (
-    answers,
-    cited,
-    combined_output,
-    streamed,
-    token_usage,
-    usage,
-)
+from langchain_rag_middle.responses import answers, cited, streamed, token_usage, usage
 from langchain_rag_middle.schemas import openai_tool_of
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
@@ -291,7 +284,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             info = _for_callbacks(facts["response_metadata"])
             return ChatGenerationChunk(message=message, generation_info=info)
 
-        yield from streamed(self.rag_middle_model, request.prompt, request.options, _piece, last)
+        def piece(text: str) -> ChatGenerationChunk:
+            return ChatGenerationChunk(message=AIMessageChunk(content=text))
+
+        yield from streamed(self.rag_middle_model, request.prompt, request.options, piece, last)
 
     def _result(self, texts: list[Generation], request: Request) -> ChatResult:
         generations = []
@@ -304,7 +300,11 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         return ChatResult(generations=generations, llm_output=output)
 
     def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
-        return combined_output(llm_outputs, self.model_name)
+        total: dict[str, int] = {}
+        for output in llm_outputs:  # those that a cache or a stream answered have none
+            for name, count in (output or {}).get("token_usage", {}).items():
+                total[name] = total.get(name, 0) + count
+        return {"token_usage": total, "model_name": self.model_name}
 
     def _facts(self, generation: Generation, request: Request) -> dict[str, Any]:
         metadata = self._metadata(generation)
@@ -402,10 +402,6 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             window = inputs[start : start + size]
             gathering = Gathering(len(window), run, self)
             yield gathering, window, configs[start : start + size]
-
-
-def _piece(text: str) -> ChatGenerationChunk:
-    return ChatGenerationChunk(message=AIMessageChunk(content=text))
 
 
 def _for_callbacks(metadata: Mapping[str, Any]) -> dict[str, Any]:

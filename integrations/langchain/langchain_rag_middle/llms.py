@@ -185,14 +185,13 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
     def _chunks(
         self, prompt: str, options: dict[str, Any]
     ) -> Generator[GenerationChunk, None, None]:
-        yield from streamed(self.rag_middle_model, prompt, options, _piece, self._last_chunk)
+        def piece(text: str) -> GenerationChunk:
+            return GenerationChunk(text=text)
+
+        yield from streamed(self.rag_middle_model, prompt, options, piece, self._last_chunk)
 
     def _last_chunk(self, generation: Generation) -> GenerationChunk:
         return GenerationChunk(text="", generation_info=self._info(generation))
 
     def _info(self, generation: Generation) -> dict[str, Any]:
         return {**self._metadata(generation), "usage": dict(usage(generation))}
-
-
-def _piece(text: str) -> GenerationChunk:
-    return GenerationChunk(text=text)

@@ -125,15 +125,6 @@ def token_usage(generations: Sequence[Sequence[Generation]]) -> dict[str, int]:
     return {"prompt_tokens": prompts, "completion_tokens": new, "total_tokens": prompts + new}
 
 
-def combined_output(outputs: Sequence[Mapping[str, Any] | None], model_name: str) -> dict[str, Any]:
-    """``llm_output`` of several calls; those that a cache or a stream answered have none."""
-    total: dict[str, int] = {}
-    for output in outputs:
-        for name, count in (output or {}).get("token_usage", {}).items():
-            total[name] = total.get(name, 0) + count
-    return {"token_usage": total, "model_name": model_name}
-
-
 def cited(generation: Generation, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The titles (or ids) in an answer of documents that came as objects.
 

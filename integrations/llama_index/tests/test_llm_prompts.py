@@ -12,7 +12,6 @@ from llama_index.core.base.llms.types import (
     ImageBlock,
     MessageRole,
 )
-from llama_index.core.prompts import ChatPromptTemplate
 from llama_index.llms.rag_middle import ContextWindowError, RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
@@ -20,7 +19,6 @@ from rag_middle import (
     ContextOverflowError,
     PromptError,
     UnsupportedGenerationError,
-    mark,
 )
 from rag_middle.generation import MissingDocumentsWarning
 
@@ -122,17 +120,3 @@ def test_the_installed_tokenizer_counts_the_models_tokens(
     text = "Nantes lies on the Loire."
     assert Settings.tokenizer(text) == tokenizer.encode(text, add_special_tokens=False)
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in Settings.tokenizer("<|im_end|>")
-
-
-def test_messages_written_as_a_text_have_the_documents_of_the_last_turn(
-    make_llm: MakeLLM, plain_tokenizer: PreTrainedTokenizerFast, calls: list
-) -> None:
-    llm = make_llm(tokenizer=plain_tokenizer)
-    assert not llm.is_chat_model
-    turns = [("user", mark("Old.")), ("assistant", mark("Said.")), ("user", "{context}\n\nWhich?")]
-    template = ChatPromptTemplate([ChatMessage(role=role, content=text) for role, text in turns])
-    llm.predict(template, context=f"{mark('The Loire.')}\n\n{mark('The Rhône.')}")
-    text = llm.rag_middle_model.tokenizer.decode(calls[0].ids)
-    assert text.endswith(
-        "user: Old.\nassistant: Said.\nuser: The Loire.\n\nThe Rhône.\n\nWhich?\nassistant: "
-    )

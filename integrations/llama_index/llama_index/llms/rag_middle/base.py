@@ -31,10 +31,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
-from llama_index.llms.rag_middle.documents import (
-    documents_of_call,
-    without_documents,
-)
+from llama_index.llms.rag_middle.documents import documents_of_call, without_documents
 from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,

@@ -7,11 +7,12 @@ carry the response itself, whichever engine asked for it.
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -78,30 +79,20 @@ class Synthesis:
             metadata = self._response.metadata or {}
             self._response.metadata = {**metadata, METADATA_KEY: self.report}
 
-    def _followed(self, pieces: Any) -> Generator[Any, None, None]:
-        while True:
-            with self._again():
-                piece = next(pieces, _END)
-            if piece is _END:
-                return
-            yield piece
+    def _followed(self, pieces: Any) -> Iterator[Any]:
+        """A stream whose calls, which begin as it is read, still belong to this answer."""
+        context = copy_context()
+        context.run(_running.set, (*_running.get(), self))
+        return iter(partial(context.run, next, pieces, _END), _END)
 
     async def _followed_async(self, pieces: Any) -> AsyncGenerator[Any, None]:
-        while True:
-            with self._again():
-                piece = await anext(pieces, _END)
-            if piece is _END:
-                return
-            yield piece
+        async def following() -> Any:
+            _running.set((*_running.get(), self))
+            return await anext(pieces, _END)
 
-    @contextmanager
-    def _again(self) -> Iterator[None]:
-        before = _running.get()
-        _running.set((*before, self))
-        try:
-            yield
-        finally:
-            _running.set(before)
+        # A task of its own: what is set in it stays out of the reader's context.
+        while (piece := await asyncio.create_task(following())) is not _END:
+            yield piece
 
 
 #: The outermost first: an engine may ask other engines while it answers.
