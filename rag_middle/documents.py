@@ -307,12 +307,12 @@ class MarkedText:
         for stray in self._strays:
             if opened and stray.closes:
                 return True
-            opened = stray.tagged and not stray.closes
+            opened = stray.tag is not None and not stray.closes
         return False
 
     def warn_of_strays(self) -> None:
         """Warn of markers that mark nothing."""
-        if any(not (stray.tagged or stray.closes) for stray in self._strays):
+        if any(stray.tag is None and not stray.closes for stray in self._strays):
             warn_caller(UnreadMarkersWarning(_PLAIN_MARKERS))
         elif self._strays:
             warn_caller(UnreadMarkersWarning(_OTHER_MARKERS))

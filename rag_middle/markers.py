@@ -64,12 +64,14 @@ class Marked(NamedTuple):
     end: int
 
 
-class Stray(NamedTuple):
-    """A marker that marks nothing."""
+class Marker(NamedTuple):
+    """A marker by itself; ``tag`` is that of an opening one, if it has one."""
 
-    start: int
-    tagged: bool
+    kind: str
+    tag: str | None
     closes: bool
+    start: int
+    end: int
 
 
 def escape(text: str) -> str:
@@ -104,7 +106,7 @@ def literal(text: str) -> str:
     return seal(text, "text") if _LOOK_ALIKE.search(text) else text
 
 
-def marked_parts(text: str, *, trusted: bool = False) -> tuple[list[Marked], list[Stray]]:
+def marked_parts(text: str, *, trusted: bool = False) -> tuple[list[Marked], list[Marker]]:
     """What is marked in a text, in order, and the markers that mark nothing.
 
     Args:
@@ -125,52 +127,40 @@ def marker_error(message: str, text: str, position: int) -> MarkerError:
     return MarkerError(message, position=position, excerpt=excerpt)
 
 
-class _Found(NamedTuple):
-    kind: str
-    tag: str | None
-    closes: bool
-    start: int
-    end: int
-
-
-def _markers(text: str) -> Iterator[_Found]:
+def _markers(text: str) -> Iterator[Marker]:
     for match in _MARKER.finditer(text):
         opens, tag, closes = match.groups()
-        yield _Found(opens or closes, tag, closes is not None, match.start(), match.end())
+        yield Marker(opens or closes, tag, closes is not None, match.start(), match.end())
 
 
-def _sealed_parts(text: str) -> tuple[list[Marked], list[Stray]]:
+def _sealed_parts(text: str) -> tuple[list[Marked], list[Marker]]:
     # Sealed text is escaped: between its two markers is no other. So only the last opening before a
     # closing can belong to it, and each character is hashed at most once, whoever wrote the text.
     parts: list[Marked] = []
-    strays: list[Stray] = []
-    opened: _Found | None = None
+    strays: list[Marker] = []
+    opened: Marker | None = None
     for found in _markers(text):
         if not found.closes:
-            strays += [_stray(opened)] if opened else []
+            strays += [opened] if opened else []
             opened = found
         elif opened and _is_sealed(text, opened, found):
             parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
             opened = None
         else:
-            strays += [_stray(each) for each in (opened, found) if each]
+            strays += [opened, found] if opened else [found]
             opened = None
-    return parts, strays + ([_stray(opened)] if opened else [])
+    return parts, strays + ([opened] if opened else [])
 
 
-def _is_sealed(text: str, opened: _Found, closed: _Found) -> bool:
+def _is_sealed(text: str, opened: Marker, closed: Marker) -> bool:
     if opened.tag is None or opened.kind != closed.kind:
         return False
     return compare_digest(opened.tag, _tag(text[opened.end : closed.start], opened.kind))
 
 
-def _stray(found: _Found) -> Stray:
-    return Stray(found.start, found.tag is not None, found.closes)
-
-
-def _parts_of_trusted(text: str) -> tuple[list[Marked], list[Stray]]:
+def _parts_of_trusted(text: str) -> tuple[list[Marked], list[Marker]]:
     parts: list[Marked] = []
-    opened: _Found | None = None
+    opened: Marker | None = None
     for found in _markers(text):
         if opened is None and not found.closes:
             opened = found

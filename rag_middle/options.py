@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import inf
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from rag_middle.errors import UnsupportedGenerationError
@@ -128,10 +129,7 @@ class Option:
         return ()
 
     def check(self, value: Any) -> None:
-        """Raise `UnsupportedGenerationError` unless it is of the type, in range, one of the names.
-
-        Those that take one value or several (`seed`, `stop`, `eos_token_id`) are checked elsewhere.
-        """
+        """Raise `UnsupportedGenerationError` unless it is of the type, range and names."""
         expected = None
         if self.choices:
             if value not in self.choices and not (callable(value) and self.type == Template):
@@ -141,6 +139,16 @@ class Option:
             is_left_out = value is None and self.type == int | None
             if not (is_left_out or (is_number(value) and self._is_in_range(value))):
                 expected = f"{'a' if self.type is float else 'a whole'} number {self._range_text}"
+        elif Sequence[int] in get_args(self.type):
+            numbers = value if isinstance(value, Sequence) else [value]
+            least = -inf if self.minimum is None else self.minimum
+            if value is not None and not all(is_whole(number, least) for number in numbers):
+                expected = f"a whole number {self._range_text}".rstrip() + " or a list of them"
+        elif Sequence[str] in get_args(self.type):
+            strings = [value] if isinstance(value, str) else value
+            is_list = isinstance(strings, Sequence)
+            if not is_list or not all(isinstance(string, str) and string for string in strings):
+                expected = "a string or a list of strings of at least one character"
         elif self.type in (bool, str, str | None):
             if not isinstance(value, self.type):
                 expected = "True or False" if self.type is bool else "a string"
@@ -274,13 +282,19 @@ class GenerationOptions:
         ),
     ] = None
     stop: Annotated[
-        str | Sequence[str], Option("End before this string, or the first of several.")
+        str | Sequence[str],
+        Option(
+            "End before this string, or the first of several.",
+            hint="Leave it out to generate to the end.",
+        ),
     ] = ()
     eos_token_id: Annotated[
         int | Sequence[int] | None,
         Option(
             "Tokens that end the text, one or several, instead of the model's own; an empty list "
-            "for none at all."
+            "for none at all.",
+            minimum=0,
+            hint="For words that end an answer there is stop.",
         ),
     ] = None
     pad_token_id: Annotated[
@@ -344,12 +358,11 @@ class GenerationOptions:
                 "logprobs are not kept for hypotheses of a beam search: pass num_beams=1 "
                 "(--beams 1), or ask score() about the text.",
             )
-        object.__setattr__(self, "stop", _stop_strings(self.stop))
-        _check_ends(self.eos_token_id)
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stops)
         check_tools(self.tools)
         check_tool_choice(self.tool_choice, self.tools)
         check_response_format(self.response_format)
-        self.seeds(len(self.seed) if isinstance(self.seed, Sequence) else 1)
 
     @property
     def samples(self) -> bool:
@@ -372,14 +385,14 @@ class GenerationOptions:
         """A seed for each of `prompts`, ``None`` where nothing is drawn.
 
         Raises:
-            UnsupportedGenerationError: seeds that are no whole numbers, or not one per prompt.
+            UnsupportedGenerationError: not one seed per prompt.
         """
         seeds: tuple[int, ...]
         if self.seed is None:
             seeds = tuple(secrets.randbits(32) for _ in range(prompts))
         else:
             seeds = tuple(self.seed) if isinstance(self.seed, Sequence) else (self.seed,) * prompts
-        if len(seeds) != prompts or not all(is_whole(seed) for seed in seeds):
+        if len(seeds) != prompts:
             raise UnsupportedGenerationError(
                 f"seed must be a whole number, or one for each of {prompts} prompts, got "
                 f"{self.seed!r:.100}.",
@@ -481,25 +494,3 @@ def check_context_window(tokens: object) -> None:
     """Raise `UnsupportedGenerationError` unless `tokens` is a number of tokens, or None."""
     if tokens is not None:
         check_whole("context_window", tokens, least=1, hint="None means what the model says.")
-
-
-def _check_ends(token_ids: Any) -> None:
-    several = isinstance(token_ids, Sequence) and not isinstance(token_ids, str | bytes)
-    if token_ids is not None and not all(
-        is_whole(token, 0) for token in (token_ids if several else [token_ids])
-    ):
-        raise UnsupportedGenerationError(
-            f"eos_token_id must be a token id or a list of them, got {token_ids!r}. For words "
-            "that end an answer there is stop.",
-        )
-
-
-def _stop_strings(stop: Any) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) or not isinstance(stop, Sequence) else tuple(stop)
-    for string in strings:
-        if not isinstance(string, str) or not string:
-            raise UnsupportedGenerationError(
-                "stop must be a string or a list of strings of at least one character, got "
-                f"{stop!r:.100}. Leave stop out to generate to the end.",
-            )
-    return strings
