@@ -267,7 +267,6 @@ class RotaryCall:
         layer: int,
         stack: LayerStack,
         make: Callable[[Tensor], tuple[Tensor, ...]],
-        tables: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """A layer's parts of ``make(stack.stacked)``, made once per forward pass.
 
@@ -275,15 +274,12 @@ class RotaryCall:
             layer: its index.
             stack: to which every layer adds its tensor as it first runs.
             make: returns tensors `[layers, ...]`.
-            tables: of the layer, where they decide what is made: another method may have put others
-                instead of the model's. They live as long as the pass.
         """
-        key = (stack, id(tables))
-        parts: dict[int, tuple[Tensor, ...]] = self._scaled.get(key, {})
+        parts: dict[int, tuple[Tensor, ...]] = self._scaled.get(stack, {})
         if layer not in parts:
             made = zip(*(tensor.unbind() for tensor in make(stack.stacked)), strict=True)
             parts = dict(zip(stack.layers, made, strict=True))
-            self._scaled[key] = parts
+            self._scaled[stack] = parts
         return parts[layer]
 
     def scaled(self, scale: float) -> Any:

@@ -71,5 +71,5 @@ def test_only_with_re_assignment_the_order_of_the_prompt_means_nothing() -> None
         moved[ablation] = float((first - second).abs().max())
     assert moved["reversed"] == 0
     assert moved["no_reassignment"] > 1e-4
-    with pytest.raises(MethodConfigError, match="'reversed' or 'no_reassignment', got 'none'"):
+    with pytest.raises(MethodConfigError, match="one of reversed, no_reassignment, got 'none'"):
         PINE(ablation="none")  # type: ignore[arg-type]

@@ -15,16 +15,15 @@ from rag_middle.attention import (
     Layer,
     LayerChange,
     LayerHandler,
-    LayerStack,
     LayerStates,
     LayerTraits,
     RotaryCall,
+    backend_name,
     base_attention,
     capture,
     config_views,
 )
 from rag_middle.attention.seam import MethodHook
-from rag_middle.methods.positional_hidden_states.masks import last_rows_mask
 from rag_middle.ops.rope import WideTables, rotate_wide
 
 
@@ -79,9 +78,6 @@ class _ScaledRows(LayerHandler):
         self._layer = layer
         self._scaling = scaling
         self._scaler = _Scaler(layer.module, layer.traits, scaling)
-        #: Its columns, with those of other layers.
-        self._stack: LayerStack | None = None
-        self._prompts = 0
         values = layer.traits.value_projection
         #: Whether the module can make a generated token's queries and keys of scaled hidden states,
         #: and its values of plain ones.
@@ -121,7 +117,6 @@ class _ScaledRows(LayerHandler):
         columns, width = call.query.shape[2], self._layer.request.width
         if not context.start:
             self._scaler.begin_prompt()
-            self._stack, self._prompts = None, self._prompts + 1
         if not context.in_prompt and not scaling.scale_generated:
             return context.proceed()
         rows = columns
@@ -129,15 +124,12 @@ class _ScaledRows(LayerHandler):
             rows = min(columns, context.stop - max(context.start, width - scaling.last_tokens))
         keep = self._unscaled_tokens(context)
         plain = Projected(call.query, call.key, call.value)
-        placed = self._placed(context)
-        scaled = self._scaler.apply(
-            context.arguments, plain, rows, keep, self._layer.rotary, placed=placed
-        )
+        scaled = self._scaler.apply(context.arguments, plain, rows, keep, self._layer.rotary)
         stored_key, stored_value = context.cache.store(scaled.key, scaled.value)
         seen_key, seen_value = stored_key, stored_value
         if call.mask is None:  # nothing hides the empty columns of a static cache
             seen_key, seen_value = (x[:, :, : context.stop] for x in (stored_key, stored_value))
-        mask = last_rows_mask(call, rows, seen_key.shape[2])
+        mask = _last_rows_mask(call, rows, seen_key.shape[2])
         tail = AttentionCall(call.module, scaled.query, seen_key, seen_value, mask, call.options)
         tail_output, _ = base_attention(tail)
         if rows == columns:
@@ -148,35 +140,6 @@ class _ScaledRows(LayerHandler):
         output, _ = context.proceed()
         output[:, columns - rows :] = tail_output
         return output, None
-
-    def _placed(self, context: AttentionContext) -> Sequence[Placed] | None:
-        """Each channel's columns at the position of a single token, made for all layers at once."""
-        scaler, rotary = self._scaler, self._layer.rotary
-        if rotary is None or not scaler.ranks_one:
-            return None
-        own = context.arguments["position_embeddings"][0]
-        if self._stack is None:
-            columns, _ = scaler.columns(context.arguments)
-            # Layers that are rotated alike: LPES gives each its own tables.
-            self._stack = self._layer.layer_stack(
-                (self._scaling, id(own), self._prompts), columns.device
-            )
-            self._stack.put(self._layer.traits.layer, columns)
-        if context.call.query.shape[2] > 1:
-            return None
-
-        def place(columns: Tensor) -> tuple[Tensor, ...]:
-            """Of queries `[layers, C, b or 1, h, 1, d]` and keys, from `[layers, h + g, C, d]`."""
-            tables = scaler.tables(context.arguments, rotary)
-            assert tables is not None
-            assert scaler.traits.rotary is not None
-            at = WideTables(*(table[:, None] for table in tables))
-            column = columns.transpose(1, 2)[:, :, None, :, None]
-            turned = rotate_wide(column, at, scaler.traits.rotary)
-            return turned.tensor_split((scaler.traits.heads,), dim=3)
-
-        of_layer = rotary.of_layer(self._layer.traits.layer, self._stack, place, own)
-        return [Placed(*pair) for pair in zip(*(x.unbind() for x in of_layer), strict=True)]
 
     def _unscaled_tokens(self, context: AttentionContext) -> Tensor | None:
         """Tokens of this call that keep their keys, boolean `[b, n]`."""
@@ -201,6 +164,27 @@ def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:
     return whole
 
 
+def _last_rows_mask(call: AttentionCall, rows: int, keys: int) -> Tensor | None:
+    """The mask of the last `rows` queries of a call that attends to `keys` keys.
+
+    Args:
+        call: the whole call; its mask is ``None`` (causal), `[b, k]` (padding only, flash
+            attention) or `[b or 1, 1, n, k]`.
+        rows: queries, counted from the end.
+        keys: keys the rows attend to.
+    """
+    mask = call.mask
+    if mask is not None:
+        return mask[:, :, -rows:] if mask.ndim == 4 else mask
+    # Flash attention aligns a causal mask with the last key, sdpa with the first.
+    if rows == 1 or rows == call.query.shape[2] or "flash" in backend_name(call.module):
+        return None
+    device = call.query.device
+    row = torch.arange(keys - rows, keys, device=device)[:, None]
+    visible = torch.arange(keys, device=device)[None, :] <= row
+    return visible[None, None]
+
+
 #: Length of the unit vectors that columns are read off with. A bias is rounded beside a column: in
 #: half precision one of 100 would swallow a weight of 0.02. A power of two rounds nothing itself.
 _UNIT = 1024.0
@@ -212,13 +196,6 @@ class Projected(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-
-
-class Placed(NamedTuple):
-    """A channel's columns, rotated to tokens: `[b or 1, heads, rows or 1, d]`."""
-
-    query: Tensor
-    key: Tensor
 
 
 def _ones_in(like: Tensor, channels: tuple[int, ...]) -> Tensor:
@@ -296,8 +273,6 @@ class _Scaler:
         rows: int,
         keep: Tensor | None,
         rotary: RotaryCall | None,
-        *,
-        placed: Sequence[Placed] | None = None,
     ) -> Projected:
         """Scaled counterparts of the module's own tensors.
 
@@ -308,14 +283,10 @@ class _Scaler:
             rows: queries wanted, counted from the end.
             keep: tokens whose keys and values stay as they are, boolean `[b, n]`, or ``None``.
             rotary: the layer's rotary call, if it has one.
-            placed: the columns of every channel, where they are at hand.
         """
         if self.ranks_one:
-            if placed is None:
-                placed = self._placed_anew(arguments, rows, self.tables(arguments, rotary))
-            return self._rank_one(
-                arguments, plain._replace(query=plain.query[:, :, -rows:]), keep, placed
-            )
+            plain = plain._replace(query=plain.query[:, :, -rows:])
+            return self._rank_one(arguments, plain, keep, self.tables(arguments, rotary))
         projected = self._projected_again(arguments, plain.key, plain.value, keep)
         return projected._replace(query=projected.query[:, :, -rows:])
 
@@ -335,11 +306,11 @@ class _Scaler:
             value: the model's own, `[b, g, n, dv]`.
             keep: see there.
             tables: of the layer's rotation `[b or 1, n, 2r]`; ``None`` where it has none, or where
-                `ranks_one` is false.
+                the module projects again.
         """
         if not self.ranks_one:
             return self._projected_again(arguments, key, value, keep)[1:]
-        columns, value_columns = self.columns(arguments)
+        columns, value_columns = self._columns_of(arguments)
         for index, channel in enumerate(self.scaling.channels):
             _, kept = self._steps(arguments, channel, keep)
             column = columns[self.traits.heads :, index, None]  # [g, 1, d]
@@ -369,34 +340,25 @@ class _Scaler:
         """Scaling adds a rank-one term that we can compute without projecting again."""
         return self._ranks_one
 
-    def _placed_anew(
-        self, arguments: dict[str, Any], rows: int, tables: WideTables | None
-    ) -> list[Placed]:
-        """Columns of queries at the last `rows` tokens, and of keys at all of them."""
-        columns, heads = self.columns(arguments)[0], self.traits.heads
-        n = arguments["hidden_states"].shape[1]
-        return [
-            Placed(
-                self._placed(column[:heads], tables, rows), self._placed(column[heads:], tables, n)
-            )
-            for column in columns.unsqueeze(2).unbind(1)  # [h + g, 1, d]
-        ]
-
     def _rank_one(
         self,
         arguments: dict[str, Any],
         plain: Projected,
         keep: Tensor | None,
-        placed: Sequence[Placed],
+        tables: WideTables | None,
     ) -> Projected:
         query, key, value = plain
-        for index, (channel, at) in enumerate(zip(self.scaling.channels, placed, strict=True)):
+        columns, value_columns = self._columns_of(arguments)
+        heads = self.traits.heads
+        for index, channel in enumerate(self.scaling.channels):
             step, kept = self._steps(arguments, channel, keep)
-            query = torch.addcmul(query, step[:, :, -query.shape[2] :], at.query)
-            key = torch.addcmul(key, kept, at.key)
+            column = columns[:, index, None]  # [h + g, 1, d]
+            of_query = self._placed(column[:heads], tables, query.shape[2])
+            of_key = self._placed(column[heads:], tables, key.shape[2])
+            query = torch.addcmul(query, step[:, :, -query.shape[2] :], of_query)
+            key = torch.addcmul(key, kept, of_key)
             if self.scaling.scale_values:
-                column = self.columns(arguments)[1][:, index, None]
-                value = torch.addcmul(value, kept, column)
+                value = torch.addcmul(value, kept, value_columns[:, index, None])
         return Projected(query, key, value)
 
     def _steps(
@@ -414,7 +376,7 @@ class _Scaler:
         at = WideTables(*(table[:, None, -rows:] for table in tables))
         return rotate_wide(column[None], at, self.traits.rotary)
 
-    def columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def _columns_of(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """`_columns`, made when first asked for."""
         if self._columns is None:
             self._columns = self._unit_columns(arguments)
