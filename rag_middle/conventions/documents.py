@@ -1,16 +1,16 @@
 """Documents as clients of different interfaces send them, each convention one function.
 
-None of them opens a file or fetches an address: a document comes with its text.
+None of them opens a file or fetches an address: a document comes with its text. What a client calls
+a document is the `Document`'s id: its own id, or where it comes from; the latter is also in
+``metadata["source"]``.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator
 
@@ -28,89 +28,21 @@ _Item = TypeVar("_Item")
 #: a server answers nobody.
 ListOf = Annotated[list[_Item], Field(fail_fast=True)]
 
-Convention = Literal[
-    "documents",
-    "cohere",
-    "anthropic_text",
-    "anthropic_blocks",
-    "search_result",
-    "langchain",
-    "llama_index",
-    "file",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerDocument:
-    """A document of a request, and what its caller needs to recognise it.
-
-    Attributes:
-        document: as the model reads it.
-        convention: how it was sent.
-        id: the caller's.
-        source: address or name; never opened.
-        blocks: texts that it was sent in, where there may be several.
-        cited: whether its caller wants citations.
-        number: 0-based, among the documents of its kind in the request, read or not.
-    """
-
-    document: Document
-    convention: Convention
-    id: str | None = None
-    source: str | None = None
-    blocks: tuple[str, ...] = ()
-    cited: bool = True
-    number: int = 0
-
-    @property
-    def kind(self) -> str:
-        """What is counted together by who sends it: Anthropic's documents, search results, ..."""
-        if self.convention in ("documents", "cohere"):  # both in the request's field `documents`
-            return "documents"
-        return self.convention.partition("_")[0]
-
-    @property
-    def title(self) -> str | None:
-        """What an answer may call it: its title, the one in its metadata, or its id."""
-        known = (self.document.title, self.document.metadata.get("title"), self.id)
-        return next((str(name) for name in known if name), None)
-
-    @property
-    def name(self) -> str | None:
-        """What its caller knows it by: its id, or where it comes from."""
-        return self.id or self.source
-
-    @property
-    def cited_text(self) -> str:
-        """Its text as it was sent, all blocks together."""
-        return "\n".join(self.blocks) or self.document.text
-
-    @property
-    def url(self) -> str | None:
-        """Its address on the web, where the source is one."""
-        is_address = (self.source or "").startswith(("http://", "https://"))
-        return self.source if is_address else None
-
-
-def counted(parts: Iterable[_Item]) -> list[_Item]:
-    """Parts of a request, in order; its documents with their numbers."""
-    counts: Counter[str] = Counter()
-    found: list[Any] = []
-    for part in parts:
-        if isinstance(part, CallerDocument):
-            found.append(replace(part, number=counts[part.kind]))
-            counts[part.kind] += 1
-        else:
-            found.append(part)
-    return found
-
-
-def _document(text: str, title: str | None = None, score: float | None = None) -> Document:
-    metadata = {} if score is None else {"score": score}
-    return Document(unmark(text), title=title or None, metadata=metadata)
-
 
 # -- conventions: each reads a mapping, and raises ValueError where its text is missing ----------
+
+
+def _document(
+    text: str,
+    title: str | None = None,
+    *,
+    id: str | None = None,
+    source: str | None = None,
+    score: float | None = None,
+) -> Document:
+    known = {"source": source, "score": score}
+    metadata = {name: value for name, value in known.items() if value is not None}
+    return Document(unmark(text), title=title or None, id=id or source, metadata=metadata)
 
 
 def _text(holder: Any, name: str) -> str:
@@ -123,20 +55,14 @@ def _option(holder: Mapping[str, Any], name: str) -> str | None:
     return None if holder.get(name) is None else _text(holder, name)
 
 
-def _within(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    if isinstance(value := holder.get(name), Mapping):
-        return value
-    raise ValueError(f"{name!r} must be an object")
-
-
-def _texts(holder: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A text, or those of text blocks."""
+def _texts(holder: Mapping[str, Any], name: str) -> str:
+    """A text, or those of text blocks, a line each."""
     content = holder.get(name)
     if isinstance(content, str):
-        return (content,)
+        return content
     if not isinstance(content, list | tuple):
         raise ValueError(f"{name!r} must be a string or a list of text blocks")
-    return tuple(part if isinstance(part, str) else _text(part, "text") for part in content)
+    return "\n".join(part if isinstance(part, str) else _text(part, "text") for part in content)
 
 
 def _decoded(data: str) -> str:
@@ -146,83 +72,48 @@ def _decoded(data: str) -> str:
         raise ValueError("this model reads plain text, in UTF-8 and base64") from error
 
 
-def _is_cited(block: Mapping[str, Any]) -> bool:
-    citations = block.get("citations")
-    return isinstance(citations, Mapping) and bool(citations.get("enabled"))
-
-
-def _read_plain(entry: Mapping[str, Any]) -> CallerDocument:
-    """vLLM and the chat templates of transformers: ``{"title", "text"}``."""
+def _read_entry(entry: Any) -> Document:
+    """vLLM and the chat templates of transformers: a text, or ``{"title", "text"}``."""
+    if isinstance(entry, str):
+        return _document(entry)
+    text = _text(entry, "text")
     score = entry.get("score")
     if score is not None and not is_finite_number(score):
         raise ValueError("'score' must be a finite number")
-    return CallerDocument(
-        document=_document(_text(entry, "text"), _option(entry, "title"), score),
-        convention="documents",
-        id=_option(entry, "id"),
-        source=_option(entry, "url"),
-    )
+    title, source = _option(entry, "title"), _option(entry, "url")
+    return _document(text, title, id=_option(entry, "id"), source=source, score=score)
 
 
-def _read_cohere(entry: Mapping[str, Any]) -> CallerDocument:
-    """Cohere: ``{"id", "data": {...}}``. The model reads all fields of `data`, the text last."""
-    sent = entry["data"]
-    data = {"text": sent} if isinstance(sent, str) else dict(_within(entry, "data"))
-    title = str(data.pop("title", "") or "")
-    text = next((str(data.pop(n)) for n in ("text", "snippet", "content") if n in data), "")
-    lines = [f"{name}: {value}" for name, value in data.items() if name not in ("id", "url")]
-    return CallerDocument(
-        document=_document("\n".join([*lines, text]), title),
-        convention="cohere",
-        id=_option(entry, "id") or (str(data["id"]) if "id" in data else None),
-        source=str(data["url"]) if "url" in data else None,
-    )
-
-
-def _read_document(block: Mapping[str, Any]) -> CallerDocument:
-    """Anthropic: a ``document`` block; its context is read and never cited."""
-    source, context = _within(block, "source"), _option(block, "context")
-    if source.get("type") not in ("text", "content"):
+def _read_document(block: Mapping[str, Any]) -> Document:
+    """Anthropic: a ``document`` block."""
+    source, context = block.get("source"), _option(block, "context")
+    kind = source.get("type") if isinstance(source, Mapping) else None
+    if kind not in ("text", "content"):
         raise ValueError("its source must be of the type 'text' or 'content'")
-    is_text = source["type"] == "text"
-    blocks = (_text(source, "data"),) if is_text else _texts(source, "content")
-    return CallerDocument(
-        document=_document(
-            "\n".join([context, *blocks] if context else blocks), _option(block, "title")
-        ),
-        convention="anthropic_text" if is_text else "anthropic_blocks",
-        blocks=blocks,
-        cited=_is_cited(block),
-    )
+    text = _text(source, "data") if kind == "text" else _texts(source, "content")
+    return _document(f"{context}\n{text}" if context else text, _option(block, "title"))
 
 
-def _read_search_result(block: Mapping[str, Any]) -> CallerDocument:
-    """Anthropic: a ``search_result`` block."""
-    blocks = _texts(block, "content")
-    return CallerDocument(
-        document=_document("\n".join(blocks), _option(block, "title")),
-        convention="search_result",
-        source=_option(block, "source"),
-        blocks=blocks,
-        cited=_is_cited(block),
-    )
+def _read_search_result(block: Mapping[str, Any]) -> Document:
+    """Anthropic: a ``search_result`` block. LlamaIndex: ``CitableBlock``."""
+    text, title = _texts(block, "content"), _option(block, "title")
+    return _document(text, title, source=_option(block, "source"))
 
 
-def _read_plain_text(block: Mapping[str, Any]) -> CallerDocument:
+def _read_plain_text(block: Mapping[str, Any]) -> Document:
     """LangChain: a ``text-plain`` block with its text."""
     encoded = block.get("base64") if block.get("text") is None else None
     text = _decoded(encoded) if isinstance(encoded, str) else _text(block, "text")
-    context = _option(block, "context")
-    return CallerDocument(
-        document=_document(f"{context}\n{text}" if context else text, _option(block, "title")),
-        convention="langchain",
+    context, title = _option(block, "context"), _option(block, "title")
+    return _document(
+        f"{context}\n{text}" if context else text,
+        title,
         id=_option(block, "id"),
         source=_option(block, "url"),
-        blocks=(text,),
     )
 
 
-def _read_llama_document(block: Mapping[str, Any]) -> CallerDocument:
+def _read_llama_document(block: Mapping[str, Any]) -> Document:
     """LlamaIndex: ``DocumentBlock`` with its data; paths and addresses are not opened."""
     data, title = _text(block, "data"), _option(block, "title")
     try:
@@ -232,46 +123,20 @@ def _read_llama_document(block: Mapping[str, Any]) -> CallerDocument:
             f"{error}. LlamaIndex takes data for base64 where it can be ('Caen'): pass "
             "base64.b64encode(text.encode()), or a CitableBlock"
         ) from error
-    title = None if title == "input_document" else title  # the default there
-    return CallerDocument(document=_document(text, title), convention="llama_index")
+    return _document(text, None if title == "input_document" else title)  # the default there
 
 
-def _read_citable(block: Mapping[str, Any]) -> CallerDocument:
-    """LlamaIndex: ``CitableBlock``, its content in text blocks."""
-    blocks = _texts(block, "content")
-    return CallerDocument(
-        document=_document("\n".join(blocks), _text(block, "title")),
-        convention="llama_index",
-        source=_text(block, "source"),
-        blocks=blocks,
-    )
-
-
-def _read_file(block: Mapping[str, Any]) -> CallerDocument:
-    """OpenAI: text as a data URL, which LlamaIndex's and LangChain's clients make of documents."""
-    file = _within(block, "file")
-    name, (kind, comma, encoded) = (
-        _option(file, "filename"),
-        _text(file, "file_data").partition(","),
-    )
-    if comma and not (kind.startswith("data:text/") and kind.endswith(";base64")):
-        raise ValueError("this model reads plain text: 'data:text/plain;base64,...'")
-    text = _decoded(encoded if comma else kind)
-    return CallerDocument(document=_document(text, name), convention="file", source=name)
-
-
-_BLOCKS: dict[str, Callable[[Mapping[str, Any]], str | CallerDocument]] = {
+_BLOCKS: dict[str, Callable[[Mapping[str, Any]], str | Document]] = {
     "text": lambda block: _text(block, "text"),
     "refusal": lambda block: _text(block, "refusal"),  # what a model said instead of an answer
     "document": _read_document,
     "search_result": _read_search_result,
     "text-plain": _read_plain_text,
-    "citable": _read_citable,
-    "file": _read_file,
+    "citable": _read_search_result,
 }
 
 
-def _read_block(block: Any) -> list[str | CallerDocument]:
+def _read_block(block: Any) -> list[str | Document]:
     """Texts and documents of a part of a message."""
     # LlamaIndex names its kinds in `block_type`, all others in `type`.
     kind = block.get("type", block.get("block_type")) if isinstance(block, Mapping) else None
@@ -289,36 +154,20 @@ def _read_block(block: Any) -> list[str | CallerDocument]:
         return [_BLOCKS[kind](block)]
     raise ValueError(
         "this model reads text: a block is 'text', or a document ('document', 'search_result', "
-        "'text-plain', 'citable', 'file' with plain text)"
+        "'text-plain', 'citable')"
     )
 
 
-def _read_entry(entry: Any) -> CallerDocument:
-    if isinstance(entry, str):
-        return CallerDocument(document=_document(entry), convention="cohere")
-    if not isinstance(entry, Mapping):
-        raise ValueError("it must be a string or an object")
-    return (_read_cohere if "data" in entry else _read_plain)(entry)
+# -- where they are read -------------------------------------------------------------------------
+
+Block = Annotated[list[str | Document], PlainValidator(_read_block)]
+"""A part of a message of a request, as the texts and documents that it holds."""
+
+Entry = Annotated[Document, PlainValidator(_read_entry)]
+"""An entry of a request's ``documents``."""
 
 
-Block = Annotated[list[str | CallerDocument], PlainValidator(_read_block)]
-"""A part of a message, as the texts and documents that it holds."""
-
-TopDocument = Annotated[
-    str | CallerDocument,
-    PlainValidator(lambda entry: entry if isinstance(entry, str) else _read_entry(entry)),
-]
-"""An entry of a request's ``documents``; texts, of which a body may hold many, stay unread."""
-
-
-@dataclass(frozen=True, slots=True)
-class SentDocument(Document):
-    """A document of a prompt that knows how its caller sent it."""
-
-    source: CallerDocument = field(kw_only=True, repr=False, compare=False)
-
-
-def parsed_document(document: object, where: str) -> CallerDocument:
+def parsed_document(document: object, where: str) -> Document:
     """An entry of ``documents``.
 
     Args:
@@ -331,6 +180,11 @@ def parsed_document(document: object, where: str) -> CallerDocument:
     return _read_or_refuse(_read_entry, document, where)
 
 
+def content_parts(block: Mapping[str, Any], where: str) -> list[str | Document]:
+    """Texts and documents of a content block; arguments and errors as of `parsed_document`."""
+    return _read_or_refuse(_read_block, block, where)
+
+
 def _read_or_refuse(read: Callable[[Any], _Item], value: object, where: str) -> _Item:
     try:
         return read(value)
@@ -340,29 +194,14 @@ def _read_or_refuse(read: Callable[[Any], _Item], value: object, where: str) -> 
         ) from error
 
 
-def block_parts(content: str | Iterable[Block]) -> list[str | CallerDocument]:
-    """Texts and documents of a message's content, in order."""
-    return [content] if isinstance(content, str) else [part for parts in content for part in parts]
-
-
-def content_parts(block: Mapping[str, Any], where: str) -> list[str | Document]:
-    """Texts and documents of a content block, as a prompt takes them.
-
-    Raises:
-        PromptError: no text and no document, or one without its text.
-    """
-    parts = _read_or_refuse(_read_block, block, where)
-    return [part if isinstance(part, str) else sent_document(part) for part in parts]
-
-
 def passed_documents(
     entries: object, read: Callable[[Any], Document | None], kinds: str
 ) -> list[Document]:
     """What the caller of a framework's model passed as ``documents=``.
 
     Args:
-        entries: documents of this package or of the framework, strings, and mappings in the
-            conventions of vLLM and Cohere.
+        entries: documents of this package or of the framework, strings, and mappings
+            ``{"title", "text"}``.
         read: makes a document of one of the framework's; ``None`` of everything else.
         kinds: how the framework calls its documents, for messages.
 
@@ -380,10 +219,8 @@ def passed_documents(
     documents = []
     for index, entry in enumerate(entries):
         document = entry if isinstance(entry, Document) else read(entry)
-        if isinstance(entry, str):
-            document = _document(entry)
-        elif document is None and isinstance(entry, Mapping):
-            document = sent_document(parsed_document(entry, f"Document {index}"))
+        if document is None and isinstance(entry, str | Mapping):
+            document = parsed_document(entry, f"Document {index}")
         if document is None:
             raise PromptError(
                 f"documents must hold {kinds}, rag-middle documents, mappings "
@@ -393,61 +230,22 @@ def passed_documents(
     return documents
 
 
-def sent_document(source: CallerDocument) -> Document:
-    """The document for a prompt, by its caller's id; `caller_document` gives the source back."""
-    own = source.document
-    return SentDocument(own.text, own.title, source.name, own.metadata, source=source)
-
-
-def caller_document(document: Document) -> CallerDocument:
-    """What the caller of a prompt sent as this document; LangChain's own where nobody noted it."""
-    if isinstance(document, SentDocument):
-        return document.source
-    address = document.metadata.get("source")
-    return CallerDocument(
-        document=document,
-        convention="langchain",
-        id=document.id,
-        source=address if isinstance(address, str) else None,
-    )
-
-
-def sources_of(prompt: object, generation: Generation) -> list[CallerDocument]:
-    """What the documents of a prompt came from; of marked text nothing is known.
+def sources_of(prompt: object, generation: Generation) -> list[Document]:
+    """The documents of a prompt that the model read; of marked text nothing is known.
 
     Args:
         prompt: that was given to `RagMiddleModel.generate`.
-        generation: the answer; documents that the model did not read are no sources.
+        generation: the answer.
     """
-    messages = prompt if isinstance(prompt, list | tuple) else [{"content": prompt}]
-    contents = [message["content"] for message in messages]
-    documents = [
-        document
-        for content in contents
-        if isinstance(content, ContextPrompt)
-        for document in content.documents
-    ]
-    if documents and generation.dropped_documents:
-        unread = _unread(prompt, generation)
-        documents = [document for document in documents if _key(document) not in unread]
-    return [caller_document(document) for document in documents]
-
-
-def _unread(prompt: Any, generation: Generation) -> set[tuple[str | None, ...]]:
-    """Keys of the documents that were left out. Ids are none: several may be the same or None."""
-    if not isinstance(prompt, ContextPrompt):
+    if isinstance(prompt, list | tuple):
+        if not any(isinstance(message["content"], ContextPrompt) for message in prompt):
+            return []
         prompt = Conversation.of_messages(prompt).prompt
-    keys = [_key(document) for document in prompt.documents]
+    documents = prompt.documents if isinstance(prompt, ContextPrompt) else ()
+    if not documents:
+        return []
     dropped = {document.index for document in generation.dropped_documents}
     # A method may have repeated them all.
     read = {*range(generation.documents + len(dropped))} - dropped
-    return {*keys} - {keys[index % len(keys)] for index in read}
-
-
-def _key(document: Document) -> tuple[str | None, ...]:
-    return document.id, document.title, document.text
-
-
-def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
-    """A request's ``documents``."""
-    return [_read_entry(each) if isinstance(each, str) else each for each in documents]
+    indices = {index % len(documents) for index in read}
+    return [document for index, document in enumerate(documents) if index in indices]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rag_middle.conventions.documents import CallerDocument, block_parts, counted
 from rag_middle.conventions.messages import template_role
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
 from rag_middle.errors import PromptError
@@ -16,9 +15,7 @@ from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import ChatMessage
 from rag_middle.tokens.conversation import Conversation, indices_of_answers
 
-_SENT = "request_document"
-
-Part = MarkedText | CallerDocument
+Part = MarkedText | Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +24,18 @@ class RequestPrompt:
 
     Attributes:
         prompt: for `RagMiddleModel`; the ids of its documents are their indices in `documents`.
-        documents: in the order of the request; None for one that was marked in a text.
+        documents: in the order of the request, with the client's ids.
         has_unread_markers: whether some text held markers that mark nothing here.
     """
 
     prompt: Prompt
-    documents: tuple[CallerDocument | None, ...]
+    documents: tuple[Document, ...]
     has_unread_markers: bool
 
 
 def chat_prompt(
     messages: Sequence[ChatMessage],
-    documents: Sequence[CallerDocument],
+    documents: Sequence[Document],
     *,
     trusted: bool,
     has_tools: bool = False,
@@ -63,11 +60,13 @@ def chat_prompt(
     turns: list[tuple[dict[str, Any], list[Part]]] = []
     for message in messages:
         role = template_role(message.role, with_tools=has_tools)
+        content = message.content
+        said = [content] if isinstance(content, str) else [p for b in content or () for p in b]
         parts: list[Part] = [
             MarkedText(part, trusted=trusted and role != "assistant")
             if isinstance(part, str)
             else part
-            for part in block_parts([] if message.content is None else message.content)
+            for part in said
         ]
         fields = {"role": role, **(message.tool_fields if has_tools else {})}
         if role == "assistant":
@@ -84,8 +83,6 @@ def chat_prompt(
         if not of_user:
             raise PromptError("documents go with a question: add a message with the role 'user'.")
         of_user[-1][:0] = documents
-    numbered = iter(counted(part for _, parts in turns for part in parts))
-    turns = [(fields, [next(numbered) for _ in parts]) for fields, parts in turns]
     spoken = [
         (fields["role"], not parts or bool(fields.get("tool_calls")), _says(parts))
         for fields, parts in turns
@@ -105,21 +102,20 @@ def chat_prompt(
     ]
     # Texts of messages are what they are by now: no second look for markers in them.
     prompt = [{**m, "content": literal(str(m["content"] or ""))} for m in conversation.messages]
-    content, sources = _numbered(conversation.prompt)
     if conversation.at is not None:
-        prompt[conversation.at]["content"] = content
+        prompt[conversation.at]["content"] = _numbered(conversation.prompt)
+    sources = conversation.prompt.documents
     return RequestPrompt(prompt, sources, _has_strays(texts, sources))
 
 
-def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool) -> RequestPrompt:
+def text_prompt(text: str, documents: Sequence[Document], *, trusted: bool) -> RequestPrompt:
     """A text with marked documents, or with `documents` before it."""
     marked = MarkedText(text, trusted=trusted)
     marked.warn_of_strays()
     prompt = marked.prompt()
-    sent = [_sent(source) for source in counted(documents)]
-    together = prompt.with_documents(gathered([*sent, *prompt.documents]))
-    numbered, sources = _numbered(together)
-    return RequestPrompt(numbered, sources, _has_strays([marked], sources))
+    together = prompt.with_documents(gathered([*documents, *prompt.documents]))
+    strays = _has_strays([marked], together.documents)
+    return RequestPrompt(_numbered(together), together.documents, strays)
 
 
 def _has_strays(texts: Sequence[MarkedText], documents: Sequence[object]) -> bool:
@@ -148,19 +144,10 @@ def _content(
     if len(parts) == len(texts) and sum(text.has_documents() for text in texts) < 2:
         joined = "\n\n".join(text.text for text in texts)
         return texts[0] if len(texts) == 1 else MarkedText(joined, trusted=trusted)
-    found = [_sent(part) if isinstance(part, CallerDocument) else part for part in parts]
-    return prompt_of_parts(found, "last" if earlier else "single")
+    return prompt_of_parts(parts, "last" if earlier else "single")
 
 
-def _sent(source: CallerDocument) -> Document:
-    document = source.document
-    return replace(document, metadata={**document.metadata, _SENT: source})
-
-
-def _numbered(prompt: ContextPrompt) -> tuple[ContextPrompt, tuple[CallerDocument | None, ...]]:
-    """A prompt whose documents are called by their index, and what was sent as each."""
-    documents = prompt.documents
-    return (
-        prompt.with_documents(replace(each, id=str(at)) for at, each in enumerate(documents)),
-        tuple(document.metadata.get(_SENT) for document in documents),
-    )
+def _numbered(prompt: ContextPrompt) -> ContextPrompt:
+    """The prompt with its documents called by their index."""
+    documents = enumerate(prompt.documents)
+    return prompt.with_documents(replace(document, id=str(index)) for index, document in documents)

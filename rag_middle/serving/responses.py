@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
 
-from rag_middle.conventions.citations import citation_fields
+from rag_middle.conventions.citations import plain_citations, url_citations
 from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.batching import Job, Piece
@@ -101,12 +101,15 @@ class Reply:
         dropped = {document.id for document in result.dropped_documents}
         dropped -= {*result.document_ids}  # of a document that a method repeats, a copy
         read = [
-            None if str(index) in dropped else document
+            document
             for index, document in enumerate(job.request.documents)
+            if str(index) not in dropped
         ]
-        mode = str(self._body.citation_options.get("mode"))
-        wanted = mode.upper() not in ("OFF", "DISABLED")
-        fields = citation_fields(result.text, read, wanted=wanted)
+        citations = {
+            "annotations": url_citations(result.text, read),
+            "citations": plain_citations(result.text, read),
+        }
+        fields: Json = {name: found for name, found in citations.items() if found}
         # What begins like a call of a tool and is none: text, so that nothing is lost.
         if unread := "".join(call.text for call in result.invalid_tool_calls):
             fields["content"] = unread

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from rag_middle.conventions.documents import Block, ListOf, TopDocument
+from rag_middle.conventions.documents import Block, Entry, ListOf
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.definitions import check_response_format, check_tool_choice, check_tools
 
@@ -43,8 +43,7 @@ class SamplingRequest(BaseModel):
 
     model: str
     method: str | None = None
-    documents: ListOf[TopDocument] = []
-    citation_options: dict[str, Any] = {}
+    documents: Annotated[ListOf[Entry], Field(max_length=10_000)] = []
     max_tokens: Count | None = Field(
         None, validation_alias=AliasChoices("max_tokens", "max_completion_tokens")
     )

@@ -11,7 +11,6 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from rag_middle.conventions.documents import top_documents
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import fit_to_window
 from rag_middle.markers import marker_key
@@ -153,8 +152,7 @@ class Service:
                 index += 1
 
     def _prompts(self, body: Body) -> Iterator[RequestPrompt]:
-        trusted, most = self._settings.trust_markers, self._settings.max_documents
-        documents = top_documents(body.documents[: most + 1])  # no more of what is too much
+        trusted, documents = self._settings.trust_markers, body.documents
         if isinstance(body, ChatRequest):
             # Also where none may be called: what was called before is in the conversation.
             tools = bool(body.tools)

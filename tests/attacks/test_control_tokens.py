@@ -279,7 +279,6 @@ def _haystack(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
 
 
 def _server(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
-    from rag_middle.conventions.documents import top_documents
     from rag_middle.serving.prompts import chat_prompt
     from rag_middle.serving.schema import ChatRequest
 
@@ -303,8 +302,9 @@ def _server(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
     for tools in ([], [{"type": "function", "function": shown}] if model.calls_tools else []):
         request = ChatRequest(**body, tools=tools)
         tools = request.constraints().get("tools")
-        documents = top_documents(request.documents)
-        prompt = chat_prompt(request.messages, documents, trusted=False, has_tools=bool(tools))
+        prompt = chat_prompt(
+            request.messages, request.documents, trusted=False, has_tools=bool(tools)
+        )
         yield model.encode(prompt.prompt, tools=tools or ()).input_ids
 
 

@@ -192,7 +192,7 @@ def _with_documents(
                 f"{sorted(document)}."
             )
         # As everywhere in rag-middle, marked text that a client lists is the text that was marked.
-        read.append(parsed_document(document, f"Document {index}").document)
+        read.append(parsed_document(document, f"Document {index}"))
     *earlier, last = messages
     if last["role"] != "user":
         raise refusal("With 'documents', the last message should be the user's question.")

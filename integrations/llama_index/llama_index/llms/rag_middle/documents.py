@@ -97,7 +97,7 @@ def documents_of_call(given: Mapping[str, Any]) -> tuple[list[Document], dict[st
     """The documents of a call, and its other arguments.
 
     They come as ``documents=`` or, as clients of vLLM send them, in ``extra_body``: nodes, strings,
-    documents of rag-middle, or mappings in the conventions of vLLM and Cohere. Other entries of
+    documents of rag-middle, or mappings ``{"title", "text"}`` as for vLLM. Other entries of
     ``extra_body`` are options of the call.
 
     Raises:
