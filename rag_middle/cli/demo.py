@@ -11,7 +11,6 @@ import typer
 
 from rag_middle.cli.console import (
     JsonOption,
-    console,
     print_json,
     print_text,
     progress_bar,
@@ -84,8 +83,7 @@ def demo(
     examples = []
     for example in started.examples():
         examples.append(example)
-        if not as_json:
-            _show_example(example)
+        say(_example_text(example))
     say(f"\n{CHOSEN}")
     say(f"\nStep 3 of 4: {questions} more questions by position", stderr=True)
     with progress_bar("measuring", hidden=as_json) as bar:
@@ -94,54 +92,46 @@ def demo(
     full = full_measurement()
     shown = {"examples": examples, "measured": measured, "full": full}
     files = write_demonstration(shown, out)
+    say(_measurement_text("Measured here, a small sample", measured))
+    if full:
+        say(_measurement_text("The full measurement, which comes with the package", full))
+    say(f"\n{files['png']}\n{files['html']}")
     if as_json:
         print_json({**shown, "files": {suffix: str(path) for suffix, path in files.items()}})
-    else:
-        _show("Measured here, a small sample", measured)
-        if full:
-            _show("The full measurement, which comes with the package", full)
-        say(f"\n{files['png']}\n{files['html']}")
     if open_page:
         webbrowser.open(files["html"].resolve().as_uri())
 
 
-def _show_example(example: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
+def _example_text(example: Mapping[str, Any]) -> str:
     from rag_middle.demo.page import title_of
 
-    print_text(f"\n{example['question']}\n  right: {'; '.join(example['answers'])}\n")
-    table = Table("method", "best document", "answer", "has a right one", box=None, pad_edge=True)
+    lines = [f"\n{example['question']}", f"  right: {'; '.join(example['answers'])}"]
     for reply in example["replies"]:
-        table.add_row(
-            title_of(reply["method"]),
-            reply["best"],
-            " ".join(reply["text"].split()),
-            "yes" if reply["right"] else "no",
-        )
-    console().print(table)
+        verdict = "right" if reply["right"] else "wrong"
+        text = " ".join(reply["text"].split())
+        where = f"{title_of(reply['method'])}, best document {reply['best']}"
+        lines.append(f"  {where}: {text} [{verdict}]")
     titles = "; ".join(str(source["title"]) for source in example["sources"])
-    print_text(f"  sources, best first: {titles}\n")
+    return "\n".join([*lines, f"  sources, best first: {titles}"])
 
 
-def _show(what: str, measured: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
+def _measurement_text(what: str, measured: Mapping[str, Any]) -> str:
     from rag_middle.demo.page import in_brackets, title_of
 
-    print_text(
+    lines = [
         f"\n{what}: {measured['questions']} questions, {measured['documents']} documents, "
-        f"{measured['model']}\nAccuracy in %, log-likelihood of the right answer; 95 % intervals\n"
-    )
-    positions = measured["curves"][0]["positions"]
-    table = Table("", "", *(f"gold at {at}" for at in positions), box=None, pad_edge=True)
+        f"{measured['model']}",
+        "Accuracy in %, log-likelihood of the right answer; 95 % intervals; gold document at "
+        f"{', '.join(map(str, measured['curves'][0]['positions']))}",
+    ]
     for curve in measured["curves"]:
         for score in ("accuracy", "log_likelihood"):
             cells = [in_brackets(mean, share=score == "accuracy") for mean in curve[score]]
-            table.add_row(title_of(curve["label"]), score.replace("_", "-"), *cells)
-    console().print(table)
+            name = f"{title_of(curve['label'])}, {score.replace('_', '-')}"
+            lines.append(f"{name:<28} {'  '.join(f'{cell:>20}' for cell in cells)}")
     if difference := measured.get("last_minus_first"):
-        print_text(
+        lines.append(
             "Unmodified, log-likelihood with the gold document last minus first, paired: "
-            f"{in_brackets(difference, share=False)}\n"
+            f"{in_brackets(difference, share=False)}"
         )
+    return "\n".join(lines)

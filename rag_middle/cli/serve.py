@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _server_flag = partial(typer.Option, rich_help_panel="Server")
 _limit_flag = partial(typer.Option, rich_help_panel="Limits")
-_HEAD_BYTES = 2**16
+_HEAD_BYTES, _MOST_CONNECTIONS = 2**16, 256
 _LIMIT: dict[str, Any] = {field.name: field.default for field in fields(ServerSettings)}
 _DEFAULTS = (
     *("system", "on_overflow", "max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
@@ -96,9 +96,6 @@ def serve(
         ),
     ] = False,
     limits: dict[str, Any],
-    max_connections: Annotated[
-        int, _limit_flag(min=1, help="Open at a time; beyond: status 503.")
-    ] = 256,
     shutdown_timeout: Annotated[
         int, _limit_flag(min=0, help="Seconds for running requests after SIGTERM or Ctrl-C.")
     ] = 30,
@@ -163,7 +160,7 @@ def serve(
         port=port,
         http="h11",  # the only one with a limit for the head of a request
         h11_max_incomplete_event_size=_HEAD_BYTES,
-        limit_concurrency=max_connections,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=shutdown_timeout,
         server_header=False,
         # A client would write its own address into the log, in any characters.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from rag_middle.notices import AnswerFormatWarning, warn_caller
@@ -40,12 +41,11 @@ def schema_error(value: Any, schema: Mapping[str, Any]) -> str | None:
         None where it holds, where the schema has patterns or references, and where `jsonschema`
         does not read the schema, of which llguidance has its own understanding.
     """
-    from jsonschema import Draft202012Validator as Draft
-
     if any(word in json.dumps(schema) for word in _UNCHECKED):
         return None
+    draft = import_module("jsonschema").Draft202012Validator
     try:
-        validator = Draft(schema, format_checker=Draft.FORMAT_CHECKER)
+        validator = draft(schema, format_checker=draft.FORMAT_CHECKER)
         error = next(validator.iter_errors(value), None)
     except Exception:
         return None

@@ -261,7 +261,7 @@ def _is_whole_call(text: str, tools: Tools) -> bool:
         value, _ = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):  # cut, perhaps
         return any(f'"{tool["function"]["name"]}"' in text for tool in tools)
-    return {"name", "parameters"} <= value.keys()
+    return "name" in value and "parameters" in value
 
 
 def _call(value: Any, text: str) -> ToolCall | InvalidToolCall:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle.answering import DEFAULT_TEMPLATE, TEMPLATE_FILE, Answerer, PromptTemplate
+from rag_middle.answering import TEMPLATE_FILE, Answerer, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import (
     ConfigError,
@@ -48,16 +48,6 @@ def test_an_answer_tells_its_sources_best_first(answerer: Answerer) -> None:
     assert answer.timings.total > answer.timings.retrieve > 0
 
 
-def test_the_model_reads_what_the_template_writes(
-    answerer: Answerer, model: RagMiddleModel
-) -> None:
-    answer = answerer.ask(QUESTION, top_k=2, **SHORT)
-    documents = answerer.retriever(QUESTION, top_k=2)
-    prompt = DEFAULT_TEMPLATE.prompt(QUESTION, documents)
-    assert answer.prompt == prompt
-    assert answer.generation.text == model.generate(prompt, **SHORT).text
-
-
 def test_streaming_gives_the_same_and_the_sources_first(answerer: Answerer) -> None:
     answer = answerer.ask(QUESTION, method="pine", **SHORT)
     with answerer.stream(QUESTION, method="pine", **SHORT) as pieces:
@@ -67,13 +57,6 @@ def test_streaming_gives_the_same_and_the_sources_first(answerer: Answerer) -> N
     assert text == answer.generation.text
     assert pieces.result.text == answer.text
     assert pieces.result.applied
-
-
-def test_a_stream_that_is_closed_has_what_was_there(answerer: Answerer) -> None:
-    with answerer.stream(QUESTION, max_new_tokens=500) as pieces:
-        next(pieces)
-    assert pieces.result.finish_reason == "cancelled"
-    assert pieces.result.usage.completion_tokens < 500
 
 
 def test_pine_gives_the_same_answer_in_any_order_of_documents(answerer: Answerer) -> None:
@@ -215,14 +198,6 @@ def test_top_k_is_a_number_of_documents(answerer: Answerer, top_k: Any) -> None:
         Retriever(index=answerer.retriever.index, top_k=top_k)
 
 
-def test_documents_may_be_texts(answerer: Answerer) -> None:
-    given = answerer.ask(QUESTION, documents=["Nantes lies on the Loire."], **SHORT)
-    assert [source.document.text for source in given.sources] == ["Nantes lies on the Loire."]
-    for documents in ("Nantes lies on the Loire.", 5, [None]):
-        with pytest.raises(PromptError, match=r"documents must be a list|Document 0 must be"):
-            answerer.ask(QUESTION, documents=documents, **SHORT)  # type: ignore[arg-type]
-
-
 # --- over ------------------------------------------------------------------------------------
 
 
@@ -295,10 +270,3 @@ def test_what_costs_little_is_looked_at_first(
         Answerer.over(docs, model="nobody/nothing", **options)
     assert embedder.embedded == []
     assert not (tmp_path / "index").exists()
-
-
-def test_how_to_load_is_refused_for_a_loaded_model(
-    docs: Path, model: RagMiddleModel, embedder: HashingEmbedder
-) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="dtype say how to load a model"):
-        Answerer.over(docs, model=model, embedder=embedder, dtype="float32")

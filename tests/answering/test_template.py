@@ -10,7 +10,6 @@ import pytest
 from rag_middle.answering import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import PromptError
-from tests.reader import reader_path
 
 LYON = Document("Lyon lies on the Rhône.", title="Lyon", id="l", metadata={"score": 0.5})
 
@@ -72,22 +71,6 @@ def test_a_models_own_template_is_read_from_its_folder(tmp_path: Path) -> None:
     assert PromptTemplate.of_model("somebody/a-model-on-the-hub") is DEFAULT_TEMPLATE
     (tmp_path / TEMPLATE_FILE).write_text('{"document": "({title}) {text}"}')
     assert PromptTemplate.of_model(tmp_path) == PromptTemplate(document="({title}) {text}")
-
-
-def test_a_folder_says_how_its_model_was_trained() -> None:
-    prompt = PromptTemplate.of_model(reader_path()).prompt("Where is Lyon?", [LYON, LYON])
-    assert prompt.text == (
-        "(Lyon) Lyon lies on the Rhône.\n\n(Lyon) Lyon lies on the Rhône.\n\n"
-        "Question: Where is Lyon?\nAnswer:"
-    )
-
-
-def test_a_model_without_a_folder_reads_no_template_from_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / TEMPLATE_FILE).write_text('{"prefix": "Mine."}')
-    monkeypatch.chdir(tmp_path)
-    assert PromptTemplate.of_model("") is DEFAULT_TEMPLATE
 
 
 @pytest.mark.parametrize(

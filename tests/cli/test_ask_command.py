@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rag_middle.answering import request
 from tests.cli.answering import QUESTION, use_named_embedder, write_documents
 from tests.cli.conftest import Finished, Run
 
@@ -99,12 +98,6 @@ def test_an_index_can_be_kept_elsewhere_and_used_without_its_documents(
     assert (found["text"], found["sources"]) == (expected["text"], expected["sources"])
 
 
-def test_cited_sources_are_marked(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "cites", lambda answer, title: title == "Rome")
-    lines = ask().out.splitlines()
-    assert [line.split()[2] for line in lines if line.endswith("[cited]")] == ["rome.md,"]
-
-
 def test_the_prompt_can_be_seen(ask: Run) -> None:
     shown = ask("--show-prompt", "--top-k", "1").err
     assert "\nAnswer the question from the documents below" in shown
@@ -120,45 +113,6 @@ def test_the_prompt_can_be_written_otherwise(ask: Run, tmp_path: Path) -> None:
     path.write_text(json.dumps({"document": "({title}) {text}", "separator": "\n"}))
     prompt = ask("--prompt-template", path, "--show-prompt", "--json").json["prompt"]
     assert prompt["documents"][0] == "(Nantes) Nantes lies on the Loire."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
-        (("-o", "first_layer=0"), "MethodConfigError", "none has no option 'first_layer'"),
-        (("--top-p", "0"), "UnsupportedGenerationError", "top_p must be"),
-        (("--prompt-template", "gone.json"), "PromptError", "Pass the path of a JSON file"),
-    ],
-)
-def test_values_are_checked_before_anything_is_loaded(
-    run: Run,
-    docs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    kind: str,
-    message: str,
-) -> None:
-    monkeypatch.setattr("rag_middle.generation.RagMiddleModel.from_pretrained", pytest.fail)
-    given = ("ask", QUESTION, "--docs", docs, "--model", "not loaded", *arguments)
-    shown = run(*given)
-    assert (shown.status, shown.out) == (2, "")
-    assert shown.err.startswith("Error: ")
-    assert message in shown.err
-    error = run(*given, "--json").json["error"]
-    assert error["type"] == kind
-    assert message in error["message"]
-
-
-def test_there_must_be_something_to_read(run: Run, tmp_path: Path) -> None:
-    shown = run("ask", QUESTION)
-    assert shown.status == 2
-    assert "--docs PATH" in shown.err
-    assert "--index FOLDER" in shown.err
-    shown = run("ask", QUESTION, "--index", tmp_path)
-    assert shown.status == 2
-    assert "There is no index in" in shown.err
-    assert "--docs PATH" in shown.err
 
 
 def test_documents_cannot_pass_for_an_index(ask: Run, run: Run, docs: Path) -> None:

@@ -61,10 +61,6 @@ def _indexed(index: Path, embedder: str = "default") -> set[str]:
 TOWNS = {"lyon.md", "nantes.md", "rome.md"}
 
 
-def test_no_such_folder(ask: Run, tmp_path: Path) -> None:
-    _refused(ask(docs=tmp_path / "gone"), "There is no file or folder", "Check the path")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -88,41 +84,6 @@ def test_a_file_that_cannot_be_read(
     assert reason in ask("--json").json["skipped"][0]["reason"]
     _refused(ask(docs=docs / name), reason)  # alone there is nothing else to read
     assert _indexed(index) == TOWNS
-
-
-def test_a_file_without_permission(ask: Run, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Path.read_bytes
-
-    def guarded(path: Path) -> bytes:
-        if path.name == "rome.md":
-            raise PermissionError(13, "Permission denied")
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", guarded)  # the superuser may read everything
-    shown = ask()
-    assert shown.status == 0
-    assert (
-        "rome.md: it cannot be read (PermissionError: [Errno 13] Permission denied)." in shown.err
-    )
-
-
-def test_a_question_longer_than_the_context(ask: Run, index: Path) -> None:
-    shown = ask(question="Which river? " * 400)
-    _refused(
-        shown, "does not fit even without its documents", "Shorten the question", "max_new_tokens"
-    )
-    assert _indexed(index) == TOWNS
-
-
-@pytest.mark.filterwarnings("default::rag_middle.generation.MissingDocumentsWarning")
-def test_documents_too_long_for_the_context(ask: Run, docs: Path) -> None:
-    for path in docs.iterdir():
-        path.write_text(f"{path.stem}, Loire, river: " * 40)
-    shown = ask("--max-new-tokens", "100", "--stop", " ")
-    assert shown.status == 0
-    assert "Warning: None of 3 documents fits" in shown.err
-    assert "--chunk-size" in shown.err
-    _refused(ask("--max-new-tokens", "100", "--on-missing-documents", "error"), "None of 3")
 
 
 def test_an_index_made_with_another_embedder(ask: Run, index: Path) -> None:
@@ -161,13 +122,6 @@ def test_no_write_permission(
     assert _indexed(index) == TOWNS
     assert ask().status == 0
     assert _indexed(index) == {*TOWNS, "bordeaux.md"}
-
-
-def test_a_folder_with_something_else_is_no_place_for_an_index(ask: Run, index: Path) -> None:
-    index.mkdir()
-    (index / "mine.txt").write_text("keep me")
-    _refused(ask(), "holds something else ('mine.txt')", "(--index")
-    assert (index / "mine.txt").read_text() == "keep me"
 
 
 def test_no_network(ask: Run, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

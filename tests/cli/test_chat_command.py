@@ -60,12 +60,6 @@ def test_commands_between_questions(chat: Run) -> None:
     assert "/method   NAME [OPTION=VALUE ...]" in shown.out
 
 
-def test_a_method_takes_options(chat: Run) -> None:
-    shown = chat("/method ms_poe first_layer=0", QUESTION)
-    assert shown.status == 0
-    assert "ms_poe · " in shown.err
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -84,12 +78,6 @@ def test_what_is_refused_ends_nothing_but_is_told(chat: Run, line: str, message:
     assert f"==> {OTHER} <==\n" in shown.out
     assert shown.err.count("none · ") == 1  # and under the method as before
     assert shown.status == 2  # not all of a pipe was answered
-
-
-def test_nothing_loaded_is_needed_to_refuse_options(run: Run) -> None:
-    shown = run("chat", "--docs", "gone", "--model", "not loaded", "--top-p", "3", input="")
-    assert shown.status == 2
-    assert "top_p must be" in shown.err
 
 
 def test_at_a_terminal_lines_are_typed_until_the_end_of_input(

@@ -51,14 +51,6 @@ def test_answers_sources_both_measurements_and_paths_are_shown(demo: Run, tmp_pa
     assert "4 more questions by position" in steps[2]
 
 
-def test_without_a_full_measurement_the_small_one_is_shown(
-    demo: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rag_middle.demo.full_measurement", lambda: None)
-    shown = demo()
-    assert shown.out.count("50 [40, 60]") == 1
-
-
 def test_json_holds_everything_and_nothing_else_is_written(demo: Run) -> None:
     shown = demo("--json")
     assert shown.err == ""
@@ -73,24 +65,3 @@ def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: An
     assert opened == []
     demo("--json", "--open")
     assert opened == [(tmp_path / "out" / "demo.html").as_uri()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
-        (("--method", "none"), "ConfigError", "--method pine"),
-        (("-o", "no_such=1"), "MethodConfigError", "no_such"),
-    ],
-)
-def test_values_are_checked_before_anything_is_loaded(
-    demo: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    kind: str,
-    message: str,
-) -> None:
-    monkeypatch.setattr(Demo, "__init__", pytest.fail)
-    error = demo(*arguments, "--json").json["error"]
-    assert error["type"] == kind
-    assert message in error["message"]

@@ -52,26 +52,6 @@ def test_a_model_is_diagnosed_into_a_folder(
 
 
 @pytest.mark.slow
-def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) -> None:
-    data = tmp_path / "questions.jsonl"
-    line = {
-        "question": "Which?",
-        "answers": ["Lyon"],
-        "gold": "It is Lyon.",
-        "distractors": ["No."],
-    }
-    data.write_text(json.dumps(line) + "\n" + json.dumps(line), encoding="utf-8")
-    options = ("--score-by", "likelihood", "--metric", "log_likelihood", "--methods", "none")
-    shown = run(
-        "diagnose", "-m", model, "--data", data, "--positions", 2, "--orders", 0, *options,
-        "--out", tmp_path / "out", "--json",
-    )  # fmt: skip
-    assert shown.json["task"]["task"] == "own_questions"
-    assert shown.json["curves"]["metric"] == "log_likelihood"
-    assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
-
-
-@pytest.mark.slow
 def test_several_gold_documents_are_varied_by_distance_and_order(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
@@ -117,27 +97,6 @@ def test_killed_and_started_again_it_asks_nothing_twice(
     assert len(answers) == len(set(answers)) == 24 * (2 * 2 + 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--methods", "mspoe"), "Did you mean 'ms_poe'"),
-        (("--positions", 1), "--positions"),
-        (("--orders", 1), "nothing to compare"),
-        (("--metric", "f2"), "no metric 'f2'"),
-        (("--task", "own_questions"), "needs 'data'"),
-        (("--task", "multi_hops"), "multi_hop"),
-        (("--batch-size", 0), "Invalid value for '--batch-size'"),
-        (("--data", "nothing.jsonl"), "cannot be read"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(
-    run: Run, tmp_path: Path, options: tuple[object, ...], message: str
-) -> None:
-    shown = run("diagnose", "-m", tmp_path / "no model", *options)
-    assert shown.status == 2
-    assert message in shown.err
-
-
 def test_without_data_ten_documents_of_the_shipped_questions_are_asked() -> None:
     assert chosen_task().to_dict()["documents"] == 10
     assert chosen_task(documents=7).to_dict()["documents"] == 7
@@ -178,37 +137,6 @@ def test_gold_documents_without_the_answer_are_named(run: Run, tmp_path: Path) -
     assert shown.err.index("Which is 3?") < shown.err.index("no model")
 
 
-def test_documents_that_repeat_the_gold_one_are_named(run: Run, tmp_path: Path) -> None:
-    """An index may hold a page twice, and a retriever finds the gold one too."""
-    lines = [
-        {
-            "question": f"Which is {number}?",
-            "answers": [f"v{number}"],
-            "gold": f"Number {number} is v{number}.",
-            "distractors": [f"Number {number + 1} is v{number + 1}.", "Nothing else."],
-        }
-        for number in range(30)
-    ]
-    lines[3]["distractors"] = ["Before it. Number 3  is\nv3. After it.", "Nothing else."]
-    data = tmp_path / "mine.jsonl"
-    for repeated, said in ((lines[4:], False), (lines, True)):
-        data.write_text("\n".join(map(json.dumps, repeated)))
-        shown = run("diagnose", "-m", tmp_path / "no model", "--data", data, "--documents", "3")
-        assert ("in 1 of 30 questions, such as 'Which is 3?'" in shown.err) == said
-        assert ("repeats the gold one" in shown.err) == said
-
-
-def test_prompts_that_do_not_fit_name_the_flag(run: Run, model: Path, tmp_path: Path) -> None:
-    data = written(tmp_path / "long.jsonl", 12, words=60)
-    shown = run(
-        "diagnose", "-m", model, "--data", data, "--documents", 10, "--context-window", 1000,
-        "--out", tmp_path / "out",
-    )  # fmt: skip
-    assert shown.status == 2
-    assert "questions do not fit" in shown.err
-    assert "Ask for fewer with documents" in shown.err
-
-
 def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,27 +157,3 @@ def test_missing_matplotlib_is_refused_first(
     shown = run("diagnose", "-m", tmp_path / "no model")
     assert shown.status == 2
     assert "rag-middle[eval]" in shown.err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--grid", "5"), "two or more different numbers"),
-        (("--grid", "5,x"), "two or more different numbers"),
-        (("--grid", "5,10", "--documents", "20"), "leave --documents out"),
-    ],
-)
-def test_a_grid_is_refused_before_anything_is_loaded(
-    run: Run, options: tuple[str, ...], message: str
-) -> None:
-    shown = run("diagnose", *options)
-    assert shown.status == 2
-    assert message in " ".join(shown.err.split())
-
-
-def test_distractors_reach_the_task(tmp_path: Path) -> None:
-    data = tmp_path / "questions.jsonl"
-    line = {"question": "q", "answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
-    data.write_text(json.dumps(line), encoding="utf-8")
-    own = chosen_task(None, data, None, distractors="hard")
-    assert own.to_dict()["distractors"] == "hard"

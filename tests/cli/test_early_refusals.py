@@ -35,6 +35,9 @@ def files(tmp_path: Path) -> dict[str, str]:
 REFUSED = [
     ("diagnose --orders 1", "orders=1 leaves nothing to compare"),
     ("diagnose --positions 1", "--positions"),
+    ("diagnose --grid 5,x", "two or more different numbers"),
+    ("diagnose --grid 5,10 --documents 20", "leave --documents out"),
+    ("diagnose --task own_questions", "needs 'data'"),
     ("diagnose --limit 0", "--limit"),
     ("diagnose --seed -1", "--seed"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),

@@ -45,13 +45,6 @@ def test_a_served_model_is_diagnosed_into_a_folder(run: Run, tmp_path: Path) -> 
     assert KEY not in shown.out + shown.err
 
 
-def test_an_endpoint_measures_only_unless_methods_are_named(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    with serving(saying("x")) as server:
-        shown = run("diagnose", "--endpoint", server.url, *FEW, "--out", tmp_path, "--json")
-    assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [

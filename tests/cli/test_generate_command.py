@@ -11,61 +11,21 @@ from typing import Any
 import pytest
 
 from rag_middle.cli.console import print_text
-from rag_middle.methods import METHODS
 from tests.cli.conftest import Run
 
 TOKENS = "--max-new-tokens", "8"
 
-#: Every registered method as it can be written on a command line.
+#: How methods are written on a command line.
 METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "none": ("--method", "none"),
-    "pine": ("--method", "pine"),
-    "ms_poe": ("--method", "ms_poe", "-o", "first_layer=0"),
-    "positional_hidden_states": ("--method", "positional_hidden_states", "-o", "channels=[3]"),
     "lpes": ("--method", "lpes", "-o", "factors=[1.2,1.5,1.8]"),
-    "siw": (
-        "--method",
-        "siw",
-        "-o",
-        "alpha_dense=0.2",
-        "-o",
-        "alpha_sparse=3",
-        "-o",
-        "layers=[0,1]",
-    ),
-    "zero_tuning": ("--method", "zero_tuning", "-o", "factor=[0.2,3]", "-o", "heads=[0,1]"),
-    "dsas": ("--method", "dsas", "-o", "beta=0.1"),
-    "position_interpolation": ("--method", "position_interpolation", "-o", "scale=2"),
-    "attention_buckets": ("--method", "attention_buckets"),
-    "moice": ("--method", "moice", "-o", "routers=uniform"),
-    "rotor": ("--method", "rotor"),
-    "long_context_reorder": ("--method", "long_context_reorder"),
-    "attn_rank": ("--method", "attn_rank"),
-    "measured_order": ("--method", "measured_order", "-o", "accuracy=[0.5,0.2,0.8]"),
-    "attention_sorting": ("--method", "attention_sorting"),
-    "attention_calibration": ("--method", "attention_calibration"),
-    "permutation": ("--method", "permutation"),
-    "prompt_repetition": ("--method", "prompt_repetition"),
-    "self_extend": ("--method", "self_extend", "-o", "group=2", "-o", "window=4"),
     "dysco": ("--method", "dysco", "-o", "heads=[[0,1],[1,2]]", "-o", "strength=9"),
-    "no_inter_document_attention": ("--method", "no_inter_document_attention"),
-    "parallel_context_windows": ("--method", "parallel_context_windows"),
-    "set_based_prompting": ("--method", "set_based_prompting"),
-    "structured_prompting": ("--method", "structured_prompting"),
-    "ape": ("--method", "ape"),
-    "cacheblend": ("--method", "cacheblend", "-o", "recompute_share=0.25"),
     "compose": ("--method", "ms_poe+siw"),
 }
 
 
-def test_every_method_is_tried() -> None:
-    own = [name for name, kind in METHODS.items() if kind.__module__.startswith("rag_middle.")]
-    assert list(METHOD_ARGUMENTS) == own
-
-
 @pytest.mark.parametrize("name", METHOD_ARGUMENTS)
-@pytest.mark.one_in(9)
-def test_every_method_answers_streams_and_batches_alike(
+def test_methods_answer_stream_and_batch_alike(
     run: Run, model: Path, prompt_file: Path, tmp_path: Path, name: str
 ) -> None:
     other = tmp_path / "other.txt"
@@ -104,14 +64,6 @@ def test_without_a_model_the_default_one_answers(
     assert run("generate", "-p", prompt_file, "--max-new-tokens", 2, "--json").err == ""
 
 
-def test_json_tells_how_the_answer_came_about(run: Run, model: Path, prompt_file: Path) -> None:
-    answer = run("generate", "-m", model, "-p", prompt_file, *TOKENS, "--json").json
-    assert answer["usage"]["completion_tokens"] == 8
-    assert answer["finish_reason"] == "length"
-    assert answer["documents"] == 2
-    assert answer["timings"]["total"] > 0
-
-
 def test_standard_input_and_json_prompts(run: Run, model: Path, prompt_file: Path) -> None:
     content = {
         "prefix": "Answer from the documents.\n\n",
@@ -121,16 +73,6 @@ def test_standard_input_and_json_prompts(run: Run, model: Path, prompt_file: Pat
     from_text = run("generate", "-m", model, "-p", prompt_file, *TOKENS)
     from_json = run("generate", "-m", model, "-p", "-", *TOKENS, input=json.dumps(content))
     assert from_json.out == from_text.out
-
-
-def test_drawing_repeats_with_the_seed_that_was_reported(
-    run: Run, model: Path, prompt_file: Path
-) -> None:
-    ask = ("generate", "-m", model, "-p", prompt_file, *TOKENS, "--temperature", "5", "--json")
-    first = run(*ask).json
-    again = run(*ask, "--seed", str(first["seed"])).json
-    assert first["text"] == again["text"]
-    assert run(*ask, "--seed", str(first["seed"] + 1)).json["text"] != first["text"]
 
 
 def test_options_reach_the_model(run: Run, model: Path, prompt_file: Path) -> None:
@@ -190,20 +132,6 @@ def test_a_model_that_is_not_there_and_cannot_be_fetched(
     assert "HF_HUB_OFFLINE" in shown.json["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(None, "cannot be read"), ('{"documents": ', "is not valid JSON")]
-)
-def test_prompts_are_read_before_the_model_is_loaded(
-    run: Run, tmp_path: Path, content: str | None, message: str
-) -> None:
-    path = tmp_path / "prompt.json"
-    if content is not None:
-        path.write_text(content)
-    shown = run("generate", "-m", "not loaded", "-p", path)
-    assert shown.status == 2
-    assert message in shown.err
-
-
 def test_an_overflow_is_counted(run: Run, model: Path, prompt_file: Path) -> None:
     ask = ("generate", "-m", model, "-p", prompt_file, "--json", "--max-new-tokens")
     error: dict[str, Any] = run(*ask, "9999").json["error"]
@@ -211,15 +139,6 @@ def test_an_overflow_is_counted(run: Run, model: Path, prompt_file: Path) -> Non
     assert run(*ask, str(fits + 1)).json["error"]["type"] == "ContextOverflowError"
     dropped = run(*ask, str(fits + 1), "--on-overflow", "drop_documents", "--stop", " ").json
     assert len(dropped["dropped_documents"]) == 1
-
-
-@pytest.mark.filterwarnings("default::rag_middle.generation.MissingDocumentsWarning")
-def test_a_prompt_without_documents_is_warned_about(run: Run, model: Path) -> None:
-    ask = ("generate", "-m", model, "-p", "-", *TOKENS, "--method", "pine", "--json")
-    shown = run(*ask, input="No documents here.")
-    assert shown.status == 0
-    assert shown.err.startswith("Warning: ")
-    assert shown.json["applied"] is False
 
 
 def test_a_prompt_without_documents_is_refused_or_passed_over_on_request(

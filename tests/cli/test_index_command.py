@@ -71,19 +71,6 @@ def test_without_a_folder_the_index_is_in_the_cache(run: Run, docs: Path, tmp_pa
     assert (other["embedder"], other["folder"] == str(folder)) == ("other", False)
 
 
-def test_options_shape_the_index(run: Run, docs: Path, tmp_path: Path) -> None:
-    (docs / "long.txt").write_text(" ".join(f"word{number}" for number in range(100)))
-    options = ("--chunk-size", 20, "--json")
-    described = run("index", docs, "--out", tmp_path / "index", *options).json
-    assert described["chunks"] > 6
-
-
-def test_a_missing_folder_is_an_error(run: Run, tmp_path: Path) -> None:
-    refused = run("index", tmp_path / "nothing", "--json")
-    assert refused.status == 2
-    assert refused.json["error"]["type"] == "FileFormatError"
-
-
 def test_a_model_reads_all_documents_beforehand(
     run: Run, docs: Path, tmp_path: Path, model: Path
 ) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from rag_middle.methods import METHODS
-from rag_middle.profiles import read_profile
 from tests.cli.conftest import Run
-from tests.reader import READER_PROFILE
-from tests.shipped_profiles import shipping
 
 
 def test_every_method_is_listed_with_what_it_needs(run: Run) -> None:
@@ -53,19 +49,7 @@ def test_presets_are_shown_with_what_they_set(run: Run) -> None:
     assert "channels=(213,), layers=(10, 11," in row
 
 
-def test_fractions_of_a_preset_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
-    with shipping(tmp_path, {"reader": read_profile(READER_PROFILE)}):
-        assert "reader: factors=(1.0, 1.107407, 1.192593, 1.5" in run("methods", "lpes").out
-
-
 def test_presets_as_json(run: Run) -> None:
     presets = run("methods", "positional_hidden_states", "--json").json["presets"]
     assert presets["llama-2-7b-chat"]["channels"] == [2393]
     assert presets["llama-2-7b-chat"]["factor"] == -1
-
-
-def test_an_unknown_method_is_told_with_the_nearest_name(run: Run) -> None:
-    shown = run("methods", "mspoe", "--json")
-    assert shown.status == 2
-    assert shown.json["error"]["type"] == "UnknownNameError"
-    assert "Did you mean 'ms_poe'?" in shown.json["error"]["message"]

@@ -151,18 +151,6 @@ def test_an_updated_index_is_that_of_a_rebuild(
         _same_as_rebuilt(built, docs)
 
 
-def test_a_chunk_of_a_known_id_with_another_text_is_embedded_again(
-    embedder: HashingEmbedder,
-) -> None:
-    index = FaissIndex(embedder)
-    index.sync([Chunk(id="a", text="Loire", source="x"), Chunk(id="b", text="Tiber", source="x")])
-    changed = [Chunk(id="b", text="Tiber", source="x"), Chunk(id="a", text="Seine", source="x")]
-    assert index.sync(changed) == Changes(added=1, kept=1, removed=1)
-    assert index.chunks == tuple(changed)
-    assert [hit.chunk.id for hit in index.search("Seine", 1)] == ["a"]
-    assert index.sync([]) == Changes(added=0, kept=0, removed=2)
-
-
 def test_a_saved_index_stays_split_as_it_was(docs: Path, embedder: HashingEmbedder) -> None:
     _build(docs, embedder)
     smaller = _build(docs, embedder, splitter=Splitter(chunk_size=12, overlap=0))
@@ -193,15 +181,6 @@ def test_chunks_that_were_added_by_hand_are_not_removed(
     assert "row 1" not in _build(docs, embedder, rebuild=True).index
 
 
-def test_an_index_of_another_embedder_is_refused_and_rebuilt_on_request(docs: Path) -> None:
-    _build(docs, HashingEmbedder())
-    other = HashingEmbedder(dimension=32, name="other")
-    with pytest.raises(FileFormatError, match="rebuild=True"):
-        _build(docs, other)
-    assert _build(docs, other, rebuild=True).index.embedder is other
-    assert _build(docs, other).changes is None
-
-
 @pytest.mark.parametrize("changed", [False, True])
 def test_an_index_of_other_weights_is_refused_and_rebuilt_on_request(
     docs: Path, changed: bool
@@ -215,20 +194,6 @@ def test_an_index_of_other_weights_is_refused_and_rebuilt_on_request(
     assert other.embedded == []
     _build(docs, other, rebuild=True)
     assert _build(docs, other).changes is None
-
-
-def test_an_embedder_that_is_stopped_costs_no_index(docs: Path) -> None:
-    index = _build(docs, HashingEmbedder()).index
-    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
-
-    class Stopped(HashingEmbedder):
-        def embed(self, texts: object) -> object:  # type: ignore[override]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        _build(docs, Stopped())
-    assert type(index).load(docs.parent / "index", HashingEmbedder()).chunks == index.chunks
-    assert _build(docs, HashingEmbedder()).changes == Changes(added=1, kept=3, removed=0)
 
 
 def test_an_index_is_not_put_among_documents(docs: Path, embedder: HashingEmbedder) -> None:

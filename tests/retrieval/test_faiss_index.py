@@ -14,7 +14,7 @@ from rag_middle.errors import (
     FileFormatError,
     OutputWriteError,
 )
-from rag_middle.retrieval import Changes, Chunk, FaissIndex
+from rag_middle.retrieval import Chunk, FaissIndex
 from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
@@ -51,10 +51,6 @@ def test_the_closest_chunks_come_first_with_their_cosine() -> None:
     assert index.search(CITIES["paris"], 1)[0].score == pytest.approx(1, abs=1e-6)
 
 
-def test_an_empty_index_finds_nothing() -> None:
-    assert FaissIndex(HashingEmbedder()).search("Lyon") == []
-
-
 def test_equal_scores_come_in_the_order_of_adding() -> None:
     index = FaissIndex(HashingEmbedder())
     index.add(_chunk(str(number), "the same words") for number in range(50))
@@ -88,19 +84,6 @@ def test_syncing_puts_chunks_and_equal_scores_in_the_order_given(tmp_path: Path)
     assert loaded.delete(["7"]) == 1
     loaded.add([_chunk("new", "the same words")])
     assert _found(loaded, "same words", k=50) == [id_ for id_ in wanted if id_ != "7"] + ["new"]
-
-
-def test_syncing_embeds_what_is_new_and_drops_what_is_gone() -> None:
-    index = _index()
-    embedder = index.embedder
-    assert isinstance(embedder, HashingEmbedder)
-    embedder.embedded.clear()
-    renewed = Chunk(id="lyon", text=CITIES["lyon"], source="moved.txt", metadata={"page": 2})
-    changes = index.sync([_chunk("rome", "Rome"), renewed])
-    assert changes == Changes(added=1, kept=1, removed=3)
-    assert embedder.embedded == ["Rome"]
-    assert {chunk.id for chunk in index.chunks} == {"lyon", "rome"}
-    assert index.search("Lyon", 1)[0].chunk == renewed
 
 
 def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
@@ -143,11 +126,6 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
 def test_wrong_questions_are_refused(query: object, k: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _index().search(query, k)  # type: ignore[arg-type]
-
-
-def test_a_single_id_is_no_list_of_ids() -> None:
-    with pytest.raises(ConfigError, match="ids must be a list of ids, got 'lyon'"):
-        _index().delete("lyon")
 
 
 class Questions(HashingEmbedder):

@@ -10,7 +10,6 @@ import pytest
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
 from rag_middle.errors import FileFormatError, MissingExtraError
 from rag_middle.retrieval import Record, Splitter, load
-from rag_middle.retrieval.readers import file_digests
 from tests.retrieval.pdf import pdf
 
 pytest.importorskip("pypdf")
@@ -188,11 +187,6 @@ def test_a_wrong_line_of_jsonl_costs_no_other_line(tmp_path: Path, line: str, re
     assert reason in skipped.reason
 
 
-def test_fields_of_jsonl_do_not_say_where_a_document_stands(tmp_path: Path) -> None:
-    line = '{"text": "A", "source": "b.md", "score": 2, "metadata": {"start": 5, "page": 1}}'
-    assert _only(_write(tmp_path / "a.jsonl", line)).metadata == {"page": 1, "line": 1}
-
-
 def test_every_page_of_a_pdf_is_a_record(tmp_path: Path) -> None:
     content = pdf("Lyon lies on the Rhone.", "", "Nantes lies on the Loire.", title="Rivers")
     loaded = load(_write(tmp_path / "a.pdf", content))
@@ -220,12 +214,6 @@ def test_markers_and_control_tokens_stay_text(tmp_path: Path) -> None:
 
 
 # Folders
-
-
-def test_a_folder_is_read_in_order_of_its_sources(tmp_path: Path) -> None:
-    for name in ("b.md", "a/z.txt", "c.txt"):
-        _write(tmp_path / name, f"text of {name}")
-    assert [record.source for record in load(tmp_path).records] == ["a/z.txt", "b.md", "c.txt"]
 
 
 @pytest.mark.parametrize(
@@ -284,11 +272,3 @@ def test_a_folder_without_documents_says_what_was_left_out(tmp_path: Path) -> No
         load(tmp_path)
     with pytest.raises(FileFormatError, match="There is no file or folder"):
         load(tmp_path / "gone")
-
-
-def test_digests_follow_names_and_content(tmp_path: Path) -> None:
-    _write(tmp_path / "a.txt", "Lyon")
-    before = file_digests(tmp_path)
-    assert load(tmp_path).files == before
-    _write(tmp_path / "a.txt", "Rome")
-    assert file_digests(tmp_path) != before

@@ -43,17 +43,6 @@ def test_chunks_cover_the_text_in_order_and_keep_their_size(splitter: Splitter, 
     assert len(chunks) > 4
 
 
-@given(text=st.text(alphabet="ab .\n", min_size=1, max_size=400))
-def test_offsets_hold_for_any_text(text: str) -> None:
-    splitter = Splitter(chunk_size=20, overlap=5)
-    chunks = splitter.split([Record(text=text, source="a.txt")])
-    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
-    assert len({chunk.id for chunk in chunks}) == len(chunks)
-    assert {at for at, letter in enumerate(text) if letter.strip()} <= {
-        at for chunk in chunks for at in range(chunk.start, chunk.end)
-    }
-
-
 def _long_words_are_one(text: str) -> int:
     """As WordPiece counts: a word that is too long for it is one unknown token."""
     return sum(1 if len(word) > 20 else max(1, len(word) // 3) for word in text.split())
@@ -110,22 +99,6 @@ def test_text_without_spaces_is_not_measured_character_by_character() -> None:
     splitter = Splitter(chunk_size=100, overlap=10, length=length, unit="letters")
     assert len(splitter.split([Record(text="#" * 20_000, source="a.txt")])) > 100
     assert len(measured) < 5_000
-
-
-def test_a_heading_stays_with_what_follows() -> None:
-    table = "\n".join(f"| row {number} | value |" for number in range(30))
-    text = f"Some words to begin with, enough of them for a chunk.\n\n## Heading\n\n{table}"
-    chunks = Splitter(chunk_size=120, overlap=0).split([Record(text=text, source="a.md")])
-    [with_heading] = [chunk for chunk in chunks if "## Heading" in chunk.text]
-    assert len(with_heading.text) > len("## Heading")
-    assert min(len(chunk.text) for chunk in chunks[:-1]) > 12
-
-
-def test_chunks_carry_what_the_record_says() -> None:
-    record = Record(text="Text.", source="a.pdf", title="T", metadata={"page": 3})
-    [chunk] = Splitter().split([record])
-    assert (chunk.source, chunk.title, chunk.metadata) == ("a.pdf", "T", {"page": 3})
-    assert chunk.render() == "T\nText."
 
 
 def test_ids_depend_on_content_source_and_place_alone() -> None:
