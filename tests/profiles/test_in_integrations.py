@@ -52,20 +52,19 @@ RANKED = f"{''.join(map(mark, TEXTS))} Which river?"
 MEASURED = f"{''.join(map(mark, reversed(TEXTS)))} Which river?"
 
 
-def test_langchain_puts_documents_in_the_measured_order(model: RagMiddleModel, folder: str) -> None:
-    langchain = pytest.importorskip("langchain_rag_middle")
-    llm = langchain.RagMiddleLLM(model=model, method=folder, max_tokens=8)
-    assert llm.invoke(RANKED) == model.generate(MEASURED, max_new_tokens=8).text
-
-
-def test_llama_index_puts_documents_in_the_measured_order(
+def test_langchain_and_llama_index_put_documents_in_the_measured_order(
     model: RagMiddleModel, folder: str
 ) -> None:
+    langchain = pytest.importorskip("langchain_rag_middle")
     llama_index = pytest.importorskip("llama_index.llms.rag_middle")
+    expected = model.generate(MEASURED, max_new_tokens=8).text
+    assert (
+        langchain.RagMiddleLLM(model=model, method=folder, max_tokens=8).invoke(RANKED) == expected
+    )
     llm = llama_index.RagMiddleLLM(
         model=model.model, tokenizer=model.tokenizer, method=folder, max_new_tokens=8
     )
-    assert llm.complete(RANKED).text == model.generate(MEASURED, max_new_tokens=8).text
+    assert llm.complete(RANKED).text == expected
 
 
 @pytest.mark.filterwarnings("ignore::rag_middle.generation.ProfileWarning")  # the chat template
@@ -113,37 +112,6 @@ def test_an_order_and_a_method_of_one_profile(model: RagMiddleModel, tmp_path: P
     assert method_name(method) == f"profile:{tmp_path}"
     both = [MeasuredOrder(accuracy=(0.1, 0.2, 0.9)), LPES(factors=(1.2, 1.5, 1.1))]
     assert method == resolve_method(both)
-
-
-def test_langchain(model: RagMiddleModel, profile: str) -> None:
-    langchain = pytest.importorskip("langchain_rag_middle")
-    llm = langchain.RagMiddleLLM(model=model, method=profile, max_tokens=4)
-    answer = llm.invoke(PROMPT)
-    assert (
-        answer
-        == model.generate(
-            PROMPT,
-            method=profile,
-            max_new_tokens=4,
-        ).text
-    )
-
-
-def test_llama_index(model: RagMiddleModel, profile: str) -> None:
-    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
-    llm = llama_index.RagMiddleLLM(
-        model=model.model, tokenizer=model.tokenizer, method=profile, max_new_tokens=4
-    )
-    assert llm._model.method.provenance is not None
-    answer = llm.complete(PROMPT)
-    assert (
-        answer.text
-        == model.generate(
-            PROMPT,
-            method=profile,
-            max_new_tokens=4,
-        ).text
-    )
 
 
 def test_what_integrations_tell_names_the_profile(model: RagMiddleModel, profile: str) -> None:

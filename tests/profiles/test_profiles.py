@@ -68,11 +68,6 @@ def test_a_profile_is_read_as_it_was_written(profile: Profile, tmp_path: Path) -
     assert read_profile(saved(profile, tmp_path)) == profile
 
 
-def test_writing_leaves_no_other_file(profile: Profile, tmp_path: Path) -> None:
-    saved(profile, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
-
-
 def test_a_failed_write_leaves_the_old_profile(profile: Profile, tmp_path: Path) -> None:
     path = saved(profile, tmp_path)
     with pytest.raises(ValueError, match="not JSON compliant"):
