@@ -90,12 +90,13 @@ class Processes(Workers[Task, Result]):
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.count = count
+        places: list[tuple[str, ...]] = [(name,) for name in devices] or [()] * count
         # A pool of one process each, so that each has its own device.
         self._pools = [
             ProcessPoolExecutor(
                 1, initializer=_start_worker, initargs=(make_work, threads_each, *device)
             )
-            for device in ([(name,) for name in devices] or [()] * count)
+            for device in places
         ]
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
@@ -271,7 +272,7 @@ def worker_devices(
     where = torch.device(device or ("cuda" if gpus else "cpu"))
     if where.type != "cuda":
         return ()
-    if where.index is None:
+    if ":" not in str(where):
         if cluster:
             return ("cuda",) * count
         devices = [f"cuda:{index}" for index in (*range(1, gpus), 0)[:gpus]]
