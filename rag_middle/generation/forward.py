@@ -127,60 +127,53 @@ def prompt_logits(
 
 
 @torch.no_grad()
-def continuation_log_probabilities(
+def continuation_scores(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[TokenizedPrompt]],
     continuations: Sequence[Sequence[int]],
-    method: Method,
+    methods: Sequence[Method],
+    *,
+    last_tokens: int | None = None,
     documents: DocumentCache | None = None,
-) -> list[TokenScores]:
-    """Log-probability of each continuation token, and whether all are greedy.
+) -> list[list[TokenScores]]:
+    """Log-probability of each continuation token, and whether all are greedy, under each method.
 
-    The prompts, each with its branches, go through the model once, left-padded, and leave a KV
-    cache; then all continuation tokens at once, as if they had been generated.
+    The prompts go through the model left-padded, and leave a KV cache; then all continuation tokens
+    at once, as if they had been generated.
+
+    Args:
+        model: that runs.
+        prompts: of one batch, each with its branches.
+        continuations: of each prompt.
+        methods: for which these are the branches.
+        last_tokens: the methods change the attention of so many last tokens of each prompt only
+            (`AttentionPlan.last_tokens_changed`), which has more: what is before is read once for
+            all, see `can_share_prompts`. None: prompts are read for every method.
+        documents: keys and values computed for earlier requests.
+
+    Returns:
+        By prompt, in the order of the methods.
     """
     batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
     counts = [len(branches) for branches in prompts]
     rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
+    by_method = []
     with turn(model), in_eval_mode(model):
-        cache = prefilled_cache(model, method, batch, documents=documents)
-        logits, kernels = _continuation_logits(model, batch, rows, method, cache)
-        return _token_scores(combined(method, logits, counts), continuations, kernels)
-
-
-@torch.no_grad()
-def shared_log_probabilities(
-    model: PreTrainedModel,
-    prompts: Sequence[TokenizedPrompt],
-    continuations: Sequence[Sequence[int]],
-    methods: Sequence[Method],
-    last_tokens: int,
-) -> list[list[TokenScores]]:
-    """`continuation_log_probabilities` under each of several methods, prompts read once for all.
-
-    Args:
-        model: that runs; see `can_share_prompts`.
-        prompts: of one batch, each longer than `last_tokens`.
-        continuations: of each prompt.
-        methods: that change the attention of the prompts' `last_tokens` last tokens only
-            (`AttentionPlan.last_tokens_changed`).
-        last_tokens: of each prompt, read under each method anew.
-
-    Returns:
-        By method what there is by prompt.
-    """
-    batch = TokenizedBatch(tuple(prompts))
-    results = []
-    with turn(model), in_eval_mode(model):
-        forward = _Forward(model, batch)
-        with reading(model) as states:
-            forward.read_ahead(last_tokens)
+        if last_tokens is not None:
+            forward = _Forward(model, batch)
+            with reading(model) as states:
+                forward.read_ahead(last_tokens)
         for method in methods:
-            plan = method.plan(batch.prompts, model_traits(model))
-            cache = states.cached_under(plan, batch.layouts)
-            logits, kernels = _continuation_logits(model, batch, continuations, method, cache)
-            results.append(_token_scores(logits, continuations, kernels))
-    return results
+            if last_tokens is None:
+                cache = prefilled_cache(model, method, batch, documents=documents)
+            else:
+                plan = method.plan(batch.prompts, model_traits(model))
+                cache = states.cached_under(plan, batch.layouts)
+            logits, kernels = _continuation_logits(model, batch, rows, method, cache)
+            by_method.append(
+                _token_scores(combined(method, logits, counts), continuations, kernels)
+            )
+    return [list(of_prompt) for of_prompt in zip(*by_method, strict=True)]
 
 
 @torch.no_grad()

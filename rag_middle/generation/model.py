@@ -26,7 +26,13 @@ from rag_middle.generation.loading import (
     load_model,
     tokenizer_of,
 )
-from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
+from rag_middle.generation.prompts import (
+    LockedTokenizer,
+    MethodLike,
+    PreparedPrompt,
+    Preparer,
+    Prompt,
+)
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores_by_method
 from rag_middle.generation.streaming import Follower, GenerationStream
@@ -137,9 +143,7 @@ class RagMiddleModel:
         self.document_cache = document_cache
         traits = model_traits(model)
         window = traits.context_window if context_window is None else context_window
-        self._prepare = Preparer(
-            model, tokenizer, context_window=window, self_check=self_check, kernels=kernels
-        )
+        self._prepare = Preparer(model, LockedTokenizer(tokenizer), window, self_check, kernels)
         self._method = self.checked_method(method, method_options)
 
     @classmethod

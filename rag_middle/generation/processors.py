@@ -8,6 +8,7 @@ go on with the same token and stay in step, beams included.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Any, NoReturn
@@ -214,37 +215,32 @@ def combined(method: Method, logits: Tensor, branches: Sequence[int]) -> Tensor:
     return torch.stack(prompts)
 
 
+@dataclass(eq=False)
 class Combined(LogitsProcessor):
     """Gives the branches of a prompt the scores that come from all of them.
 
-    Args:
+    Attributes:
         method: that combines.
         branches: of each prompt.
         beams: rows that each branch takes.
         inner: applied to the combined scores, one row per prompt and beam.
     """
 
-    def __init__(
-        self, method: Method, branches: Sequence[int], beams: int, inner: Sequence[LogitsProcessor]
-    ) -> None:
-        self._method = method
-        self._branches = branches
-        self._beams = beams
-        self._inner = inner
+    method: Method
+    branches: Sequence[int]
+    beams: int
+    inner: Sequence[LogitsProcessor]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[rows, v]` to `[rows, v]`."""
-        by_branch = scores.float().view(-1, self._beams, scores.shape[-1])
-        of_prompts = combined(self._method, by_branch, self._branches)  # [b, beams, v]
-        first = input_ids.view(-1, self._beams, input_ids.shape[-1])[self._first(scores.device)]
+        by_branch = scores.float().view(-1, self.beams, scores.shape[-1])
+        of_prompts = combined(self.method, by_branch, self.branches)  # [b, beams, v]
+        first = input_ids.view(-1, self.beams, input_ids.shape[-1])[first_rows(self.branches)]
         flat = of_prompts.flatten(0, 1).log_softmax(dim=-1)
-        for processor in self._inner:
+        for processor in self.inner:
             flat = processor(first.flatten(0, 1), flat)
-        counts = torch.tensor(self._branches, device=scores.device)
+        counts = torch.tensor(self.branches, device=scores.device)
         return flat.view_as(of_prompts).repeat_interleave(counts, dim=0).flatten(0, 1)
-
-    def _first(self, device: torch.device) -> Tensor:
-        return torch.tensor(first_rows(self._branches), device=device)
 
 
 def first_rows(branches: Sequence[int]) -> list[int]:
@@ -252,22 +248,22 @@ def first_rows(branches: Sequence[int]) -> list[int]:
     return list(accumulate(branches, initial=0))[:-1]
 
 
+@dataclass(eq=False)
 class BeamStops(StoppingCriteria):
     """Stop strings in a beam search, where rows are hypotheses that come, go and move.
 
-    Args:
+    Attributes:
         decode: text of token ids.
         stops: the strings.
         width: columns of the prompt.
     """
 
-    def __init__(self, decode: Decode, stops: Sequence[str], width: int) -> None:
-        self._decode = decode
-        self._stops = stops
-        self._width = width
+    decode: Decode
+    stops: Sequence[str]
+    width: int
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Which hypotheses hold a stop string, boolean `[rows]`."""
-        rows = input_ids[:, self._width :].tolist()
-        done = [first_stop(self._decode(row), self._stops) is not None for row in rows]
+        rows = input_ids[:, self.width :].tolist()
+        done = [first_stop(self.decode(row), self.stops) is not None for row in rows]
         return torch.tensor(done, device=input_ids.device, dtype=torch.bool)

@@ -101,47 +101,41 @@ class LockedTokenizer:
         return twice[len(once) :]
 
 
+@dataclass(frozen=True, slots=True)
 class ModelRunner:
     """`rag_middle.methods.Runner` on a model: each call waits for its turn.
 
-    Args:
+    Attributes:
         model: of the request.
         tokenizer: of the model.
         method: name of the method that asks, for messages.
         kernels: what computes the attention of methods in its passes.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: LockedTokenizer,
-        method: str,
-        kernels: Kernels = "auto",
-    ) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._method = method
-        self._kernels = kernels
+    model: PreTrainedModel
+    tokenizer: LockedTokenizer
+    method: str
+    kernels: Kernels = "auto"
 
     @property
     def traits(self) -> ModelTraits:
         """What the model is like."""
-        return model_traits(self._model)
+        return model_traits(self.model)
 
     def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
         """`[layers, h, l]` in float32: one pass of the unmodified model."""
-        ids = torch.tensor([prompt.input_ids], device=input_device(self._model))
-        with turn(self._model), in_eval_mode(self._model):
-            return last_token_attention(self._model, ids, self._method)
+        ids = torch.tensor([prompt.input_ids], device=input_device(self.model))
+        with turn(self.model), in_eval_mode(self.model):
+            return last_token_attention(self.model, ids, self.method)
 
     def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
         """Next-token logits `[v]` in float32 under the plan of `method`."""
-        with use_kernels(self._kernels):
-            return next_token_logits(self._model, prompt, method or NoMethod())
+        with use_kernels(self.kernels):
+            return next_token_logits(self.model, prompt, method or NoMethod())
 
     def token_ids(self, text: str) -> tuple[int, ...]:
         """Ids of text inside a prompt."""
-        return self._tokenizer.continuation(text)
+        return self.tokenizer.continuation(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +155,11 @@ class PreparedPrompt:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
 class Preparer:
     """Makes requests ready for one model.
 
-    Args:
+    Attributes:
         model: that they will run on.
         tokenizer: of the model.
         context_window: tokens that fit, ``None`` where nobody knows.
@@ -172,20 +167,11 @@ class Preparer:
         kernels: what computes the attention of methods in the passes that this takes.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context_window: int | None,
-        self_check: bool,
-        kernels: Kernels,
-    ) -> None:
-        self.tokenizer = LockedTokenizer(tokenizer)
-        self._model = model
-        self.context_window = context_window
-        self._self_check = self_check
-        self._kernels = kernels
+    model: PreTrainedModel
+    tokenizer: LockedTokenizer
+    context_window: int | None
+    self_check: bool
+    kernels: Kernels
 
     def method(
         self,
@@ -203,16 +189,16 @@ class Preparer:
                 f"Options {sorted(options)} were given without a method: name it too."
             )
         # Adapters may be switched since the model was put together.
-        warn_of_mismatch(self._model, self.tokenizer.tokenizer, default)
+        warn_of_mismatch(self.model, self.tokenizer.tokenizer, default)
         return default
 
     def checked(self, method: Method) -> Method:
         """The method, once it is known to take effect."""
-        method.check_fits(model_traits(self._model))
-        if self._self_check:
-            with use_kernels(self._kernels):
-                check_effect(self._model, self.tokenizer.tokenizer, method)
-        warn_of_mismatch(self._model, self.tokenizer.tokenizer, method)
+        method.check_fits(model_traits(self.model))
+        if self.self_check:
+            with use_kernels(self.kernels):
+                check_effect(self.model, self.tokenizer.tokenizer, method)
+        warn_of_mismatch(self.model, self.tokenizer.tokenizer, method)
         return method
 
     def prompts(
@@ -264,7 +250,7 @@ class Preparer:
 
     def _check_vocabulary(self, ids: Sequence[int]) -> None:
         """Refuse ids the model does not have: on a GPU they would take the process down."""
-        tokens = vocabulary_size(self._model)
+        tokens = vocabulary_size(self.model)
         outside = [token for token in ids if not 0 <= token < tokens]
         if outside:
             raise PromptError(
@@ -307,7 +293,7 @@ class Preparer:
 
     def runner(self, method: Method) -> ModelRunner:
         """What the method may do with the model while it arranges documents."""
-        return ModelRunner(self._model, self.tokenizer, method_name(method), self._kernels)
+        return ModelRunner(self.model, self.tokenizer, method_name(method), self.kernels)
 
     def _encode(
         self, prompt: Prompt, method: Method, options: GenerationOptions

@@ -8,10 +8,9 @@ from math import isnan
 from transformers import PreTrainedModel
 
 from rag_middle.attention import can_share_prompts, model_traits
-from rag_middle.generation import forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.effect import acts_on
-from rag_middle.generation.forward import TokenScores
+from rag_middle.generation.forward import TokenScores, continuation_scores
 from rag_middle.generation.processors import refuse_not_finite
 from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.generation.results import Score
@@ -19,37 +18,6 @@ from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 
 Ids = Sequence[Sequence[int]]
-
-
-def scores(
-    model: PreTrainedModel,
-    prompts: Sequence[PreparedPrompt],
-    continuations: Ids,
-    method: Method,
-    *,
-    max_batch_size: int,
-    documents: DocumentCache | None,
-) -> list[Score]:
-    """How likely each continuation of each prompt is under a method.
-
-    Args:
-        model: that runs.
-        prompts: ready for the method.
-        continuations: token ids, of each prompt.
-        method: of the request.
-        max_batch_size: rows per forward pass.
-        documents: keys and values computed for earlier requests.
-    """
-
-    def run(group: list[int]) -> list[TokenScores]:
-        branches = [prompts[index].branches for index in group]
-        expected = [continuations[index] for index in group]
-        return forward.continuation_log_probabilities(model, branches, expected, method, documents)
-
-    rows = rows_of(prompts, model, method, documents, max_batch_size)
-    sizes = _sizes(prompts, continuations)
-    by_prompt = in_groups(model, sizes, max_batch_size, run, rows)
-    return _as_scores(prompts, continuations, by_prompt, method)
 
 
 def scores_by_method(
@@ -61,59 +29,60 @@ def scores_by_method(
     max_batch_size: int,
     documents: DocumentCache | None,
 ) -> list[list[Score]]:
-    """`scores` under each of several methods, prompts read once for those that allow it.
+    """How likely each continuation is under each method; prompts are read once where that is right.
 
     Numbers do not depend on which methods are scored together.
 
     Args:
-        model: as for `scores`, like `continuations`, `max_batch_size` and `documents`.
+        model: that runs.
         prepared: prompts ready for a method; asked once for each, so that those of many methods
             are not held at a time.
+        continuations: token ids, of each prompt.
         methods: in any order.
-        max_batch_size: see there. What was read of one batch is dropped before the next.
+        max_batch_size: rows per forward pass. What was read of one batch is dropped before the
+            next.
+        documents: keys and values computed for earlier requests.
 
     Returns:
         By method, in the order of the prompts.
     """
-    scored: dict[int, list[Score]] = {}
+    scores: dict[int, list[Score]] = {}
+
+    def score(
+        prompts: Sequence[PreparedPrompt], indices: Sequence[int], last_tokens: int | None = None
+    ) -> None:
+        """Score the methods of these indices, for which prompts are prepared alike."""
+        together = [methods[index] for index in indices]
+
+        def run(group: list[int]) -> list[list[TokenScores]]:
+            return continuation_scores(
+                model,
+                [prompts[index].branches for index in group],
+                [continuations[index] for index in group],
+                together,
+                last_tokens=last_tokens,
+                documents=documents,
+            )
+
+        sizes = [(len(p.tokens), len(ids)) for p, ids in zip(prompts, continuations, strict=True)]
+        rows = rows_of(prompts, model, together[0], documents, max_batch_size)
+        by_prompt = in_groups(model, sizes, max_batch_size, run, rows)
+        for column, index in enumerate(indices):
+            of_method = [by_method[column] for by_method in by_prompt]
+            scores[index] = _as_scores(prompts, continuations, of_method, methods[index])
+
     # Methods that change the same number of last tokens only, with the prompts they share.
     sharing: dict[int, tuple[list[PreparedPrompt], list[int]]] = {}
     for index, method in enumerate(methods):
         prompts = prepared(method)
         last_tokens = _last_tokens_changed(model, method, prompts)
         if last_tokens is None:
-            scored[index] = scores(
-                model,
-                prompts,
-                continuations,
-                method,
-                max_batch_size=max_batch_size,
-                documents=documents,
-            )
+            score(prompts, [index])
         else:
             sharing.setdefault(last_tokens, (prompts, []))[1].append(index)
     for last_tokens, (prompts, indices) in sharing.items():
-        together = [methods[index] for index in indices]
-        sizes = _sizes(prompts, continuations)
-
-        def run(
-            group: list[int],
-            prompts: Sequence[PreparedPrompt] = prompts,
-            together: Sequence[Method] = together,
-            last_tokens: int = last_tokens,
-        ) -> list[tuple[TokenScores, ...]]:
-            tokens = [prompts[index].tokens for index in group]
-            expected = [continuations[index] for index in group]
-            by_method = forward.shared_log_probabilities(
-                model, tokens, expected, together, last_tokens
-            )
-            return list(zip(*by_method, strict=True))
-
-        by_prompt = in_groups(model, sizes, max_batch_size, run, [1] * len(prompts))
-        for column, index in enumerate(indices):
-            of_method = [token_scores[column] for token_scores in by_prompt]
-            scored[index] = _as_scores(prompts, continuations, of_method, methods[index])
-    return [scored[index] for index in range(len(methods))]
+        score(prompts, indices, last_tokens)
+    return [scores[index] for index in range(len(methods))]
 
 
 def _last_tokens_changed(
@@ -132,10 +101,6 @@ def _last_tokens_changed(
     if last_tokens is None or any(len(prompt) <= last_tokens for prompt in tokens):
         return None
     return last_tokens
-
-
-def _sizes(prompts: Sequence[PreparedPrompt], continuations: Ids) -> list[tuple[int, int]]:
-    return [(len(p.tokens), len(ids)) for p, ids in zip(prompts, continuations, strict=True)]
 
 
 def _as_scores(

@@ -208,8 +208,7 @@ def _plain_fields(message: Message, index: int) -> dict[str, Any]:
     """A message in plain data, whose every string can be told: objects have strings of their own.
 
     Raises:
-        PromptError: a field holds something that is no JSON and cannot be turned into it, or is
-            nested too deeply.
+        PromptError: a field holds something that is no JSON and cannot be turned into it.
     """
 
     def plain(value: Any) -> Any:
@@ -230,12 +229,7 @@ def _plain_fields(message: Message, index: int) -> dict[str, Any]:
             "pass strings, numbers, lists and mappings with strings as keys."
         )
 
-    try:
-        fields = {str(name): plain(item) for name, item in message.items() if name != "content"}
-    except RecursionError:
-        raise PromptError(
-            f"Message {index} is nested too deeply for Python to follow: pass flatter values."
-        ) from None
+    fields = {str(name): plain(item) for name, item in message.items() if name != "content"}
     if isinstance(fields.get("tool_calls"), list):
         fields["tool_calls"] = [_with_read_arguments(call) for call in fields["tool_calls"]]
     return fields

@@ -109,17 +109,6 @@ def test_only_tokens_behind_known_documents_go_through_the_model(
     assert seen == [suffix, 1]
 
 
-@pytest.mark.parametrize("method", ["none", "pine", "no_inter_document_attention"])
-def test_other_methods_leave_the_cache_alone(
-    method: str, caching: RagMiddleModel, cache: DocumentCache, prompt: ContextPrompt
-) -> None:
-    caching.generate(prompt, method=method, max_new_tokens=1)
-    caching.logits(prompt, method=ParallelContextWindows(right_indentation=True))
-    caching.logits(prompt, method="ape", all_positions=True)
-    caching.logits("No documents.", method="ape", on_missing_documents="ignore")
-    assert (cache.hits, cache.misses) == (0, 0)
-
-
 def test_changed_weights_and_other_models_have_states_of_their_own(
     tokenizer: PreTrainedTokenizerFast, cache: DocumentCache, prompt: ContextPrompt
 ) -> None:

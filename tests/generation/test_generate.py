@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied, mark
-from rag_middle.errors import PromptError
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -268,13 +267,3 @@ def test_lengths_that_change_frequencies_do_not_share_a_batch(
     together = model.batch(prompts, max_new_tokens=5)
     alone = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
     assert [g.token_ids for g in together] == [g.token_ids for g in alone]
-
-
-def test_a_tokenizer_of_another_model_is_noticed(
-    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    model = RagMiddleModel(family_model("llama"), tokenizer)
-    with pytest.raises(PromptError, match="the model's own tokenizer"):
-        model.generate("Why?")
-    with pytest.raises(PromptError, match="211"):
-        model.score(TokenizedPrompt(input_ids=(5,), layout=PromptLayout(length=1)), [211])

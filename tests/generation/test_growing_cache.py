@@ -5,17 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, Gemma3TextConfig, LlamaConfig
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache, LlamaConfig
 
 from benchmarks.operation_counts import counted
-from rag_middle import ContextPrompt, RagMiddleModel
-from rag_middle.generation import engine
-from rag_middle.generation.growing_cache import RoomyLayer, with_room
-from tests.tiny_models import build, tiny
-from tests.tokenizers import byte_level_bpe
-
-PROMPT = ContextPrompt("Read.", ["Paris is a town.", "A river."], "Where?")
+from rag_middle.generation.growing_cache import with_room
+from tests.tiny_models import tiny
 
 
 def _states(columns: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -60,27 +54,3 @@ def test_a_token_moves_only_itself() -> None:
     with counted() as work:
         cache.update(token, token, 0)
     assert work.bytes == 2 * 2 * token.nbytes  # keys and values, read and written
-
-
-@pytest.mark.parametrize("kind", [LlamaConfig, Gemma3TextConfig])
-def test_generation_makes_room_where_layers_grow(
-    kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caches: list[DynamicCache] = []
-
-    def noted(cache: DynamicCache, columns: int) -> DynamicCache:
-        caches.append(with_room(cache, columns))
-        return cache
-
-    tokenizer = byte_level_bpe()
-    config = tiny(kind, vocab_size=len(tokenizer))
-    model = RagMiddleModel(build("room", config, "sdpa"), tokenizer, method="ms_poe")
-    roomy = model.generate(PROMPT, max_new_tokens=4).token_ids
-    monkeypatch.setattr(engine, "with_room", lambda cache, columns: cache)
-    assert model.generate(PROMPT, max_new_tokens=4).token_ids == roomy
-    monkeypatch.setattr(engine, "with_room", noted)
-    model.generate(PROMPT, max_new_tokens=4)
-    [cache] = caches
-    assert all(type(layer) is not DynamicLayer for layer in cache.layers)
-    assert kind is Gemma3TextConfig or isinstance(cache.layers[0], RoomyLayer)
-    assert cache.get_seq_length() > 4

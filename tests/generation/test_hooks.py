@@ -12,19 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.attention import model_traits
 from rag_middle.errors import (
     MethodConfigError,
     PatchIneffectiveError,
-    PromptError,
 )
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import Compose, Method, NoMethod, PositionInterpolation, Runner
 from rag_middle.tokens import TokenizedPrompt
-from tests.conftest import FamilyModel
 from tests.contract.running import distance
-from tests.families import FAMILIES
 
 NEW = 5
 
@@ -103,27 +98,6 @@ def test_documents_are_arranged_after_those_that_do_not_fit_are_left_out(
     assert generation.document_ids == ("fox", "paris")
 
 
-@pytest.mark.parametrize(
-    "family", ["llama", "gemma2", "gemma3_text", "gpt_oss", "qwen3_next", "gpt2", "deepseek_v3"]
-)
-def test_the_attention_of_the_last_token_is_the_models(
-    family: str, family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    model = family_model(family, "eager")
-    ids = torch.arange(5, 25)
-    prompt = TokenizedPrompt.assembled(
-        prefix=ids.tolist(), documents=(), suffix=(), document_ids=()
-    )
-    runner = ModelRunner(model, LockedTokenizer(tokenizer), "test")
-    seen = runner.last_token_attention(prompt)
-    told = model(input_ids=ids[None], output_attentions=True).attentions
-    expected = torch.stack([each[0, :, -1] for each in told if each is not None])
-    assert seen.shape == (len(model_traits(model).layers), 4, 20)
-    assert distance(seen, expected) < 1e-5
-    plain = model(input_ids=ids[None]).logits[0, -1]
-    assert distance(runner.logits(prompt), plain) < FAMILIES[family].tolerance
-
-
 # -- combine ---------------------------------------------------------------------------------------
 
 
@@ -192,14 +166,6 @@ def test_plans_hold_in_every_branch(model: RagMiddleModel, prompt: ContextPrompt
         model.logits(prompt.permuted([2, 1, 0]), method=single),
     )
     assert distance(model.logits(prompt, method=both), expected) < 1e-4
-
-
-def test_a_method_without_branches_is_mistaken(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    none = type("None_", (BothWays,), {"branches": lambda self, prompt, runner: ()})()
-    with pytest.raises(PromptError, match="named no branch"):
-        model.generate(prompt, method=none)
 
 
 def test_a_method_whose_hooks_do_nothing_is_reported(

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from rag_middle.fingerprint import config_sha256
 from rag_middle.generation import RagMiddleModel, model_facts
-from rag_middle.generation.identity import tokenizer_sha256
 from tests.adapters import Adapted, adapted_llama
 from tests.conftest import FamilyModel
 from tests.tiny_models import build, tiny
@@ -63,20 +62,6 @@ def test_settings_changed_make_another_model(
     names = {"tokenizer": "tokenizer or chat template", "template": "tokenizer or chat template"}
     told = [] if where == "generation" else [f"other {names.get(where, where)}"]
     assert facts.version_differences(other) == told
-
-
-def test_a_token_that_the_template_names_belongs_to_the_tokenizer(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
-    first, second = sorted(tokenizer.get_added_vocab())[:2]
-    tokenizer.bos_token = tokenizer.pad_token = first
-    before = tokenizer_sha256(tokenizer)
-    tokenizer.pad_token = second
-    assert tokenizer_sha256(tokenizer) == before
-    tokenizer.bos_token = second
-    assert tokenizer_sha256(tokenizer) != before
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:

@@ -19,7 +19,6 @@ from rag_middle import ContextPrompt
 from rag_middle.errors import (
     FileFormatError,
     ModelNotFoundError,
-    UnsupportedGenerationError,
 )
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
 
@@ -168,22 +167,6 @@ def test_directories_that_lack_something(
         RagMiddleModel.from_pretrained(no_weights)
     with pytest.raises(ModelNotFoundError, match="weights of the model"):
         RagMiddleModel.from_pretrained(no_weights, tokenizer=folder)
-
-
-def test_a_device_map_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rag_middle.generation import loading
-
-    monkeypatch.setattr(loading, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedGenerationError, match="pip install accelerate"):
-        RagMiddleModel.from_pretrained(folder, device_map="auto")
-
-
-def test_an_encoder_decoder_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-    with pytest.raises(UnsupportedGenerationError, match="no decoder"):
-        RagMiddleModel(T5ForConditionalGeneration(config), tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import Follower, RagMiddleModel
 
 
@@ -83,12 +82,6 @@ def test_other_tokens_may_end_a_text(model: RagMiddleModel, prompt: ContextPromp
     assert model.generate(prompt, max_new_tokens=8, eos_token_id=[]).finish_reason == "length"
 
 
-def test_padding_changes_no_answer(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    plain = model.batch([prompt, "Why?"], max_new_tokens=6)
-    padded = model.batch([prompt, "Why?"], max_new_tokens=6, pad_token_id=7)
-    assert [g.token_ids for g in padded] == [g.token_ids for g in plain]
-
-
 @pytest.mark.parametrize("method", ["none", "attention_buckets"])
 def test_log_probabilities_are_those_that_scoring_finds(
     model: RagMiddleModel, prompt: ContextPrompt, method: str
@@ -119,10 +112,3 @@ def test_log_probabilities_come_with_streams_batches_and_ends(
     follower = Follower(on_text=lambda _, tokens: heard.extend(t.token_id for t in tokens))
     [followed] = model.batch([prompt], followers=[follower], **options)
     assert tuple(heard) == followed.token_ids
-
-
-def test_a_form_and_sequences_that_come_once_exclude_each_other(model: RagMiddleModel) -> None:
-    pytest.importorskip("llguidance")
-    form = {"type": "json_object"}
-    with pytest.raises(UnsupportedGenerationError, match="may need a sequence again"):
-        model.generate("Why?", response_format=form, no_repeat_ngram_size=2)
