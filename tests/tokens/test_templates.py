@@ -317,3 +317,12 @@ def test_objects_in_fields_are_read_as_plain_data(call: object) -> None:
     template = wrapped("m['content'] ~ (m.calls[0].arguments if m.calls else '')")
     message = {"role": "assistant", "content": "a", "calls": [call]}
     assert control_tokens(template, [message]) == OWN
+
+
+def test_short_names_stay_as_many_where_they_are_masked() -> None:
+    # As GLM's and Qwen3-Coder's templates write calls: a control token for each argument.
+    template = wrapped("m.content ~ ('<tool_call>' * (m.arguments | default({}) | length))")
+    names = "abcdefghijklmnopqrstuvwxyz"
+    message = {"role": "user", "content": "a", "arguments": dict.fromkeys(names, 1)}
+    found = control_tokens(template, [message, {"role": "user", "content": "b"}])
+    assert found == [OWN[0], *["<tool_call>"] * len(names), OWN[1], *OWN]
