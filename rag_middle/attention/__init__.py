@@ -36,15 +36,13 @@ if TYPE_CHECKING:
         modules_by_layer,
         use_kernels,
     )
-    from rag_middle.attention.prompt_states import (
-        LayerStates,
-        PromptStates,
-        can_share_prompts,
-        reading,
-    )
     from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
-    from rag_middle.attention.row_states import read_row_by_row, repeated_tokens
+    from rag_middle.attention.row_states import (
+        can_share_prompts,
+        read_row_by_row,
+        repeated_tokens,
+    )
     from rag_middle.attention.seam import (
         AttentionCall,
         backend_name,
@@ -64,12 +62,10 @@ __all__ = [
     "LayerChange",
     "LayerHandler",
     "LayerStack",
-    "LayerStates",
     "LayerTraits",
     "ModelAttention",
     "ModelTraits",
     "Planner",
-    "PromptStates",
     "Request",
     "RotaryCall",
     "Rotation",
@@ -100,7 +96,6 @@ __all__ = [
     "pair_tables",
     "puts_virtual_tokens",
     "read_row_by_row",
-    "reading",
     "repeated_tokens",
     "turn",
     "use_kernels",

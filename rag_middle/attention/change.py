@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 
 if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyTorch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     from torch import Tensor, nn
 
     from rag_middle.attention.caches import ReadColumns
-    from rag_middle.attention.prompt_states import LayerStates
     from rag_middle.attention.request import Request
     from rag_middle.attention.rotary import LayerStack, RotaryCall
     from rag_middle.attention.seam import AttentionCall, CacheTap
@@ -94,23 +93,6 @@ class LayerChange(ABC):
         ``None`` where it takes more.
         """
         return None
-
-    @property
-    def last_tokens_changed(self) -> int | None:
-        """Prompt tokens, counted from the end, that attend differently; all others as ever.
-
-        ``None`` where that is no number.
-        """
-        return None
-
-    def cached_states(self, states: LayerStates, paddings: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Keys and values in the cache for tokens before the `last_tokens_changed`.
-
-        Args:
-            states: what the unmodified model made of them.
-            paddings: left padding of every row.
-        """
-        raise MethodConfigError(f"{type(self).__name__} does not share prompts with other methods.")
 
 
 class LayerHandler:

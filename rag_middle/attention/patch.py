@@ -143,8 +143,7 @@ def applied(
             in a row (beams). The whole prompt must come in the first forward pass.
         prefilled: columns of the prompt, documents and all before them, that the cache given to
             the model holds already, as this method would have cached them: where documents do not
-            attend to each other, of one prompt (`DocumentCache`), and where only last tokens attend
-            differently (`rag_middle.attention.prompt_states`).
+            attend to each other, of one prompt (`DocumentCache`), and under no method.
         prepared: the prompts are what the method makes of them: as `RagMiddleModel.encode` under it
             puts them in order or repeats them, one per forward pass where it combines several.
 

@@ -31,16 +31,6 @@ class AttentionPlan:
         """Those of all layers."""
         return tuple(change for changes in self.layers.values() for change in changes)
 
-    @property
-    def last_tokens_changed(self) -> int | None:
-        """Prompt tokens, counted from the end, that attend differently; all others as ever.
-
-        ``None`` where that is no number: other tokens attend differently too, or nothing changes.
-        """
-        counts = [change.last_tokens_changed for change in self.changes]
-        numbers = [count for count in counts if count is not None]
-        return max(numbers) if numbers and len(numbers) == len(counts) else None
-
     def merge(self, other: AttentionPlan) -> AttentionPlan:
         """Both plans together.
 

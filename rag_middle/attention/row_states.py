@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from rag_middle.attention.adapters import invocation_of, puts_virtual_tokens
 from rag_middle.attention.patch import model_traits
 
 
@@ -127,6 +128,25 @@ def _repeated(prompts: Sequence[Sequence[int]], index: int) -> tuple[int, int]:
     counts = [sum(takewhile(bool, map(eq, own, other[:-1]))) for other in prompts[:index]]
     most = max(counts, default=0)
     return most, counts.index(most) if most else 0
+
+
+def can_share_prompts(model: PreTrainedModel) -> bool:
+    """Whether what this model makes of the beginning of a prompt may be gone on from.
+
+    Not where its attention cannot be reached, nor where a layer keeps something else than every
+    token's key and value (windows, linear attention), nor where rotary frequencies depend on the
+    length of what is read, or an adapter on which tokens are read together.
+    """
+    traits = model_traits(model)
+    rope_type = traits.rope_type or ""
+    return (
+        bool(traits.layers)
+        and not traits.mixed
+        and not any(kind in rope_type for kind in ("dynamic", "longrope"))
+        and not any(layer.sliding_window for layer in traits.layers.values())
+        and not invocation_of(model)
+        and not puts_virtual_tokens(model)
+    )
 
 
 @torch.no_grad()

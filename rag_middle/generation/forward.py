@@ -22,7 +22,6 @@ from rag_middle.attention import (
     modules_by_layer,
     puts_virtual_tokens,
     read_row_by_row,
-    reading,
     repeated_tokens,
     turn,
 )
@@ -131,49 +130,37 @@ def continuation_scores(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[TokenizedPrompt]],
     continuations: Sequence[Sequence[int]],
-    methods: Sequence[Method],
-    *,
-    last_tokens: int | None = None,
+    method: Method,
     documents: DocumentCache | None = None,
-) -> list[list[TokenScores]]:
-    """Log-probability of each continuation token, and whether all are greedy, under each method.
+) -> list[TokenScores]:
+    """Log-probability of each continuation token, and whether all are greedy.
 
-    The prompts go through the model left-padded, and leave a KV cache; then all continuation tokens
-    at once, as if they had been generated.
-
-    Args:
-        model: that runs.
-        prompts: of one batch, each with its branches.
-        continuations: of each prompt.
-        methods: for which these are the branches.
-        last_tokens: the methods change the attention of so many last tokens of each prompt only
-            (`AttentionPlan.last_tokens_changed`), which has more: what is before is read once for
-            all, see `can_share_prompts`. None: prompts are read for every method.
-        documents: keys and values computed for earlier requests.
-
-    Returns:
-        By prompt, in the order of the methods.
+    The prompts, each with its branches, go through the model once, left-padded, and leave a KV
+    cache; then all continuation tokens at once, as if they had been generated.
     """
     batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
     counts = [len(branches) for branches in prompts]
     rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
-    by_method = []
     with turn(model), in_eval_mode(model):
-        if last_tokens is not None:
+        cache = prefilled_cache(model, method, batch, documents=documents)
+        with applied(
+            model, method, batch.prompts, prefilled=cached_length(cache), prepared=True
+        ) as request:
             forward = _Forward(model, batch)
-            with reading(model) as states:
-                forward.read_ahead(last_tokens)
-        for method in methods:
-            if last_tokens is None:
-                cache = prefilled_cache(model, method, batch, documents=documents)
-            else:
-                plan = method.plan(batch.prompts, model_traits(model))
-                cache = states.cached_under(plan, batch.layouts)
-            logits, kernels = _continuation_logits(model, batch, rows, method, cache)
-            by_method.append(
-                _token_scores(combined(method, logits, counts), continuations, kernels)
-            )
-    return [list(of_prompt) for of_prompt in zip(*by_method, strict=True)]
+            logits, cache = forward.prefill(all_positions=False, cache=cache)
+            # The last token of a continuation predicts nothing that is asked for.
+            following = forward.feed([ids[:-1] for ids in rows], cache)
+        logits = combined(method, torch.cat([logits[:, -1:], *following], dim=1), counts)
+    results = []
+    for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
+        expected = torch.tensor(ids, device=row.device)
+        predicted = row[: len(ids)]
+        log_probabilities = predicted.gather(1, expected[:, None])[:, 0]
+        is_greedy = bool((predicted.argmax(dim=-1) == expected).all())
+        results.append(
+            TokenScores(tuple(log_probabilities.tolist()), is_greedy, request.kernels_used)
+        )
+    return results
 
 
 @torch.no_grad()
@@ -194,38 +181,6 @@ def _prefill_logits(
         with applied(model, method, batch.prompts, prefilled=cached_length(cache), prepared=True):
             logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
     return logits
-
-
-def _continuation_logits(
-    model: PreTrainedModel,
-    batch: TokenizedBatch,
-    continuations: Sequence[Sequence[int]],
-    method: Method,
-    cache: DynamicCache | None,
-) -> tuple[Tensor, KernelsUsed]:
-    """Logits `[rows, m, v]` before each token of the continuations, behind a prefilled cache."""
-    with applied(
-        model, method, batch.prompts, prefilled=cached_length(cache), prepared=True
-    ) as request:
-        forward = _Forward(model, batch)
-        logits, cache = forward.prefill(all_positions=False, cache=cache)
-        # The last token of a continuation predicts nothing that is asked for.
-        following = forward.feed([ids[:-1] for ids in continuations], cache)
-    return torch.cat([logits[:, -1:], *following], dim=1), request.kernels_used
-
-
-def _token_scores(
-    logits: Tensor, continuations: Sequence[Sequence[int]], kernels: KernelsUsed
-) -> list[TokenScores]:
-    """From logits `[b, m, v]` before each token of the continuations."""
-    results = []
-    for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
-        expected = torch.tensor(ids, device=row.device)
-        predicted = row[: len(ids)]
-        log_probabilities = predicted.gather(1, expected[:, None])[:, 0]
-        is_greedy = bool((predicted.argmax(dim=-1) == expected).all())
-        results.append(TokenScores(tuple(log_probabilities.tolist()), is_greedy, kernels))
-    return results
 
 
 def _arguments(model: PreTrainedModel) -> frozenset[str]:
@@ -265,12 +220,6 @@ class _Forward:
         output = self._run(ids, self._mask, use_cache=True, **options)
         logits = output.logits if all_positions else output.logits[:, -1:]
         return logits.float(), output.get("past_key_values")
-
-    def read_ahead(self, rest: int) -> None:
-        """Run all columns but the last `rest`, for whoever watches."""
-        ids, mask = self._ids[:, :-rest], self._mask[:, :-rest]
-        options = {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
-        self._run(ids, mask, use_cache=False, **options)
 
     def feed(self, continuations: Sequence[Sequence[int]], cache: Any) -> list[Tensor]:
         """Logits after continuation tokens, `[b, m, v]` in float32, in pieces along `m`."""

@@ -29,12 +29,11 @@ from rag_middle.generation.loading import (
 from rag_middle.generation.prompts import (
     LockedTokenizer,
     MethodLike,
-    PreparedPrompt,
     Preparer,
     Prompt,
 )
 from rag_middle.generation.results import Generation, Score
-from rag_middle.generation.scoring import scores_by_method
+from rag_middle.generation.scoring import scores
 from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
@@ -391,47 +390,6 @@ class RagMiddleModel:
         Repeat a prompt to compare continuations of it.
         """
         chosen, settings = self._chosen(options, PromptKwargs)
-        return self._scores(prompts, continuations, [chosen], settings, max_batch_size)[0]
-
-    def score_methods(
-        self,
-        prompts: Sequence[Prompt],
-        continuations: Sequence[str | Sequence[int]],
-        methods: Sequence[MethodLike],
-        *,
-        max_batch_size: int = 8,
-        **options: Unpack[PromptKwargs],
-    ) -> list[list[Score]]:
-        """`score_batch` under each of several methods, to compare them.
-
-        Where methods change the attention of a prompt's last tokens only
-        (`positional_hidden_states`), the model reads each prompt once for all of them, and only
-        its last tokens and the continuation under every one. That is done for models whose cache
-        keeps every token (no sliding windows, no linear attention, no rotary frequencies that
-        depend on the prompt's length); else prompts are read for every method. Numbers are those
-        of `score_batch`, up to how floats are rounded, and do not depend on the other methods.
-
-        Args:
-            prompts: as for `score_batch`, like `continuations`, `max_batch_size` and `options`.
-            methods: names, compositions or method objects.
-            max_batch_size: see there. What is read of a batch stays in memory while the methods
-                take turns: keys and values, and the attention input of every layer.
-
-        Returns:
-            By method, in the order of the prompts.
-        """
-        settings = checked_options(options, allowed=PromptKwargs)
-        chosen = [self._prepare.method(name, None, default=self.method) for name in methods]
-        return self._scores(prompts, continuations, chosen, settings, max_batch_size)
-
-    def _scores(
-        self,
-        prompts: Sequence[Prompt],
-        continuations: Sequence[str | Sequence[int]],
-        methods: Sequence[Method],
-        options: GenerationOptions,
-        max_batch_size: int,
-    ) -> list[list[Score]]:
         for name, values in (("prompts", prompts), ("continuations", continuations)):
             if isinstance(values, str) or not isinstance(values, Sequence):
                 raise UnsupportedGenerationError(
@@ -444,22 +402,12 @@ class RagMiddleModel:
             )
         ids = [self._prepare.continuation(text) for text in continuations]
         room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
-        tokens = [self._prepare.encode(prompt, NoMethod(), options) for prompt in prompts]
-        written = replace(
-            options, template="auto", system=None, template_options=None, allow_control_tokens=False
-        )
-
-        def prepared(method: Method) -> list[PreparedPrompt]:
-            if method.rewrites:  # it may have to see text
-                return self._prepare.prompts(prompts, method, options, room)
-            return self._prepare.prompts(tokens, method, written, room)
-
         with use_kernels(self._kernels):
-            return scores_by_method(
+            return scores(
                 self.model,
-                prepared,
+                self._prepare.prompts(prompts, chosen, settings, room),
                 ids,
-                methods,
+                chosen,
                 max_batch_size=max_batch_size,
                 documents=self.document_cache,
             )

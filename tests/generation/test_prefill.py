@@ -68,13 +68,13 @@ def test_a_beginning_that_prompts_share_is_read_once(
     prompt = assembled(6, 9, 4)
     prompts = [prompt.select(order) for order in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (0, 1), (0, 1))]
     scored = forward.continuation_scores(
-        model, [[each] for each in prompts], [(5, 6)] * 5, [NoMethod()]
+        model, [[each] for each in prompts], [(5, 6)] * 5, NoMethod()
     )
     assert rows_read == ([] if name in READ_TOGETHER else [5])
     alone = [
-        forward.continuation_scores(model, [[each]], [(5, 6)], [NoMethod()])[0] for each in prompts
+        forward.continuation_scores(model, [[each]], [(5, 6)], NoMethod())[0] for each in prompts
     ]
-    for [together], [apart] in zip(scored, alone, strict=True):
+    for together, apart in zip(scored, alone, strict=True):
         assert together.log_probabilities == pytest.approx(
             apart.log_probabilities,
             abs=10 * CLOSE,  # of numbers around 10

@@ -65,8 +65,6 @@ def test_the_model_reads_the_copies_and_nothing_else_changes(
     generation = model.generate(PROMPT, method=method, max_new_tokens=2)
     assert generation.document_ids == ("a", "b", "a", "b")
     assert generation.documents == 4
-    [scores] = model.score_methods([PROMPT], [" x"], [method])
-    assert scores == model.score_batch([PROMPT], [" x"], method=method)
 
 
 def test_the_chat_template_stands_around_both_copies(chat: RagMiddleModel) -> None:

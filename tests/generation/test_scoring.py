@@ -161,9 +161,7 @@ def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
     with pytest.raises(UnsupportedGenerationError, match="5 tokens before the prompt"):
         model.score(prompts[0], (5, 6))
     with pytest.raises(UnsupportedGenerationError, match="tokens in the first forward pass"):
-        model.score_methods(
-            prompts, [(5, 6)] * len(prompts), [PositionalHiddenStates(channels=(5,), factor=-1.0)]
-        )
+        model.score(prompts[0], (5, 6), method=PositionalHiddenStates(channels=(5,), factor=-1.0))
     ids = [(5,)] * len(prompts)
     together = model.score_batch(prompts, ids)
     for prompt, score in zip(prompts, together, strict=True):
@@ -192,11 +190,8 @@ def test_an_activated_adapter_goes_on_acting_behind_the_prompt(
                 alora_offsets=[1 if part != "nowhere" else None],
                 past_key_values=output.past_key_values,
             )
-    for scores in (
-        model.score_batch([others, prompt], [ids, ids], method=method),
-        model.score_methods([others, prompt], [ids, ids], [PINE(), method])[1],
-    ):
-        assert list(scores[1].log_probabilities) == pytest.approx(expected, abs=ATOL)
+    _, score = model.score_batch([others, prompt], [ids, ids], method=method)
+    assert list(score.log_probabilities) == pytest.approx(expected, abs=ATOL)
 
 
 @each_method
@@ -221,7 +216,6 @@ def test_whatever_scores_computes_with_the_kernels_that_were_chosen(
     calls: dict[str, Callable[[], object]] = {
         "generate": lambda: model.generate(prompt, method="rotor"),
         "score": lambda: model.score(prompt, " Lyon", method="rotor"),
-        "methods": lambda: model.score_methods([prompt], [" Lyon"], ["rotor"]),
         "logits": lambda: model.logits(prompt, method="rotor"),
         "calibration": lambda: ExampleObjective(model, [example])(RoToR()),
         "evaluation": lambda: check_takes(model, "siw"),

@@ -193,7 +193,7 @@ def test_a_model_gives_the_logits_of_pytorchs_operators(family: str, method: Met
 def test_a_score_says_that_the_kernel_ran() -> None:
     model = RagMiddleModel(FAMILIES["llama"].build("sdpa"), byte_level_bpe(), kernels="triton")
     prompt, method = laid_out(PromptLayout(12, ((2, 6), (6, 10)))), MsPoE(first_layer=0)
-    [[score]] = model.score_methods([prompt], [(5, 6)], [method])
+    score = model.score(prompt, (5, 6), method=method)
     assert score.kernels == "triton"
     same = RagMiddleModel(model.model, model.tokenizer, kernels="torch")
     score_of_torch = same.score(prompt, (5, 6), method=method)

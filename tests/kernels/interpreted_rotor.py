@@ -127,7 +127,7 @@ def test_the_operators_fake_has_the_shapes_of_what_it_computes() -> None:
 def test_a_score_says_that_the_kernel_ran() -> None:
     model = RagMiddleModel(FAMILIES["llama"].build("sdpa"), byte_level_bpe(), kernels="triton")
     layout = PromptLayout(12, ((2, 6), (6, 10)))
-    [[score]] = model.score_methods([laid_out(layout)], [(5, 6)], [RoToR()])
+    score = model.score(laid_out(layout), (5, 6), method=RoToR())
     assert score.kernels == "triton"
     same = RagMiddleModel(model.model, model.tokenizer, kernels="torch").score(
         laid_out(layout), (5, 6), method=RoToR()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,13 +14,11 @@ from rag_middle.attention import (
     Layer,
     LayerChange,
     LayerHandler,
-    LayerStates,
     LayerTraits,
     RotaryCall,
     backend_name,
     base_attention,
     capture,
-    config_views,
 )
 from rag_middle.attention.seam import MethodHook
 from rag_middle.ops.rope import WideTables, rotate_wide
@@ -52,23 +49,6 @@ class ChannelScaling(LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         return _ScaledRows(layer, self)
-
-    @property
-    def last_tokens_changed(self) -> int | None:
-        """The `last_tokens`."""
-        return self.last_tokens
-
-    def cached_states(self, states: LayerStates, paddings: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Scaled keys, and values where they are scaled too."""
-        keep = None
-        if self.skip_first:
-            device = states.key.device
-            first = torch.tensor(paddings, device=device)[:, None] + self.skip_first
-            keep = torch.arange(states.key.shape[2], device=device)[None, :] < first
-        scaler = _Scaler(states.module, states.traits, self)
-        tables = scaler.tables(states.arguments, states.rotary)
-        with config_views([states.module]):
-            return scaler.cached(states.arguments, states.key, states.value, keep, tables)
 
 
 class _ScaledRows(LayerHandler):
