@@ -43,7 +43,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"on_overflow": "cut"}, "on_overflow must be"),
     ({"template": "jinja"}, "template must be"),
     ({"missing_documents_hint": 3}, "missing_documents_hint must be"),
-    ({"eos_token_id": [1, 2.5]}, "eos_token_id must be a token id or a list"),
+    ({"eos_token_id": [1, 2.5]}, "eos_token_id must be a whole number"),
     ({"pad_token_id": -1}, "pad_token_id must be.*at least 0"),
     ({"top_logprobs": 2}, "needs logprobs"),
     ({"logprobs": True, "num_beams": 2}, "num_beams=1"),
