@@ -270,35 +270,6 @@ class _Scaler:
         projected = self._projected_again(arguments, plain.key, plain.value, keep)
         return projected._replace(query=projected.query[:, :, -rows:])
 
-    def cached(
-        self,
-        arguments: dict[str, Any],
-        key: Tensor,
-        value: Tensor,
-        keep: Tensor | None,
-        tables: WideTables | None,
-    ) -> tuple[Tensor, Tensor]:
-        """What the cache holds of tokens whose own attention is the model's: keys and values.
-
-        Args:
-            arguments: as for `apply`, like `keep`.
-            key: the model's own, `[b, g, n, d]`.
-            value: the model's own, `[b, g, n, dv]`.
-            keep: see there.
-            tables: of the layer's rotation `[b or 1, n, 2r]`; ``None`` where it has none, or where
-                the module projects again.
-        """
-        if not self.ranks_one:
-            return self._projected_again(arguments, key, value, keep)[1:]
-        columns, value_columns = self._columns_of(arguments)
-        for index, channel in enumerate(self.scaling.channels):
-            _, kept = self._steps(arguments, channel, keep)
-            column = columns[self.traits.heads :, index, None]  # [g, 1, d]
-            key = torch.addcmul(key, kept, self._placed(column, tables, key.shape[2]))
-            if self.scaling.scale_values:
-                value = torch.addcmul(value, kept, value_columns[:, index, None])
-        return key, value
-
     def _projected_again(
         self, arguments: dict[str, Any], key: Tensor, value: Tensor, keep: Tensor | None
     ) -> Projected:
