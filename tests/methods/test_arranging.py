@@ -316,28 +316,6 @@ def test_a_majority_wins_against_a_better_mean_and_ties_go_to_the_mean() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (AttentionSorting, {"iterations": -1}, "iterations must be a whole number"),
-        (AttentionSorting, {"layers": (0.5,)}, "layers"),
-        (AttentionCalibration, {"dummy": 3}, "dummy must be text"),
-        (AttentionCalibration, {"layers": "all"}, "several indices"),
-        (AttnRank, {"profile": (1.0,)}, "2 or more numbers"),
-        (AttnRank, {"profile": (1.0, float("nan"))}, "finite"),
-        (AttnRank, {"profile": 3}, "several numbers"),
-        (Permutation, {"orders": 0}, "orders must be a whole number"),
-        (Permutation, {"seed": -1}, "seed must be"),
-        (Permutation, {"combination": "mean"}, "log_mean, vote"),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(
-    kind: type[Method], options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(MethodConfigError, match=message):
-        kind(**options)
-
-
-@pytest.mark.parametrize(
     "method", [AttentionSorting(layers=(0, 3)), AttentionCalibration(layers=(3,))]
 )
 def test_layers_that_do_not_exist_are_refused_with_the_model(

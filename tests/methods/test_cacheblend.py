@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -101,16 +99,6 @@ def test_chosen_columns_attend_as_in_the_whole_matrix(
     expected = scores.softmax(-1)[..., :9] @ v.repeat_interleave(2, 1)
     out = kernels.attend_from_columns(q[:, :, columns], k, v, columns, rule, sinks)
     assert distance(out, expected[:, :, columns]) < 1e-5
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"recompute_share": 1.1}, {"recompute_share": -0.1}, {"recompute_share": float("nan")},
-     {"check_layer": 0}, {"check_layer": 1.5}],
-)  # fmt: skip
-def test_parameters_that_make_no_sense(settings: dict[str, Any]) -> None:
-    with pytest.raises(MethodConfigError, match=next(iter(settings))):
-        CacheBlend(**settings)
 
 
 def test_what_is_refused(family_model: FamilyModel) -> None:

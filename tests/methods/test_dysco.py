@@ -176,30 +176,6 @@ def test_a_model_that_reads_has_retrieval_heads_and_generates_with_them() -> Non
     assert reader.generate("Where is the lamp?", method=method, max_new_tokens=3).token_ids == plain
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({}, "retrieval_heads"),
-        ({"heads": ()}, "1 or more pairs"),
-        ({"heads": ((0, 1), (0, 1))}, "different"),
-        ({"heads": ((0, 1, 2),)}, "pairs"),
-        ({"heads": ((0, -1),)}, r"heads\[0\]"),
-        ({"heads": (3,)}, "several"),
-        ({"heads": ((0, 0),), "strength": 0}, "strength"),
-        ({"heads": ((0, 0),), "strength": 1e308}, "strength"),
-        ({"heads": ((0, 0),), "strength": float("nan")}, "strength"),
-        ({"heads": ((0, 0),), "top_p": 1.5}, "top_p"),
-        ({"heads": ((0, 0),), "top_k": 0}, "top_k"),
-        ({"heads": ((0, 0),), "decay": -0.1}, "decay"),
-        ({"heads": ((0, 0),), "changed_prompt_tokens": 0}, "changed_prompt_tokens"),
-        ({"heads": ((0, 0),), "template_sequences": ((),)}, "template_sequences"),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(MethodConfigError, match=reason):
-        DySCO(**options)
-
-
 @pytest.mark.parametrize("head", [(3, 0), (0, 4)])
 def test_heads_of_another_model_are_refused(
     head: tuple[int, int], family_model: FamilyModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import pytest
@@ -14,16 +14,26 @@ from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     APE,
+    DSAS,
     LPES,
     METHODS,
     PINE,
     SIW,
+    AttentionBuckets,
+    AttentionCalibration,
+    AttentionSorting,
+    AttnRank,
+    CacheBlend,
     Compose,
+    DySCO,
     Method,
+    MoICE,
     MsPoE,
     NoMethod,
+    Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
+    RoToR,
     SelfExtend,
     resolve_method,
 )
@@ -37,9 +47,10 @@ from tests.prompts import laid_out
 
 PROMPT = laid_out(PromptLayout(20, ((2, 6), (6, 11), (11, 17))))
 
+HEADS = {"heads": ((0, 0),)}
 WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
+    # Every rule once
     (PositionInterpolation, {"scale": 0}, "scale must be above 0, got 0"),
-    (PositionInterpolation, {"scale": -1.5}, "scale must be above 0"),
     (PositionInterpolation, {"scale": nan}, "scale must be a finite number, got nan"),
     (PositionInterpolation, {"scale": "2"}, "scale must be a finite number, got '2'"),
     (PositionInterpolation, {"scale": True}, "scale must be a finite number, got True"),
@@ -47,62 +58,53 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (
         PositionInterpolation,
         {"scale": 2, "layers": (0, -1)},
-        r"layers\[1\] must be a whole number >= 0",
+        r"layers\[1\] must be a whole",
     ),
+    (MsPoE, {"layers": "12"}, "layers must be several indices, got '12'"),
+    (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
+    (MsPoE, {"head_order": "rank"}, "one of awareness, sequential, random, entropy, got 'rank'"),
+    (MsPoE, {"reference_code": "no"}, "reference_code must be true or false, got 'no'"),
     (LPES, {"factors": ()}, r"factors must be 1 or more factors, got \(\)"),
-    (LPES, {"factors": (1.2, inf)}, r"factors\[1\] must be a finite number, got inf"),
     (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
     (LPES, {"factors": None}, "factors must be a finite number, got None"),
     (LPES, {"factors": -1}, "factors must be above 0, got -1"),
     (LPES, {"factors": 10**400}, "factors must be a finite number"),
-    (MsPoE, {"min_ratio": 0}, "min_ratio must be above 0, got 0"),
-    (MsPoE, {"min_ratio": 2.0}, "min_ratio must be at most max_ratio, got 2.0 and 1.8"),
-    (MsPoE, {"max_ratio": inf}, "max_ratio must be a finite number"),
-    (MsPoE, {"threshold": nan}, "threshold must be a finite number"),
-    (MsPoE, {"first_layer": -1}, "first_layer must be a whole number >= 0, got -1"),
-    (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
-    (MsPoE, {"head_order": "rank"}, "one of awareness, sequential, random, entropy, got 'rank'"),
-    (MsPoE, {"layers": "12"}, "layers must be several indices, got '12'"),
-    (PositionalHiddenStates, {"channels": 5}, "channels must be several channels, got 5"),
-    (PositionalHiddenStates, {"channels": (-1,)}, r"channels\[0\] must be a whole number >= 0"),
-    (PositionalHiddenStates, {"channels": (1.5,)}, r"channels\[0\] must be a whole number >= 0"),
+    (AttentionCalibration, {"dummy": 3}, "dummy must be text, got 3"),
     (PositionalHiddenStates, {"channels": (4, 4)}, "channels must be different channels"),
-    (
-        PositionalHiddenStates,
-        {"channels": (1,), "factor": nan},
-        "factor must be a finite number, got nan",
-    ),
-    (
-        PositionalHiddenStates,
-        {"channels": (1,), "last_tokens": 0},
-        "last_tokens must be a whole number >= 1",
-    ),
-    (
-        PositionalHiddenStates,
-        {"channels": (1,), "skip_first": -2},
-        "skip_first must be a whole number >= 0",
-    ),
-    (SIW, {"alpha_dense": -0.1}, "alpha_dense must be at least 0, got -0.1"),
-    (SIW, {"alpha_sparse": inf}, "alpha_sparse must be a finite number"),
-    (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be at least 0"),
-    (SIW, {"alpha_per_document": 0.5}, "alpha_per_document must be several factors, got 0.5"),
-    (SIW, {"top_share": 0}, "top_share must be above 0 and below 1, got 0"),
     (SIW, {"top_share": 1}, "top_share must be above 0 and below 1, got 1"),
+    (DSAS, {"beta": 1.5}, "beta must be above 0 and at most 1, got 1.5"),
+    # What other options allow
+    (MsPoE, {"min_ratio": 0}, "min_ratio must be above 0, got 0"),
+    (PositionalHiddenStates, {"channels": (1,), "last_tokens": 0}, "whole number >= 1"),
+    (PositionalHiddenStates, {"channels": (1,), "skip_first": -2}, "whole number >= 0"),
+    (SIW, {"alpha_dense": -0.1}, "alpha_dense must be at least 0, got -0.1"),
+    (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be at least 0"),
     (SIW, {"ablation": "reversed"}, "ablation must be one of renormalised, got 'reversed'"),
     (SIW, {"dense_areas": {0: ()}}, r"dense_areas\[0\] must be 1 or more flags"),
-    (SelfExtend, {"group": 0}, "group must be a whole number >= 1, got 0"),
-    (SelfExtend, {"window": 2.5}, "window must be a whole number >= 1, got 2.5"),
-    (SelfExtend, {"group": 8, "window": 4}, "group must not be larger than window, got 8 and 4"),
+    (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
+    (SelfExtend, {"window": 0}, "window must be a whole number >= 1, got 0"),
     (SelfExtend, {"log_scale_base": 1}, "log_scale_base must be above 1, got 1"),
-    (SelfExtend, {"log_scale_base": nan}, "log_scale_base must be a finite number, got nan"),
-    (SelfExtend, {"layers": (0, -1)}, r"layers\[1\] must be a whole number >= 0"),
     (APE, {"temperature": 0}, "temperature must be above 0, got 0"),
     (APE, {"scale": -0.5}, "scale must be above 0, got -0.5"),
-    (APE, {"scale": inf}, "scale must be a finite number, got inf"),
+    (AttentionBuckets, {"base_factors": (1, -2)}, r"base_factors\[1\] must be above 0"),
+    (MoICE, {"routers": "uniform", "base_factors": (0,)}, r"base_factors\[0\] must be above 0"),
+    (AttnRank, {"profile": (1.0,)}, "profile must be 2 or more numbers"),
+    (AttentionSorting, {"iterations": -1}, "iterations must be a whole number >= 0"),
+    (Permutation, {"orders": 0}, "orders must be a whole number >= 1"),
+    (RoToR, {"routing": nan}, "routing must be a finite number"),
+    (CacheBlend, {"recompute_share": 1.1}, "recompute_share must be at least 0 and at most 1"),
+    (CacheBlend, {"check_layer": 0}, "check_layer must be a whole number >= 1"),
+    (DySCO, {"heads": ((0, 1, 2),)}, "heads must be pairs"),
+    (DySCO, HEADS | {"strength": 1e308}, "strength must be above 0 and at most 1e"),
+    (DySCO, HEADS | {"top_p": 1.5}, "top_p must be above 0 and at most 1"),
+    (DySCO, HEADS | {"decay": -0.1}, "decay must be at least 0"),
+    (DySCO, HEADS | {"template_sequences": ((),)}, r"template_sequences\[0\] must be 1 or more"),
+    # What two options say together
+    (MsPoE, {"min_ratio": 2.0}, "min_ratio must be at most max_ratio, got 2.0 and 1.8"),
+    (SelfExtend, {"group": 8, "window": 4}, "group must not be larger than window, got 8 and 4"),
+    (MoICE, {"base_factors": (1, 2), "routers": "."}, "goes with routers='uniform'"),
+    (MoICE, {"routers": "uniform", "top_k": 1}, "needs routers to choose by"),
     (Compose, {"methods": PINE()}, "methods must be several method objects, got PINE"),
-    (APE, {"scale": None}, "scale must be a finite number, got None"),
-    (MsPoE, {"reference_code": "no"}, "reference_code must be true or false, got 'no'"),
-    (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
 )
 
 

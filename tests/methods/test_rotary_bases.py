@@ -179,7 +179,7 @@ def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel)
     routers = replace(routers_for(model), provenance={"model": "tiny", "trained_steps": 7})
     routers.save(tmp_path / "routers")
     files = {path.name for path in (tmp_path / "routers").iterdir()}
-    assert files == {"routers.json", "routers.safetensors"}
+    assert files == {"routers.safetensors"}
     method = MoICE(routers=str(tmp_path / "routers"))
     loaded = method.routers
     assert isinstance(loaded, ExpertRouters)
@@ -199,29 +199,17 @@ def test_routers_of_one_provenance_are_told_apart(family_model: FamilyModel) -> 
     assert repr(replace(new, base_factors=(1.0, 0.05, 21.0))) != repr(new)
 
 
-def test_files_of_two_savings_are_refused(family_model: FamilyModel, tmp_path: Path) -> None:
-    traits = model_traits(family_model("llama"))
-    ExpertRouters.new(traits, FACTORS, seed=1).save(tmp_path)
-    before = (tmp_path / "routers.json").read_bytes()
-    ExpertRouters.new(traits, FACTORS, seed=2).save(tmp_path)
-    (tmp_path / "routers.json").write_bytes(before)  # a process was killed between the two
-    with pytest.raises(MethodConfigError, match="not of one saving"):
-        ExpertRouters.load(tmp_path)
-
-
-@pytest.mark.parametrize("damage", ["missing", "json", "weights", "version"])
+@pytest.mark.parametrize("damage", ["missing", "weights", "version"])
 def test_routers_that_cannot_be_read_are_refused(
     damage: str, tmp_path: Path, family_model: FamilyModel
 ) -> None:
     if damage != "missing":
         routers_for(family_model("llama")).save(tmp_path)
-    if damage == "json":
-        (tmp_path / "routers.json").write_text("{")
+    file = tmp_path / "routers.safetensors"
     if damage == "version":
-        text = (tmp_path / "routers.json").read_text().replace('version": 1', 'version": 9')
-        (tmp_path / "routers.json").write_text(text)
+        file.write_bytes(file.read_bytes().replace(b'version\\": 2', b'version\\": 9'))
     if damage == "weights":
-        (tmp_path / "routers.safetensors").write_bytes(b"no weights")
+        file.write_bytes(b"no weights")
     with pytest.raises(MethodConfigError, match="no routers can be read"):
         MoICE(routers=tmp_path)
 
@@ -265,25 +253,6 @@ def test_training_leaves_the_model_alone_when_it_fails(family_model: FamilyModel
 
 
 # -- parameters ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (AttentionBuckets, {"base_factors": ()}, "1 or more numbers"),
-        (AttentionBuckets, {"base_factors": (1, -2)}, "above 0"),
-        (AttentionBuckets, {"base_factors": (float("inf"),)}, "finite"),
-        (AttentionBuckets, {"layers": (-1,)}, "layers"),
-        (MoICE, {"base_factors": (1, 2)}, "or routers='uniform'"),
-        (MoICE, {"routers": "uniform", "base_factors": (0,)}, "above 0"),
-        (MoICE, {"routers": "uniform", "top_k": 1}, "needs routers to choose by"),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(
-    kind: type[Method], options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(MethodConfigError, match=message):
-        kind(**options)
 
 
 def test_moice_says_that_it_needs_training() -> None:

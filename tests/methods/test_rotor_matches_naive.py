@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from rag_middle.errors import IncompatibleMethodsError, MethodConfigError, PromptError
+from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import SIW, Compose, RoToR
+from rag_middle.methods import RoToR
 from rag_middle.methods.rotor.kernels.circle import circle_distances
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
@@ -156,12 +156,3 @@ def test_routing_reads_the_prompt_as_given_and_arranged(family_model: FamilyMode
     assert distance(always, plain) < 1e-4  # rows of a batch instead of a prompt alone
     assert distance(never, circled) < 1e-4
     assert distance(plain, circled) > 0.01
-
-
-def test_parameters_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(MethodConfigError, match="order must be one of"):
-        RoToR(order="best")  # type: ignore[arg-type]
-    with pytest.raises(MethodConfigError, match="routing must be a finite number"):
-        RoToR(routing=float("nan"))
-    with pytest.raises(IncompatibleMethodsError, match="rotor does not compose with siw"):
-        Compose(methods=(RoToR(), SIW()))

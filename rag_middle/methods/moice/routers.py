@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.files import expanded, write_files
 from rag_middle.methods.moice.kernels import ExpertGate
-from rag_middle.plain_data import parse_json
 
-FORMAT_VERSION = 1
-_WEIGHTS, _CONFIG = "routers.safetensors", "routers.json"
+FORMAT_VERSION = 2
+_FILE = "routers.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -61,20 +59,16 @@ class ExpertRouters:
         """Untrained routers for every layer with rotary positions, nearly indifferent at first."""
         generator = torch.Generator().manual_seed(seed)
         experts = len(base_factors)
+
+        def draw(width: int) -> torch.Tensor:
+            drawn = torch.randn(
+                experts, width, generator=generator, dtype=torch.float32, device="cpu"
+            )
+            return drawn * 0.02
+
         gates = {
             index: ExpertGate(
-                gate=torch.randn(
-                    experts, layer.head_size, generator=generator, dtype=torch.float32, device="cpu"
-                )
-                * 0.02,
-                down=torch.randn(
-                    experts, experts, generator=generator, dtype=torch.float32, device="cpu"
-                )
-                * 0.02,
-                up=torch.randn(
-                    experts, layer.head_size, generator=generator, dtype=torch.float32, device="cpu"
-                )
-                * 0.02,
+                gate=draw(layer.head_size), down=draw(experts), up=draw(layer.head_size)
             )
             for index, layer in traits.layers.items()
             if layer.uses_rope
@@ -82,7 +76,7 @@ class ExpertRouters:
         return cls(base_factors=base_factors, gates=gates, provenance={"trained_steps": 0})
 
     def save(self, directory: str | Path) -> None:
-        """Write ``routers.safetensors`` and ``routers.json``; the directory is made.
+        """Write ``routers.safetensors``; the directory is made.
 
         Raises:
             OutputWriteError: it cannot be written to; earlier routers are as they were.
@@ -92,44 +86,38 @@ class ExpertRouters:
             for layer, gate in self.gates.items()
             for name, weight in gate._asdict().items()
         }
-        weights = serialised(tensors)
         content = {
             "format_version": FORMAT_VERSION,
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
             "base_factors": list(self.base_factors),
             "provenance": dict(self.provenance),
         }
-        text = json.dumps(content, indent=2) + "\n"
-        write_files(directory, {_WEIGHTS: weights, _CONFIG: text.encode()})
+        metadata = {"rag_middle": json.dumps(content)}
+        write_files(directory, {_FILE: serialised(tensors, metadata)})
 
     @classmethod
     def load(cls, directory: str | Path) -> ExpertRouters:
         """Read what `save` wrote.
 
         Raises:
-            MethodConfigError: the files are missing, damaged, or of another format version.
+            MethodConfigError: the file is missing, damaged, or of another format version.
         """
-        path = expanded(directory)
+        path = expanded(directory) / _FILE
         try:
-            content = parse_json((path / _CONFIG).read_text(encoding="utf-8"))
-            if content["format_version"] != FORMAT_VERSION:
-                raise ValueError(f"format_version is {content['format_version']!r}")
-            written = (path / _WEIGHTS).read_bytes()
-            digest = hashlib.sha256(written).hexdigest()
-            if content.get("weights_sha256", digest) != digest:  # earlier versions wrote none
-                raise ValueError("the two are not of one saving, as a killed process leaves them")
             named: dict[int, dict[str, torch.Tensor]] = {}
-            for name, weight in load(written).items():
-                _, layer, which = name.split(".")
-                named.setdefault(int(layer), {})[which] = weight
+            with safe_open(path, "pt") as file:
+                content = json.loads((file.metadata() or {})["rag_middle"])
+                if content["format_version"] != FORMAT_VERSION:
+                    raise ValueError(f"format_version is {content['format_version']!r}")
+                for name in sorted(file.keys()):
+                    _, layer, which = name.split(".")
+                    named.setdefault(int(layer), {})[which] = file.get_tensor(name)
             gates = {layer: ExpertGate(**weights) for layer, weights in sorted(named.items())}
             factors = tuple(float(factor) for factor in content["base_factors"])
             provenance = dict(content["provenance"])
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise MethodConfigError(
-                f"MoICE: no routers can be read from {path} ({type(error).__name__}: {error}). "
-                f"It should hold {_WEIGHTS} and {_CONFIG}, as ExpertRouters.save writes them and "
-                "examples/train_moice.py makes them."
+                f"MoICE: no routers can be read from {path} ({type(error).__name__}: {error}): "
+                "ExpertRouters.save writes such a file, and examples/train_moice.py makes them."
             ) from error
         return cls(base_factors=factors, gates=gates, provenance=provenance)
 

@@ -9,18 +9,16 @@ import torch
 from torch import Tensor
 
 from rag_middle.attention import (
-    AttentionCall,
     AttentionContext,
     Layer,
     LayerChange,
     LayerHandler,
     LayerStack,
-    RotaryCall,
     in_rows,
 )
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
 from rag_middle.ops.kernels import uses_triton
-from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
+from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 
 #: Query heads, of all rows, up to which every head of a token is rotated by every table.
@@ -105,8 +103,7 @@ class _HeadRotation(LayerHandler):
         call, request = context.call, self._layer.request
         if context.start == 0:
             self._choice = self._choose(context)
-            # Layers whose tokens the model rotates pick other tables, from a stack of their own.
-            name = ("ratios", self._scale.ratios, self._traits.rotates_by_table)
+            name = ("ratios", self._scale.ratios)
             self._stack = self._layer.layer_stack(name, call.query.device)
             self._stack.put(self._traits.layer, self._choice)
         rotary, style, choice = self._layer.rotary, self._traits.rotary, self._choice
@@ -119,8 +116,6 @@ class _HeadRotation(LayerHandler):
             tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
             copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
             rotated = copies[0][..., 0, :], copies[1][..., 0, :]
-        elif call.query.shape[2] == 1:
-            rotated = self._rotate_token(call, rotary, style)
         else:
             tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
             heads, kv_heads = self._traits.heads, self._traits.kv_heads
@@ -134,24 +129,6 @@ class _HeadRotation(LayerHandler):
             )
         call.query, call.key = self._layer.normalised(*rotated)
         return context.proceed()
-
-    def _rotate_token(
-        self, call: AttentionCall, rotary: RotaryCall, style: RotaryStyle
-    ) -> tuple[Tensor, Tensor]:
-        """Rotate one token's query and key together: launches are all that a token costs here."""
-
-        def pick(choices: Tensor) -> tuple[Tensor, ...]:
-            """Cosine and sine of every layer, row and head, `[layers, b, h + g, 1, 2r]`."""
-            wide = rotary.wide(self._scale.ratios, self._traits.table_format, style)
-            of_rows = _of_rows(choices, len(call.query))
-            return tuple(_picked(table, of_rows) for table in wide)
-
-        cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
-        both = torch.cat((call.query, call.key), dim=1)
-        query, key = rotate_wide(both, WideTables(cos, sin), style).tensor_split(
-            (self._traits.heads,), dim=1
-        )
-        return query, key
 
     def _choose(self, context: AttentionContext) -> Tensor:
         call, request = context.call, self._layer.request
