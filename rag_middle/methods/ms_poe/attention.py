@@ -111,13 +111,12 @@ class _HeadRotation(LayerHandler):
         assert style is not None
         assert choice is not None
         choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
+        tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
         if uses_triton(request.kernels, call.query, call.key, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
-            tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
             copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
             rotated = copies[0][..., 0, :], copies[1][..., 0, :]
         else:
-            tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
             heads, kv_heads = self._traits.heads, self._traits.kv_heads
             of_keys = WideTables(*(_picked(table, choice[:, heads:]) for table in tables))
             of_queries = of_keys
