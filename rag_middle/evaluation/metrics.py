@@ -14,38 +14,7 @@ from rag_middle.registry import suggest
 from rag_middle.wording import percent
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-#: Scripts without spaces between words, or with particles at their ends: Thai to Myanmar, Khmer,
-#: Chinese, Japanese, Korean.
-_UNSPACED = (
-    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff"
-    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
-)
-_LETTER = rf"[^\W{_UNSPACED}]"
-#: As typists write it: hyphens that break no line, the minus of formulas, apostrophes of printers,
-#: letters and digits of double width; without what only chooses a character's picture.
-_TYPED = str.maketrans(
-    {
-        **dict.fromkeys("\u2010\u2011\u2212", "-"),
-        **dict.fromkeys("\u2018\u2019\u02bc", "'"),
-        "\u2044": "/",
-        **{chr(ord(sign) + 0xFEE0): sign for sign in string.ascii_letters + string.digits},
-        **dict.fromkeys(map(chr, (*range(0xFE00, 0xFE10), 0x20E3)), ""),
-    }
-)
-#: 12 500, 12'500 and 12,500.
-_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:([ ',])\d{3})(?:\1\d{3})*(?!\d)")
-#: Markdown: _Lyon_, but not my_Lyon_x.
-_EMPHASIS = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])([^_]*)(?<=[^\s_])\1(?!\w)")
-#: Punctuation that may stand between two words without a space.
-_BETWEEN_WORDS = re.compile(r"(?<=\w)[.,:](?=\w)")
-#: A hyphen is a bullet before a letter, and a minus before a digit.
-_BULLET = re.compile(r"\A[-\u2022\u2013\u2014] (?=[^\W\d_])")
 _LEADING_ARTICLE = re.compile(r"\A(?:an?|the) ")
-#: Around a word, with those of Chinese, Hindi and Arabic: quotes, brackets, Markdown's emphasis...
-_WORD_EDGES = "\"'`*()[]{}\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\uff08\uff09\u3010\u3011"
-_WORD_EDGES += "".join(map(chr, range(0x3008, 0x3010)))
-#: ... and stops.
-_WORD_EDGES += ".!?,;:\u2026\u3001\u3002\uff01\uff0c\uff0e\uff1a\uff1b\uff1f\u0964\u061f\u060c"
 #: What SQuAD's normalisation leaves out, and the same as printers and other keyboards write it.
 _PUNCTUATION = str.maketrans(
     "",
@@ -55,6 +24,32 @@ _PUNCTUATION = str.maketrans(
     + "\u2018\u2019\u201a\u201b\u02bc\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a"  # quotes
     + "\u2026\u2044",
 )
+#: As typists write it, without what only chooses a character's picture.
+_TYPED = str.maketrans(
+    {
+        **dict.fromkeys("\u2010\u2011\u2212", "-"),
+        **dict.fromkeys("\u2018\u2019\u02bc", "'"),
+        "\u2044": "/",
+        **dict.fromkeys(map(chr, (*range(0xFE00, 0xFE10), 0x20E3)), ""),
+    }
+)
+#: 12 500, 12'500 and 12,500.
+_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:([ ',])\d{3})(?:\1\d{3})*(?!\d)")
+#: Punctuation of no number and no name: Answer:42, Lyon,France, Lyon.It, Nantes/Lyon.
+_BETWEEN_WORDS = re.compile(
+    r"(?<!\d)[,:]|[,:](?!\d)|(?<=[^\W\d_])/(?=[^\W\d_])|(?<=[a-z\d])\.(?=[A-Z])|(?<=[a-z])\.(?=\d)|--+"
+)
+#: Around a word, with those of Chinese, Hindi and Arabic: quotes, brackets, emphasis, stops.
+_WORD_EDGES = "\"'`*_()[]{}\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u3010\u3011.!?,;:"
+_WORD_EDGES += "\u3001\u3002\u0964\u061f\u060c" + "".join(map(chr, range(0x3008, 0x3010)))
+#: Scripts without spaces between words, or with particles at their ends: Thai to Myanmar, Khmer,
+#: Chinese, Japanese, Korean.
+_UNSPACED = (
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff"
+    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_UNSPACED_LETTER = re.compile(f"[{_UNSPACED}]")
+_BEHIND_UNSPACED = re.compile(f"(?<=[{_UNSPACED}])(?=[^{_UNSPACED}])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +69,6 @@ class Metric:
     tolerance: float = 0.01
     share: bool = True
     unit: str = "nats"
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Least and largest value; log-likelihoods may exceed 0 by rounding."""
-        return (0.0, 1.0) if self.share else (-1e9, 1e-3)
 
     def shown(self, value: float) -> str:
         """A value with its unit: ``79.0 %``, ``−0.35 nats``."""
@@ -103,7 +93,6 @@ METRICS = {
         Metric(name="accuracy", title="Accuracy"),
         # Right where the answer is in no document, wrong elsewhere: "accuracy" says which.
         Metric(name="abstained", title="Abstentions"),
-        Metric(name="answer_contained", title="Accuracy (answer contained as written)"),
     )
 }
 
@@ -127,34 +116,61 @@ def normalized(text: str) -> str:
     Differs: an accent beside its letter (NFD) and the letter with its accent (NFC) are the same,
     and quotes, dashes and apostrophes of printers are punctuation too.
     """
-    plain = _composed(text).lower().translate(_PUNCTUATION)
+    plain = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
 
 
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+def words(text: str, *, folded: bool = True) -> list[str]:
+    """The words, names and numbers of a text, without punctuation around them.
 
+    "4.5", "-5", "1/2", "10:30", "725-5315", "C++", ".NET", "node.js" and "days-long" are one each,
+    and so is "12 500", as "12500". In a script without spaces between words every letter is one.
 
-def as_compared(text: str) -> str:
-    """An answer, equal to another that says the same: what `answer_stated` tells apart, apart.
-
-    Case, spaces, an article before the first word, quotes, brackets, Markdown's emphasis and
-    punctuation around words make no difference, so "Lyon." and "the lyon" are the same. What
-    belongs to a number or a name does: "4.5" and "45", "-5" and "5", "1/2" and "12", "C++" and "C".
-    An answer of which nothing would be left ("...") stays as it is written.
+    Args:
+        folded: case makes no difference.
     """
-    plain = _EMPHASIS.sub(r"\2", _with_groups(text))
-    words = (_bare(word) for word in _apart(plain).casefold().split(" "))
-    kept = _composed(" ".join(filter(None, words)))
-    return _LEADING_ARTICLE.sub("", _BULLET.sub("", kept, 1), 1) or _spaced(text)
+    typed = unicodedata.normalize("NFKC", text).translate(_TYPED)
+    typed = _GROUPED.sub(lambda number: number[0].replace(number[1], ""), typed)
+    spaced = _BETWEEN_WORDS.sub(" ", typed)
+    if _UNSPACED_LETTER.search(spaced):
+        spaced = _BEHIND_UNSPACED.sub(" ", _UNSPACED_LETTER.sub(_letter_alone, spaced))
+    bare = (_bare(word) for word in (spaced.casefold() if folded else spaced).split())
+    return [word for word in bare if any(map(str.isalnum, word))]
+
+
+def _letter_alone(letter: re.Match[str]) -> str:
+    """With a space before it, unless it is a sign that belongs to the letter before."""
+    return letter[0] if unicodedata.category(letter[0])[0] == "M" else f" {letter[0]}"
 
 
 def _bare(word: str) -> str:
     """A word without the punctuation around it, but for one dot before it: .5, .NET."""
-    word = word.rstrip(_WORD_EDGES)
+    word = word.rstrip(_WORD_EDGES).removesuffix("'s").rstrip(_WORD_EDGES)
     bare = word.lstrip(_WORD_EDGES)
     before = word.removesuffix(bare)
-    return f".{bare}" if bare and before.endswith(".") and not before.endswith("..") else bare
+    return f".{bare}" if before.endswith(".") and not before.endswith("..") else bare
+
+
+def states(text: str, answer: str, *, folded: bool = True) -> bool:
+    """Whether a text contains the words of an answer, one after the other.
+
+    An answer without words ("...") is looked for as it is written.
+    """
+    wanted, said = words(answer, folded=folded), words(text, folded=folded)
+    if not wanted:
+        wanted, said = answer.split(), text.split()
+    # No word has a space in it.
+    return bool(wanted) and f" {' '.join(wanted)} " in f" {' '.join(said)} "
+
+
+def as_compared(text: str) -> str:
+    """An answer, equal to another that says the same: what `states` tells apart, apart.
+
+    Case, spaces, an article before the first word, quotes, brackets, Markdown's emphasis and
+    punctuation around words make no difference, so "Lyon." and "the lyon" are the same. An answer
+    of which nothing would be left ("...") stays as it is written.
+    """
+    return _LEADING_ARTICLE.sub("", " ".join(words(text))) or text.strip()
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
@@ -162,109 +178,27 @@ def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
 
     The score of the Lost in the Middle benchmark (arXiv:2307.03172). Differs: an answer of which
     normalisation leaves nothing ("The", "A", "...") would be contained in every prediction; it is
-    looked for as a whole and as it is written.
+    looked for as whole words, as they are written.
     """
     text = normalized(prediction)
     return float(
-        any(normalized(a) in text if normalized(a) else _states(prediction, a) for a in answers)
+        any(
+            normalized(answer) in text
+            if normalized(answer)
+            else states(prediction, answer, folded=False)
+            for answer in answers
+        )
     )
 
 
 def answer_stated(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction contains any answer as a whole, in any case, else 0.
+    """1 where the prediction contains any answer as whole words, in any case, else 0.
 
-    Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
-    "2 days-long" states "2 days", "4.5", "-5" and "1/5" do not state "5", and "C++" and "C#" do not
-    state "C". One to three digits and groups of three after spaces, apostrophes or commas, in one
-    line, are one number: "12 500" states "12500" and "12,500", not "500". Colons, commas and dots
-    between two digits belong to a number, dots before letters to a name ("node.js", "U.S."); but
-    "Answer:42" states "42", and "Lyon,France" and "It is Lyon.It lies" state "Lyon". Combining
-    signs belong to their word; _Lyon_ states "Lyon", and my_Lyon_x does not. Hyphens and the minus
-    of formulas are the same sign, so are apostrophes, and letters and digits of both widths. Where
-    a script is written without spaces between words (Chinese, Japanese, Thai; Korean, for its
-    particles), an answer may stand anywhere.
+    Stricter than `best_subspan_em`, for answers that are names and numbers (`words`): neither
+    "12 days" nor "2 days-long" states "2 days", "4.5", "-5" and "1/5" do not state "5", and "C++"
+    does not state "C"; "12 500" states "12,500".
     """
-    return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
-
-
-def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
-    # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    return says(prediction, answer, flags, joined="[.,:^-]", signed=True)
-
-
-def says(
-    text: str,
-    words: str,
-    flags: re.RegexFlag = re.NOFLAG,
-    *,
-    joined: str = "(?!)",
-    signed: bool = False,
-) -> bool:
-    """Whether a text contains words as a whole, whatever spaces it has between them.
-
-    Args:
-        words: nothing is in no text.
-        joined: pattern of a sign that belongs to the letters on both sides.
-        signed: a sign of a number or a name belongs to it too: -5, .5, 1/5, C++, F#; and so do
-            spaces, apostrophes and commas between groups of three digits. Between words, a colon,
-            a comma and the end of a sentence belong to neither: Answer:42, Lyon.It.
-    """
-    wanted, said = _spaced(words), _spaced(text)
-    if not wanted:
-        return False
-    if signed:
-        wanted, said = _apart(_with_groups(words)), _apart(_with_groups(text))
-    marks = _marks(wanted + said)
-    of_words = re.sub(f"[{_UNSPACED}]", "", marks)
-    letter = f"(?:{_LETTER}|[{of_words}])" if of_words else _LETTER
-    # What begins or ends without spaces around it may touch letters: JR東京駅.
-    before = "" if re.match(f"[{_UNSPACED}]", wanted[0]) else f"(?<!{letter})"
-    after = "" if re.match(f"[{_UNSPACED}]", wanted[-1]) else f"(?!{letter})"
-    if marks:
-        after += f"(?![{marks}])"  # in any script
-    if re.match(letter, wanted):
-        before += f"(?<!{letter}{joined})"
-        if signed and wanted[0].isdigit():
-            before += r"(?<!(?<![-.])[-.])(?<!\d/)"  # two are a dash, or what was left out
-    if re.match(letter, wanted[-1]):
-        after += f"(?!{joined}{letter})"
-        if signed:
-            after += rf"(?!#|\+\+|\+(?!{letter}))"
-            after += r"(?!/\d)" if wanted[-1].isdigit() else ""
-    pattern = re.compile(before + re.escape(wanted) + after, flags)
-    return any(pattern.search(form) for form in (said, _EMPHASIS.sub(r"\2", said)))
-
-
-def _spaced(text: str) -> str:
-    return " ".join(_composed(text).translate(_TYPED).split())
-
-
-def _with_groups(text: str) -> str:
-    """The text, spaced, with nothing between the groups of three digits of a number in a line."""
-    lines = map(_spaced, text.splitlines())  # not across them: 3, and below it 250
-    return _spaced(
-        "\n".join(_GROUPED.sub(lambda n: n[0].replace(n[1], ""), line) for line in lines)
-    )
-
-
-def _apart(text: str) -> str:
-    """The text with a space behind punctuation between two words that are no number or name."""
-
-    def spaced(sign: re.Match[str]) -> str:
-        left, right = text[sign.start() - 1], text[sign.end()]
-        # 4.5, 10:30; node.js, U.S., H.264
-        joined = left.isdigit() and right.isdigit()
-        if sign[0] == ".":
-            joined = joined or left.isupper() or (right.isalpha() and not right.isupper())
-        return sign[0] if joined else f"{sign[0]} "
-
-    return _BETWEEN_WORDS.sub(spaced, text)
-
-
-def _marks(text: str) -> str:
-    """The combining signs in a text, which no pattern knows as parts of words."""
-    found = {sign for sign in text if sign > "\u02ff" and unicodedata.category(sign)[0] == "M"}
-    return "".join(sorted(found))
+    return float(any(states(prediction, answer) for answer in answers))
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
@@ -277,8 +211,9 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 
 
 def _same(prediction: str, answer: str) -> bool:
-    compared = normalized if normalized(answer) else _spaced
-    return compared(prediction) == compared(answer)
+    if normalized(answer):
+        return normalized(prediction) == normalized(answer)
+    return prediction.split() == answer.split()
 
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
@@ -298,18 +233,7 @@ def f1(prediction: str, answers: Sequence[str]) -> float:
     return best
 
 
-def answer_contained(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction contains any answer letter by letter, else 0; NoLiMa's ``contains``.
-
-    Source: ``evaluation/async_evaluate.py`` of adobe-research/NoLiMa. Differs: NFC and NFD are the
-    same, as in `normalized`.
-    """
-    text = _composed(prediction)
-    return float(any(_composed(answer) in text for answer in answers))
-
-
 #: Scores of a generated answer against all right ones.
 ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
-    score.__name__: score
-    for score in (answer_contained, answer_stated, best_subspan_em, exact_match, f1)
+    score.__name__: score for score in (answer_stated, best_subspan_em, exact_match, f1)
 }

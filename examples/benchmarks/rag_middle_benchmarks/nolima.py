@@ -8,16 +8,23 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
+from unicodedata import normalize
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.evaluation import (
+    METRICS,
     Condition,
     Item,
+    Metric,
     Task,
     arranged_documents,
     as_answers,
     get_field,
     read_entries,
+)
+
+METRICS["answer_contained"] = Metric(
+    name="answer_contained", title="Accuracy (answer contained as written)"
 )
 
 TEMPLATE = (
@@ -79,6 +86,11 @@ class NoLiMa(Task):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         return self._all[:limit]
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        # As ``evaluation/async_evaluate.py`` of adobe-research/NoLiMa; NFC and NFD are the same.
+        text, *answers = (normalize("NFC", words) for words in (answer, *item.answers))
+        return {"answer_contained": float(any(right in text for right in answers))}
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         before, after = item.details["template"].split("{haystack}")

@@ -19,7 +19,7 @@ from rag_middle.evaluation.conditions import (
     position,
     spread_positions,
 )
-from rag_middle.evaluation.metrics import ANSWER_METRICS, says
+from rag_middle.evaluation.metrics import answer_stated, states
 from rag_middle.evaluation.tasks import shipped_questions, task_for_file
 from rag_middle.evaluation.tasks.base import (
     Task,
@@ -68,8 +68,7 @@ def abstains(answer: str, phrases: Sequence[str] = PHRASES) -> bool:
     It does where it contains one of the phrases as whole words, in any case and with any kind of
     apostrophe and spaces. An empty answer says nothing, and is no abstention.
     """
-    text = answer.lower()
-    return any(says(text, phrase.lower()) for phrase in phrases)
+    return any(states(answer, phrase) for phrase in phrases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +90,7 @@ class Abstention(Task):
     """
 
     name: ClassVar[str] = "abstention"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions with and without their gold document"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")
@@ -158,11 +157,10 @@ class Abstention(Task):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         items = self._questions.items(None, seed)  # some are left out below
-        stated = ANSWER_METRICS["answer_stated"]
         items = [
             item
             for item in items
-            if not any(stated(document.render(), item.answers) for document in item.others)
+            if not any(answer_stated(document.render(), item.answers) for document in item.others)
         ]
         return items[:limit]
 
@@ -174,5 +172,5 @@ class Abstention(Task):
         if condition.kind in ("gold_absent", "closed_book"):
             right = abstained
         else:
-            right = bool(ANSWER_METRICS["answer_stated"](answer, item.answers)) and not abstained
+            right = bool(answer_stated(answer, item.answers)) and not abstained
         return {"accuracy": float(right), "abstained": float(abstained)}

@@ -129,7 +129,7 @@ class KeyValueChains(Task):
     """
 
     name: ClassVar[str] = "key_value_chains"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Chains of keys and values"
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated",)
     max_new_tokens: ClassVar[int] = 48

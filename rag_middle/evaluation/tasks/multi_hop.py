@@ -66,7 +66,7 @@ class MultiHop(Task):
     """
 
     name: ClassVar[str] = "multi_hop"
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions that need several documents"
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")
