@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +20,6 @@ from rag_middle.cli.console import (
     warn,
 )
 from rag_middle.cli.measuring import (
-    CALIBRATION_FOLDER,
     chosen_task,
     command_line,
     data_options,
@@ -44,14 +43,13 @@ from rag_middle.cli.options import (
     output_flag,
     placed,
 )
-from rag_middle.errors import ConfigError, FileFormatError
+from rag_middle.errors import ConfigError
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
     from rag_middle.evaluation import AnsweringWorkers
     from rag_middle.methods import Method
-    from rag_middle.profiles import Profile
 
 
 def _varying(
@@ -263,7 +261,6 @@ def diagnose(
                 task,
                 names,
                 measurement,
-                calibrated=_calibrated(),
                 interim=InterimReport(out, seconds=refresh, **shown) if refresh else None,
                 **options,
             )
@@ -335,17 +332,6 @@ def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int
             "them, as in 5,10,20, and leave --documents out, which is the largest of them."
         )
     return tuple(fewer), most
-
-
-def _calibrated() -> dict[str, Profile]:
-    """Profiles where ``rag-middle calibrate`` writes them if it is not told otherwise."""
-    from rag_middle.profiles import read_profile
-
-    profiles = {}
-    for path in sorted(CALIBRATION_FOLDER.glob("*.json")):
-        with suppress(FileFormatError):  # another file
-            profiles[str(path)] = read_profile(path)
-    return profiles
 
 
 def _split(values: Iterable[str]) -> list[str]:

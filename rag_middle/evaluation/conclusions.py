@@ -9,7 +9,7 @@ be known.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, log
 from typing import Literal
 
@@ -97,63 +97,27 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """A difference that was measured on the unmodified model, or from it.
-
-    Attributes:
-        kind: of fewer documents, of their order, of a method.
-        gain: by how much scores rise; of a method, at the worst position.
-        text: in words.
-    """
-
-    kind: Literal["documents", "order", "method"]
-    gain: Estimate
-    text: str
-
-    @property
-    def significant(self) -> bool:
-        """Whether its interval lies above zero."""
-        return self.gain.low > 0
-
-    def shown(self, metric: Metric) -> str:
-        """The text with the gain."""
-        gain = metric.amount(self.gain.value).replace("-", "−")
-        return f"{gain}: {self.text}" if self.significant else f"not significant: {self.text}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """What a diagnosis has tried, so that no step advises it again.
 
     Attributes:
         all_asked: every question that the data has was asked.
         scoring: how answers were scored.
-        calibratable: methods with a search that the model can take, less those that were tried
-            here without helping or with parameters fitted to the model, and those that an earlier
-            calibration rejected.
-        fitted: parameters fitted to this model that were not tried here, as ``--methods`` takes
-            them, by method.
+        calibratable: methods with a search that the model can take, less those that did not help
+            here, and those whose parameters were fitted already.
         weights: whether the model's weights are here.
     """
 
     all_asked: bool = False
     scoring: Scoring = "generation"
     calibratable: tuple[str, ...] = ()
-    fitted: Mapping[str, str] = field(default_factory=dict)
     weights: bool = True
 
 
 # -- does it lose the middle? ---------------------------------------------------------------------
 
 
-def answer(
-    recommendation: Recommendation,
-    shape: Shape,
-    curve: PositionCurve,
-    positions: Sequence[int],
-    metric: Metric,
-    questions: int,
-) -> Answer:
+def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves) -> Answer:
     """Whether the middle is lost: the answer to a report's title.
 
     Yes where the middle is significantly below both ends. No only where the interval excludes that
@@ -161,18 +125,18 @@ def answer(
 
     Args:
         recommendation: says whether the questions can tell.
-        curve: of the unmodified model.
-        positions: 0-based.
+        shape: of the unmodified model's curve.
     """
     if recommendation.reason in ("too_few_questions", "cannot_answer"):
         return Answer(label="unknown", text=f"Cannot tell. {recommendation.text}")
+    curve, metric, questions = curves[BASELINE], curves.metric, curves.questions
     means = [estimate.value for estimate in curve.estimates]
-    high, low = int(np.argmax(means)), int(np.argmin(means))
     _, _, seen = SHAPES[shape.name].partition(": ")
     if shape.name != "flat":
+        high, low = int(np.argmax(means)), int(np.argmin(means))
         seen += (
-            f" (highest at position {positions[high]}: {metric.shown(means[high])}; lowest at "
-            f"position {positions[low]}: {metric.shown(means[low])})"
+            f" (highest at position {curves.positions[high]}: {metric.shown(means[high])}; lowest "
+            f"at position {curves.positions[low]}: {metric.shown(means[low])})"
         )
     if len(means) < 3:
         text = f"Cannot tell without a position between the first and the last: {seen}."
@@ -362,36 +326,29 @@ def _none(reason: Reason, text: str, verdicts: Sequence[Verdict] = ()) -> Recomm
 
 def effects(
     recommendation: Recommendation, summary: Summary, curves: PositionCurves
-) -> tuple[Effect, ...]:
+) -> tuple[str, ...]:
     """What was measured to make a difference: the significant ones first, the largest first."""
     metric, own = summary.metric, curves[BASELINE]
     if recommendation.reason == "too_few_questions":
         return ()
     means = [estimate.value for estimate in own.estimates]
     best, worst = int(np.argmax(means)), int(np.argmin(means))
-    measured = [
-        Effect(
-            kind="order",
-            gain=own.gap,
-            text=f"best against worst position: {metric.shown(means[best])} at "
-            f"{curves.positions[best]}, {metric.shown(means[worst])} at {curves.positions[worst]}",
+    at_best, at_worst = (
+        f"{metric.shown(means[index])} at {curves.positions[index]}" for index in (best, worst)
+    )
+    measured = [(own.gap, f"best against worst position: {at_best}, {at_worst}")]
+    if (alone := summary.control("gold_only")) is not None:
+        text = (
+            f"the gold document alone: {metric.shown(alone.mean.value)}, among {curves.documents} "
+            f"{metric.shown(own.mean.value)}"
         )
-    ]
-    measured += [
-        Effect(
-            kind="documents",
-            gain=control.difference,
-            text=f"the gold document alone: {metric.shown(control.mean.value)}, among "
-            f"{curves.documents} {metric.shown(own.mean.value)}",
-        )
-        for control in summary.controls
-        if control.name == "gold_only"
-    ]
-    measured += [
-        Effect(kind="method", gain=each.worst_difference, text=f"{each.label}: {each.why}")
-        for each in recommendation.verdicts
-    ]
-    return tuple(sorted(measured, key=lambda each: (not each.significant, -each.gain.value)))
+        measured.append((alone.difference, text))
+    measured += [(v.worst_difference, f"{v.label}: {v.why}") for v in recommendation.verdicts]
+    measured.sort(key=lambda entry: (entry[0].low <= 0, -entry[0].value))
+    return tuple(
+        f"{metric.amount(gain.value)}: {text}" if gain.low > 0 else f"not significant: {text}"
+        for gain, text in measured
+    )
 
 
 def method_in_use(recommendation: Recommendation, curves: PositionCurves) -> str:
@@ -407,31 +364,29 @@ def method_in_use(recommendation: Recommendation, curves: PositionCurves) -> str
     return BASELINE if better else recommendation.label
 
 
-def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: Metric) -> str:
+def order_advice(curve: PositionCurve, positions: Sequence[int], metric: Metric) -> str:
     """Where to put the most relevant documents, by the measured curve.
 
     Args:
-        curve: mean scores `[positions]` of the method in use: advice for one method is none for
-            another.
+        curve: of the method in use: advice for one method is none for another.
         positions: 0-based.
 
     Returns:
         A sentence; empty where no two positions of the curve differ significantly, as under an
         order-free method.
     """
-    if gap.includes_zero:
+    if curve.gap.includes_zero:
         return ""
-    by_score = np.argsort(-curve, kind="stable")
-    high = [int(index) for index in by_score if high_positions(curve)[index]]
-    best, low = high[0], int(np.argmin(curve))
+    means = np.array([estimate.value for estimate in curve.estimates])
+    by_score = np.argsort(-means, kind="stable")
+    high = [int(index) for index in by_score if high_positions(means)[index]]
+    low = int(np.argmin(means))
     named = sorted(positions[index] for index in high[:_MANY_POSITIONS])
     place = f"position {named[0]}" if len(named) == 1 else f"positions {listed(named)}"
-    value = metric.shown(curve[best])
-    if len(named) > 1:
-        value = f"up to {value}" if metric.share else f"best: {value}"
+    value = f"{'best: ' if len(named) > 1 else ''}{metric.shown(float(means[high[0]]))}"
     return (
         f"Put the most relevant documents at {place} ({value}), and none of them at position "
-        f"{positions[low]} ({metric.shown(curve[low])}): it costs nothing."
+        f"{positions[low]} ({metric.shown(float(means[low]))}): it costs nothing."
     )
 
 
@@ -439,16 +394,17 @@ def next_steps(
     recommendation: Recommendation,
     advice: str,
     attempts: Attempts,
-    measured: Sequence[Effect] = (),
+    *,
+    crowded: bool = False,
     in_use: str | None = None,
 ) -> tuple[str, ...]:
-    """What to do now, in sentences, for the largest effect first.
+    """What to do now, in sentences.
 
     Args:
         advice: of `order_advice`, for the method in use.
-        measured: of `effects`.
-        in_use: of `method_in_use`.
         attempts: what was tried, and is not advised again.
+        crowded: the gold document alone does significantly better.
+        in_use: of `method_in_use`.
     """
     label, reason = recommendation.label, recommendation.reason
     if reason == "too_few_questions" and attempts.all_asked:
@@ -463,20 +419,16 @@ def next_steps(
             f"{step}--template, or --score-by likelihood, which shows differences in wrong answers "
             "too.",
         )
-    by_kind = {"documents": "Ask with fewer documents, or put a reranker before the model."}
-    if advice:
-        by_kind["order"] = advice
+    steps = ["Ask with fewer documents, or put a reranker before the model."] if crowded else []
+    steps += [advice] if advice else []
+    if reason == "no_gap":
+        return (*steps, "Measure again when model, prompt or data change.")
     if reason == "helps":
-        by_kind["method"] = (
+        steps.append(
             f"Check {label} on held-out questions before relying on it."
             if in_use in (None, label)
             else f"Where the ranking is poor, use {label} instead of an order."
         )
-    leading = [effect.kind for effect in measured if effect.significant]
-    kinds = dict.fromkeys((*leading, "order", "method") if advice else (*leading, "method"))
-    steps = [by_kind[kind] for kind in kinds if kind in by_kind]
-    if reason == "no_gap":
-        return (*steps, "Measure again when model, prompt or data change.")
     if not attempts.weights:
         steps.append(
             f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
@@ -488,11 +440,6 @@ def next_steps(
         )
     elif reason == "nothing_tried":
         steps.append("Name methods to try with --methods.")
-    if attempts.fitted:
-        steps.append(
-            f"Parameters of {', '.join(attempts.fitted)} are calibrated for this model already; "
-            f"try them: `--methods {','.join(attempts.fitted.values())}`."
-        )
     # Where a method helps and positions no longer differ, there is nothing left to gain.
     if attempts.calibratable and (reason != "helps" or advice):
         first, *others = attempts.calibratable
@@ -507,27 +454,33 @@ def next_steps(
 
 def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     """Warnings of gold documents that may not be what they are taken for."""
+
+    def noted(what: str, questions: Sequence[str], meaning: str) -> list[str]:
+        if not questions:
+            return []
+        count, example = counted(len(items), "question"), shortened(repr(questions[0]), 100)
+        return [
+            f"{what}, word for word, in {len(questions)} of {count}, such as {example}. {meaning}"
+        ]
+
     without = [
         item.question
         for item in items
         if item.gold
         and not best_subspan_em(f"{item.gold.title or ''}\n{item.gold.text}", item.answers)
     ]
-    twice = [item.question for item in items if _said_again(item)]
-    texts = []
-    if without:
-        texts.append(
-            "The gold document holds none of the answers, word for word, in "
-            f"{_how_many(without, items)}. Where it does not answer its question, every method "
-            "scores 0 at every position."
-        )
-    if twice:
-        texts.append(
-            "Another document repeats the gold one, word for word, in "
-            f"{_how_many(twice, items)}. An answer may be read there: positions then seem to "
-            "differ less than they do."
-        )
-    return tuple(texts)
+    return (
+        *noted(
+            "The gold document holds none of the answers",
+            without,
+            "Where it does not answer its question, every method scores 0 at every position.",
+        ),
+        *noted(
+            "Another document repeats the gold one",
+            [item.question for item in items if _said_again(item)],
+            "An answer may be read there: positions then seem to differ less than they do.",
+        ),
+    )
 
 
 def _said_again(item: Item) -> bool:
@@ -535,12 +488,6 @@ def _said_again(item: Item) -> bool:
     golds = [f" {' '.join(gold.text.split())} " for gold in item.golds or (item.gold,) if gold]
     others = [f" {' '.join(other.text.split())} " for other in item.others]
     return any(gold in other for gold in golds for other in others)
-
-
-def _how_many(questions: Sequence[str], items: Sequence[Item]) -> str:
-    """These of all questions, with the first one as an example."""
-    example = shortened(repr(questions[0]), 100)
-    return f"{len(questions)} of {counted(len(items), 'question')}, such as {example}"
 
 
 def order_free_note(method: MethodSummary) -> str | None:
@@ -557,7 +504,7 @@ def order_free_note(method: MethodSummary) -> str | None:
     return f"Under {method.label} the order of the documents cannot change an answer. {seen}"
 
 
-def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, ...]:
+def notes(summary: Summary, shape: Shape) -> tuple[str, ...]:
     """What the controls say, and what else is to be known."""
     changes = summary[BASELINE].consistency
     texts = []
@@ -566,24 +513,24 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
             f"The order of the documents changes the answers to {percent(changes.changed.value)} "
             "of the questions."
         )
-    controls = {control.name: control for control in summary.controls}
-    closed_book, gold_only = controls.get("closed_book"), controls.get("gold_only")
-    if closed_book and closed_book.difference.high < 0:
-        closed_book = None  # documents are read, whatever happens to the gold one alone
-    if closed_book and closed_book.mean.value > 0:
-        # With few questions no difference is significant: both values are told.
-        shown, with_documents = (
-            summary.metric.shown(mean.value) for mean in (closed_book.mean, summary[BASELINE].mean)
-        )
-        texts.append(
-            f"Without any documents the model does not do significantly worse ({shown}, with them "
-            f"{with_documents}): it may know the answers, and then nothing measures reading."
-        )
-    if closed_book and gold_only and gold_only.mean.value <= closed_book.mean.value:
-        texts.append(
-            "With the gold document alone the model does no better than with none: it does not use "
-            "the document at any position. No position method mends that."
-        )
+    closed_book, gold_only = summary.control("closed_book"), summary.control("gold_only")
+    if closed_book and closed_book.difference.high >= 0:  # else documents are read
+        if closed_book.mean.value > 0:
+            # With few questions no difference is significant: both values are told.
+            shown, with_documents = (
+                summary.metric.shown(mean.value)
+                for mean in (closed_book.mean, summary[BASELINE].mean)
+            )
+            texts.append(
+                f"Without any documents the model does not do significantly worse ({shown}, with "
+                f"them {with_documents}): it may know the answers, and then nothing measures "
+                "reading."
+            )
+        if gold_only and gold_only.mean.value <= closed_book.mean.value:
+            texts.append(
+                "With the gold document alone the model does no better than with none: it does not "
+                "use the document at any position. No position method mends that."
+            )
     if shape.confidence < 0.8:
         texts.append(
             f"The shape is uncertain: {percent(shape.confidence)} of the resampled curves have it. "
@@ -591,12 +538,6 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
         )
     free = {method.label for method in summary.methods if method.order_free and method.applied}
     texts += filter(None, (order_free_note(summary[label]) for label in sorted(free)))
-    level = [c.label for c in curves.curves if c.gap.exact and c.label not in free]
-    if level:
-        texts.append(
-            f"Under {', '.join(level)}, every question that was asked has one score at every "
-            "position."
-        )
     idle = [m.label for m in summary.methods if m.applied < 1 and m.label != BASELINE]
     if idle:
         texts.append(f"Some prompts left nothing to do for: {', '.join(idle)}.")

@@ -21,7 +21,6 @@ from rag_middle.evaluation.asking import AnsweringWorkers
 from rag_middle.evaluation.conclusions import (
     Answer,
     Attempts,
-    Effect,
     Reason,
     Recommendation,
     answer,
@@ -137,7 +136,7 @@ class Diagnosis:
     answer_time_ratios: Mapping[str, float]
     shape: Shape
     answer: Answer
-    effects: tuple[Effect, ...]
+    effects: tuple[str, ...]
     recommendation: Recommendation
     profile: Profile
     comparisons: str
@@ -170,7 +169,6 @@ def diagnose(
     planned: PlanCallback | None = None,
     interim: InterimCallback | None = None,
     cost: bool = True,
-    calibrated: Mapping[str, Profile] | None = None,
     workers: AnsweringWorkers | None = None,
 ) -> Diagnosis:
     """Measure a model on a task by the position of the gold document, and say what to use.
@@ -187,8 +185,6 @@ def diagnose(
         planned: called once before the first prompt is asked, as in `run`.
         interim: called with the results so far, as in `run`; `InterimReport` makes a page of them.
         cost: measure times too, where the model's weights are here.
-        calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
-            advised again.
         workers: that answer, as in `run`.
 
     Raises:
@@ -227,14 +223,8 @@ def diagnose(
     shape = shape_of(Bootstrap(results.scores(BASELINE)))
     scores = {method.label: results.scores(method.label) for method in results.methods}
     recommendation = recommend(scores, results.metric, ratios)
-    measured = effects(recommendation, summary, curves)
     in_use = curves[method_in_use(recommendation, curves)]
-    advice = order_advice(
-        np.array([estimate.value for estimate in in_use.estimates]),
-        curves.positions,
-        in_use.gap,
-        curves.metric,
-    )
+    alone = summary.control("gold_only")
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return Diagnosis(
         task=task.to_dict(),
@@ -248,31 +238,24 @@ def diagnose(
         summary=summary,
         answer_time_ratios=ratios,
         shape=shape,
-        answer=answer(
-            recommendation,
-            shape,
-            curves[BASELINE],
-            curves.positions,
-            curves.metric,
-            curves.questions,
-        ),
-        effects=measured,
+        answer=answer(recommendation, shape, curves),
+        effects=effects(recommendation, summary, curves),
         recommendation=recommendation,
         profile=recommended_profile(results, curves, in_use, here, recommendation.reason, made),
         comparisons=comparisons(results.compared),
         notes=(
             *missing_answers(results),
             *notes_on_gold(results.items),
-            *notes(summary, shape, curves),
+            *notes(summary, shape),
             *searched_notes(results),
             *(() if here else _voting_notes(results)),
         ),
         next_steps=next_steps(
             recommendation,
-            advice,
-            _attempts(here, task, results, recommendation, left_out, calibrated or {}),
-            measured,
-            in_use.label,
+            order_advice(in_use, curves.positions, curves.metric),
+            _attempts(here, task, results, recommendation, left_out),
+            crowded=alone is not None and alone.difference.low > 0,
+            in_use=in_use.label,
         ),
         left_out=left_out,
         wrong=wrong_answers(results),
@@ -387,49 +370,23 @@ def _attempts(
     results: Results,
     recommendation: Recommendation,
     left_out: Mapping[str, str],
-    calibrated: Mapping[str, Profile],
 ) -> Attempts:
-    """What was tried in this run, and in calibrations of this model before.
-
-    `model` is None where its weights are not here.
-    """
+    """What was tried. `model` is None where its weights are not here."""
+    limit, asked = results.measurement.limit, len(results.items)
+    every = asked + results.repeated == task.num_questions
+    all_asked, scoring = every or limit is None or asked < limit, results.measurement.scoring
     if model is None:
-        return Attempts(
-            all_asked=_all_asked(task, results), scoring=results.measurement.scoring, weights=False
-        )
-    facts = model_facts(model.model, model.tokenizer, all_weights=False)
-    own = {
-        path: profile
-        for path, profile in calibrated.items()
-        if not profile.model.shape_differences(facts)
-        and not profile.model.version_differences(facts)
-    }
+        return Attempts(all_asked=all_asked, scoring=scoring, weights=False)
     # A method with a provenance has parameters from a profile.
     parts = [part for labelled in results.methods for part in labelled.method.parts]
     tried = {part.name for part in parts if part.provenance is not None}
-    presets = {preset.partition(":")[0]: preset for preset in fitted_presets(model)}
-    profiles = {
-        profile.method: f"profile:{path}" for path, profile in own.items() if profile.recommended
-    }
-    fitted = {
-        method: name for method, name in {**presets, **profiles}.items() if method not in tried
-    }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
-    done = {*tried, *failed, *left_out, *fitted, *(profile.method for profile in own.values())}
+    fitted = {preset.partition(":")[0] for preset in fitted_presets(model)}
+    # The searches compare log-likelihoods.
+    able = worth_calibrating(model, {*tried, *failed, *left_out, *fitted})
     return Attempts(
-        all_asked=_all_asked(task, results),
-        scoring=results.measurement.scoring,
-        # The searches compare log-likelihoods.
-        calibratable=worth_calibrating(model, done) if task.by_likelihood else (),
-        fitted=fitted,
+        all_asked=all_asked, scoring=scoring, calibratable=able if task.by_likelihood else ()
     )
-
-
-def _all_asked(task: Task, results: Results) -> bool:
-    """Whether the data holds no further question."""
-    limit, asked = results.measurement.limit, len(results.items)
-    every = asked + results.repeated == task.num_questions
-    return every or limit is None or asked < limit
 
 
 def searched_notes(results: Results) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ except ModuleNotFoundError as error:
 _DEFAULT_WINDOW = 2048  # tokens, where the model's config says nothing
 _DEFAULT_NEW_TOKENS = 256
 _METHOD_PREFIX = "method_"
+_LOADING = ("dtype", "attn_implementation", "revision", "trust_remote_code")
 #: What tasks may ask of generation besides ends and temperature, by the same names as here.
 _CHOICE = ("top_p", "top_k", "typical_p")
 _GENERATION = (*_CHOICE, "repetition_penalty", "no_repeat_ngram_size", "num_beams")
@@ -64,13 +65,10 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: taken from the harness's command line; not used.
         device: where the model goes; ``cuda:0``, which the harness names by itself, may be missing.
         max_length: tokens of context and answer, instead of what the model's config says.
-        dtype: of the weights.
-        attn_implementation: of the model.
-        revision: of the model.
-        trust_remote_code: run code that comes with the model.
         trust_markers: take all document markers in contexts, not only those of `mark`.
-        options: arguments that begin with ``method_`` are options of the method:
-            ``method=lpes,method_factors=1.2``.
+        options: those that begin with ``method_`` are options of the method
+            (``method=lpes,method_factors=1.2``); `_LOADING` are of
+            `RagMiddleModel.from_pretrained`.
 
     Raises:
         ConfigError: another argument.
@@ -85,20 +83,21 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: int | None = None,
         device: str | None = None,
         max_length: int | None = None,
-        dtype: str = "auto",
-        attn_implementation: str | None = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
         trust_markers: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
-        unknown = [name for name in options if not name.startswith(_METHOD_PREFIX)]
+        chosen = {
+            name.removeprefix(_METHOD_PREFIX): options.pop(name)
+            for name in list(options)
+            if name.startswith(_METHOD_PREFIX)
+        }
+        unknown = [name for name in options if name not in _LOADING]
         if unknown:
             raise ConfigError(
                 f"The model rag-middle takes no argument {unknown[0]!r}. It takes pretrained, "
-                "method, method_<option>, batch_size, device, max_length, dtype, "
-                "attn_implementation, revision, trust_remote_code and trust_markers."
+                "method, method_<option>, batch_size, device, max_length, trust_markers, "
+                f"{', '.join(_LOADING)}."
             )
         if not str(batch_size).isdecimal() or not int(batch_size):
             raise ConfigError(
@@ -107,7 +106,6 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             )
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # the harness says so where nobody named a device
-        chosen = {name.removeprefix(_METHOD_PREFIX): value for name, value in options.items()}
         window = int(max_length) if max_length else None
         if isinstance(pretrained, RagMiddleModel):
             self.reader = RagMiddleModel(
@@ -125,10 +123,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 method_options=chosen,
                 context_window=window,
                 device=device,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
+                **options,
             )
         self.tokenizer = self.reader.tokenizer
         self._batch_size = int(batch_size)
@@ -264,35 +259,31 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """A text for each context, up to the task's stop strings."""
-        groups: defaultdict[str, list[int]] = defaultdict(list)
-        for index, request in enumerate(requests):
-            groups[repr(sorted(request.args[1].items()))].append(index)
+        groups: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+        parsed = [self._parsed(request.args[0]) for request in requests]
+        for index, (request, prompt) in enumerate(zip(requests, parsed, strict=True)):
+            groups[repr(sorted(request.args[1].items())), bool(prompt.documents)].append(index)
         texts: dict[int, str] = {}
-        for indices in groups.values():
+        for (_, marked), indices in groups.items():
             options = self._options(requests[indices[0]].args[1])
-            size = 8 * self._batch_size
-            for chunk in (indices[i : i + size] for i in range(0, len(indices), size)):
-                parsed = {index: self._parsed(requests[index].args[0]) for index in chunk}
-                for marked in (True, False):
-                    chosen = [i for i in chunk if bool(parsed[i].documents) is marked]
-                    if not chosen:
-                        continue
-                    contexts = [requests[index].args[0] for index in chosen]
-                    room = self.max_length - options["max_new_tokens"]
-                    prompts: list[ContextPrompt] | list[TokenizedPrompt] = (
-                        [parsed[index] for index in chosen]
-                        if marked
-                        else [_tokenized(self.tok_encode(text)[-room:]) for text in contexts]
-                    )
-                    answers = self.reader.batch(
-                        prompts,
-                        max_batch_size=self._batch_size,
-                        **(self._raw() if marked else {"on_missing_documents": "ignore"}),
-                        **options,
-                    )
-                    texts.update(zip(chosen, (answer.text for answer in answers), strict=True))
-            for index in indices:
-                self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
+            room = self.max_length - options["max_new_tokens"]
+            raw = self._raw() if marked else {"on_missing_documents": "ignore"}
+            for start in range(0, len(indices), 8 * self._batch_size):
+                chunk = indices[start : start + 8 * self._batch_size]
+                prompts: list[ContextPrompt] | list[TokenizedPrompt] = (
+                    [parsed[index] for index in chunk]
+                    if marked
+                    else [
+                        _tokenized(self.tok_encode(requests[index].args[0])[-room:])
+                        for index in chunk
+                    ]
+                )
+                answers = self.reader.batch(
+                    prompts, max_batch_size=self._batch_size, **raw, **options
+                )
+                for index, answer in zip(chunk, answers, strict=True):
+                    texts[index] = answer.text
+                    self.cache_hook.add_partial("generate_until", requests[index].args, answer.text)
         return [texts[index] for index in range(len(requests))]
 
     def _options(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -313,24 +304,22 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 f"The task asks for {unknown[0]!r} in generation_kwargs, which is not known here. "
                 f"Known: until, do_sample, temperature, {', '.join((*_LENGTHS, *_GENERATION))}."
             )
-        options = {**self._own_options(samples=samples), **asked}
+        # The harness's own model goes by what the model's generation config says.
+        own = self.reader.model.generation_config
+        usual = {"top_k": _TOP_K} if samples else {}
+        for name in ("repetition_penalty", "num_beams", *(_CHOICE if samples else ())):
+            if (value := getattr(own, name, None)) is not None:
+                usual[name] = value
         stops = [until] if isinstance(until, str) else list(until)
         if self.tokenizer.eos_token:  # whatever ends the model's generation config names
             stops.append(str(self.tokenizer.eos_token))
         return {
             "max_new_tokens": new_tokens,
             "stop": [stop for stop in stops if stop],
-            **options,
+            **usual,
+            **asked,
             "temperature": (temperature or 1.0) if samples else 0.0,
         }
-
-    def _own_options(self, *, samples: bool) -> dict[str, Any]:
-        """What the model's generation config says, which the harness's own model goes by."""
-        own = self.reader.model.generation_config
-        names = ("repetition_penalty", "num_beams", *(_CHOICE if samples else ()))
-        said = {name: getattr(own, name, None) for name in names}
-        usual = {"top_k": _TOP_K} if samples else {}
-        return usual | {name: value for name, value in said.items() if value is not None}
 
     def _parsed(self, context: str) -> ContextPrompt:
         return parse(context, trusted=self._trust_markers)

@@ -165,6 +165,10 @@ class Summary:
         """The summary of one method."""
         return next(method for method in self.methods if method.label == label)
 
+    def control(self, name: str) -> Control | None:
+        """The control of that name, if it was run."""
+        return next((control for control in self.controls if control.name == name), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {**asdict(self), "metric": self.metric.name}
@@ -294,27 +298,24 @@ class Results:
             )
             return bootstrap.estimates()[0], difference
 
-        methods, controls = [], []
+        methods = []
         for method in self.methods:
             mean, difference = compared(method.label, columns)
+            records = [r for (label, _, _), r in self.records.items() if label == method.label]
             answers = self._answers_over_orders(method.label)
-            applied = [
-                record.applied for (label, _, _), record in self.records.items()
-                if label == method.label
-            ]  # fmt: skip
+            flips = consistency(answers, resamples=resamples, seed=seed) if answers else None
             methods.append(
                 MethodSummary(
                     label=method.label,
                     method=repr(method.method),
                     mean=mean,
                     difference=None if method.label == BASELINE else difference,
-                    consistency=consistency(answers, resamples=resamples, seed=seed)
-                    if answers
-                    else None,
-                    applied=sum(applied) / len(applied),
+                    consistency=flips,
+                    applied=sum(record.applied for record in records) / len(records),
                     order_free=method.method.order_free,
                 )
             )
+        controls = []
         asked = {c.name: [c] for c in (self.task.controls if self.measurement.controls else ())}
         for change in self.measurement.changes:
             asked[change] = [position(index, change=change) for index in self.positions]
@@ -333,18 +334,14 @@ class Results:
         orders = [order(index) for index in range(self.measurement.orders)]
         # Positions of the gold document are orders of the documents, too.
         orders = orders or [position(index) for index in self.positions]
-        if not orders:
-            return []
-        answers: list[list[object]] = []
-        for item in self.items:
-            records = [self.records[label, condition.name, item.id] for condition in orders]
+
+        def said(item: Item, condition: Condition) -> object:
+            record = self.records[label, condition.name, item.id]
             # Without a text, only whether the right answer is the greedy one can be compared.
-            answers.append(
-                [
-                    record.scores["greedy_match"]
-                    if record.said is None
-                    else as_compared(record.said)
-                    for record in records
-                ]
-            )
-        return answers
+            if record.said is None:
+                return record.scores["greedy_match"]
+            return as_compared(record.said)
+
+        if len(orders) < 2:
+            return []
+        return [[said(item, condition) for condition in orders] for item in self.items]

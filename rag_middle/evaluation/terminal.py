@@ -61,7 +61,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
             soft_wrap=True,
         )
         for effect in diagnosis.effects:
-            out.print(Text(f"- {effect.shown(curves.metric)}"), soft_wrap=True)
+            out.print(Text(f"- {effect}"), soft_wrap=True)
         out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)
     left_out = [f"{label}: {reason}" for label, reason in diagnosis.left_out.items()]
     for heading, style, lines in (
@@ -74,27 +74,10 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
 
 
 def show_grid(out: Console, grid: Grid, notes: Sequence[str] = ()) -> None:
-    """Print a table of cells per method, what follows, and notes on the run."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    """Print what follows from a table of rows and columns, and notes on the run."""
     from rich.text import Text
 
-    share = grid.metric.share
-    scale, digits = (100, 1) if share else (1, 2)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for heading in (grid.row_title, "method", grid.column_title):
-        table.add_column(heading, overflow="fold")
-    table.add_column("mean", justify="right", no_wrap=True)
-    for row in grid.rows:
-        for label, curve in row.curves.items():
-            cells = zip(row.columns, curve.estimates, strict=True)
-            shown = ", ".join(f"{name}: {scale * e.value:.{digits}f}" for name, e in cells)
-            table.add_row(row.name, Text(label), shown, curve.mean.text(share=share))
-    out.print(table)
-    out.print(
-        f"{grid.metric.title}{', %' if share else ''}; {grid.questions} questions.",
-        soft_wrap=True,
-    )
+    out.print(f"{grid.metric.title}; {grid.questions} questions.", soft_wrap=True)
     for sentence in grid.sentences:
         out.print(Text(sentence), soft_wrap=True)
     for note in notes:

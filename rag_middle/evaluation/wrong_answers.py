@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rag_middle.documents import Document
 from rag_middle.evaluation.conditions import position
 from rag_middle.evaluation.records import Record
 from rag_middle.evaluation.results import Results
-from rag_middle.wording import counted
+from rag_middle.wording import counted, shortened
 
 MOST_QUESTIONS = 20
 _MOST_CHARACTERS = 1500  # of a document
@@ -29,35 +29,22 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownDocument:
-    """A document of a question; the text of a long one is cut.
-
-    Attributes:
-        title: None where it has none.
-        text: of the document.
-        gold: it holds the answer.
-    """
-
-    title: str | None
-    text: str
-    gold: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
     """A question with what was answered.
 
     Attributes:
         question: as the model reads it.
         answers: that count as right.
-        documents: the gold document first.
+        documents: the gold ones first; the text of a long one is cut.
+        golds: how many of them are gold.
         conditions: under which it was asked, as headings: positions of the gold document.
         replies: by method label, one per condition.
     """
 
     question: str
     answers: tuple[str, ...]
-    documents: tuple[ShownDocument, ...]
+    documents: tuple[Document, ...]
+    golds: int
     conditions: tuple[str, ...]
     replies: Mapping[str, tuple[Reply, ...]]
 
@@ -89,7 +76,8 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
             AskedQuestion(
                 question=item.question,
                 answers=item.answers,
-                documents=shown_documents(item.golds or item.gold, item.others),
+                documents=shown_documents((*(item.golds or (item.gold,)), *item.others)),
+                golds=len(item.golds) or int(item.gold is not None),
                 conditions=tuple(names),
                 replies={
                     method.label: tuple(
@@ -168,18 +156,10 @@ def most_wrong(asked: Sequence[AskedQuestion]) -> tuple[AskedQuestion, ...]:
     return tuple(wrong[:MOST_QUESTIONS])
 
 
-def shown_documents(
-    gold: Document | Sequence[Document] | None, others: Sequence[Document]
-) -> tuple[ShownDocument, ...]:
-    """Documents for a page, the gold ones first."""
-    golds = [gold] if isinstance(gold, Document) else list(gold or ())
+def shown_documents(documents: Iterable[Document | None]) -> tuple[Document, ...]:
+    """Documents for a page; long texts are cut."""
     return tuple(
-        ShownDocument(
-            title=document.title,
-            text=document.text
-            if len(document.text) <= _MOST_CHARACTERS
-            else f"{document.text[:_MOST_CHARACTERS]} […]",
-            gold=index < len(golds),
-        )
-        for index, document in enumerate([*golds, *others])
+        replace(document, text=shortened(document.text, _MOST_CHARACTERS))
+        for document in documents
+        if document is not None
     )

@@ -18,7 +18,7 @@ from rag_middle.evaluation.conclusions import (
     recommend,
 )
 from rag_middle.evaluation.metrics import METRICS
-from rag_middle.evaluation.results import curve_of
+from rag_middle.evaluation.results import PositionCurves, curve_of
 from rag_middle.evaluation.shapes import shape_of
 from rag_middle.evaluation.statistics import comparison_confidence
 
@@ -37,6 +37,16 @@ def scores(per_cent: list[float], questions: int) -> np.ndarray:
 def level(per_cent: float, positions: int, questions: int) -> np.ndarray:
     """Every question scores the same at every position."""
     return np.repeat(scores([per_cent], questions), positions, axis=1)
+
+
+def curves_of(bootstrap: Bootstrap, positions: tuple[int, ...], questions: int) -> PositionCurves:
+    return PositionCurves(
+        metric=ACCURACY,
+        positions=positions,
+        documents=positions[-1] + 1,
+        questions=questions,
+        curves=(curve_of("none", bootstrap),),
+    )
 
 
 @dataclass(frozen=True)
@@ -117,10 +127,9 @@ def test_what_is_said_of_a_curve(case: Case) -> None:
     shape = shape_of(bootstrap)
     positions = range(len(case.curve))
     recommendation = recommend(methods, ACCURACY)
-    own = curve_of("none", bootstrap)
-    said = answer(recommendation, shape, own, list(positions), ACCURACY, case.questions)
-    in_use = Bootstrap(methods[recommendation.label])
-    advice = order_advice(in_use.means, positions, in_use.gap(), ACCURACY)
+    said = answer(recommendation, shape, curves_of(bootstrap, tuple(positions), case.questions))
+    in_use = curve_of("in use", Bootstrap(methods[recommendation.label]))
+    advice = order_advice(in_use, positions, ACCURACY)
     steps = next_steps(recommendation, advice, Attempts(calibratable=("lpes",)))
 
     assert (said.label, shape.name, recommendation.reason) == (case.says, case.shape, case.reason)
@@ -143,13 +152,13 @@ def test_values_in_the_answer_and_the_advice_are_those_of_the_table() -> None:
     base = scores([46, 79, 67], 100)
     bootstrap = Bootstrap(base)
     recommendation = recommend({"none": base}, ACCURACY)
-    own = curve_of("none", bootstrap)
-    said = answer(recommendation, shape_of(bootstrap), own, (0, 9, 19), ACCURACY, 100)
+    curves = curves_of(bootstrap, (0, 9, 19), 100)
+    said = answer(recommendation, shape_of(bootstrap), curves)
     assert said.text == (
         "No: scores are lowest at the first positions (highest at position 9: 79.0 %; lowest at "
         "position 0: 46.0 %)."
     )
-    assert order_advice(bootstrap.means, (0, 9, 19), bootstrap.gap(), ACCURACY) == (
+    assert order_advice(curves["none"], (0, 9, 19), ACCURACY) == (
         "Put the most relevant documents at position 9 (79.0 %), and none of them at position 0 "
         "(46.0 %): it costs nothing."
     )

@@ -135,17 +135,6 @@ class Abstention(Task):
     def num_questions(self) -> int:
         return len(self.items(None, 0))
 
-    @property
-    def description(self) -> str:
-        asked, all_questions = self.num_questions, self._questions.num_questions
-        noted = f"{asked} questions"
-        if asked != all_questions:
-            noted = (
-                f"{asked} of {all_questions} questions; in the others, another document holds the "
-                "answer"
-            )
-        return f"{self.title} ({self.provenance}): {noted}, {self.documents} documents each"
-
     def layout(self, columns: int) -> Layout:
         assert self.documents is not None  # set when made
         present = {

@@ -23,6 +23,7 @@ from rag_middle.evaluation.conditions import (
     distinct_questions,
 )
 from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.generation import RagMiddleModel
@@ -84,8 +85,10 @@ class Task(ABC):
     @property
     def description(self) -> str:
         """What was recognised, for people: kind of questions, their number, documents each."""
+        count = self.num_questions
+        questions = "" if count is None else f": {counted(count, 'question')}"
         documents = f", {self.num_positions} documents each" if self.num_positions else ""
-        return f"{self.title} ({self.provenance}){documents}"
+        return f"{self.title} ({self.provenance}){questions}{documents}"
 
     @abstractmethod
     def items(self, limit: int | None, seed: int) -> list[Item]:

@@ -152,10 +152,6 @@ class KeyValueChains(Task):
     def num_positions(self) -> int:
         return 0
 
-    @property
-    def description(self) -> str:
-        return f"{self.title} ({self.provenance}), {self.keys} pairs, up to {self.hops} in a chain"
-
     def layout(self, columns: int) -> Layout:
         starts = spread_positions(self.keys - self.hops + 1, columns)
         rows = [

@@ -28,7 +28,6 @@ from rag_middle.evaluation.tasks.data_files import (
     read_entries,
     without_repeats,
 )
-from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -106,10 +105,8 @@ class OwnQuestions(Task):
     def description(self) -> str:
         drawn = self.num_positions - len(self._documents(*first_entry(self.data))[0])
         source = "the other lines" if self.corpus is None else Path(self.corpus).name
-        note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
-        return (
-            f"{self.title} in {Path(self.data).name}: {counted(self.num_questions, 'question')}, "
-            f"{self.num_positions} documents each{note}"
+        return super().description + (
+            f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,11 +120,6 @@ class OwnQuestions(Task):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_entries(self.data))
-
-        def gold_of(other: tuple[str, dict[str, Any]]) -> Document:
-            documents, position = self._documents(*other)
-            return documents[position]
-
         items = []
         for index, (line, content) in enumerate(lines[:limit]):
             documents, gold_position = self._documents(line, content)
@@ -138,7 +130,7 @@ class OwnQuestions(Task):
             missing = self.num_positions - 1 - len(others)
             if missing > 0:
                 rng = random.Random(f"{self.name} {seed} {index}")
-                near = [gold_of(lines[other]) for other in self._nearest(content, len(lines))]
+                near = [self._gold(*lines[other]) for other in self._nearest(content, len(lines))]
                 others += self._pool.draw(missing, question, answers, documents, rng, near)
                 gold_position = 0
             items.append(
@@ -157,8 +149,11 @@ class OwnQuestions(Task):
         """The lines named by ``nearest``, where they are what would be drawn."""
         if self.distractors == "random" or self.corpus is not None or self.embedder is not None:
             return []
-        named = content.get("nearest") or ()
-        return [line for line in named if isinstance(line, int) and 0 <= line < count]
+        return [line for line in content.get("nearest") or () if 0 <= line < count]
+
+    def _gold(self, line: str, content: dict[str, Any]) -> Document:
+        documents, position = self._documents(line, content)
+        return documents[position]
 
     def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         """The documents of the line, the gold one once, and its 0-based position."""
@@ -192,18 +187,11 @@ class OwnQuestions(Task):
 
     @cached_property
     def _pool(self) -> _Pool:
-        if self.corpus is not None:
-            documents = [
-                self._shown(as_document(content, line))
-                for line, content in read_entries(self.corpus)
-            ]
-        else:
-            documents = [
-                line_documents[gold_position]
-                for line_documents, gold_position in (
-                    self._documents(*line) for line in read_entries(self.data)
-                )
-            ]
+        documents = (
+            [self._gold(*entry) for entry in read_entries(self.data)]
+            if self.corpus is None
+            else [self._shown(as_document(c, line)) for line, c in read_entries(self.corpus)]
+        )
         return _Pool(documents, self.distractors, self.embedder)
 
     def _shown(self, document: Document) -> Document:
@@ -318,8 +306,6 @@ class _Pool:
         self._documents = list(by_text.values())
         self._kind = kind
         self._embedder_name = embedder
-        self._embedder: Embedder | None = None
-        self._vectors: NDArray[np.float32] | None = None
 
     def draw(
         self,
@@ -330,9 +316,7 @@ class _Pool:
         rng: random.Random,
         nearest: Sequence[Document] = (),
     ) -> list[Document]:
-        """`count` documents that hold none of the answers.
-
-        An answer counts as held where it stands in title or text, as `best_subspan_em` says.
+        """`count` documents that hold none of the answers, in title or text (`best_subspan_em`).
 
         Args:
             question: that hard ones should be like.
@@ -343,7 +327,7 @@ class _Pool:
 
         Raises:
             FileFormatError: there are not so many.
-            MissingExtraError, EmbedderError: for hard ones, the embedder cannot be had.
+            MissingExtraError, RagMiddleError: for hard ones, the embedder cannot be had.
         """
         taken = {document.text for document in present}
         drawn: list[Document] = []
@@ -364,19 +348,20 @@ class _Pool:
 
     def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:
         if self._kind == "random":
-            documents = list(self._documents)
-            rng.shuffle(documents)
-            yield from documents
+            yield from rng.sample(self._documents, len(self._documents))
             return
         from rag_middle.retrieval.embedders import embed_questions
 
-        if self._embedder is None or self._vectors is None:
-            from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
-
-            self._embedder = SentenceTransformerEmbedder(self._embedder_name)
-            with warnings.catch_warnings():  # what begins like the question is near enough
-                warnings.simplefilter("ignore", TruncatedTextWarning)
-                self._vectors = self._embedder.embed([each.render() for each in self._documents])
-        similarity = self._vectors @ embed_questions(self._embedder, [question])[0]
+        embedder, vectors = self._embedded
+        similarity = vectors @ embed_questions(embedder, [question])[0]
         for index in np.argsort(-similarity, kind="stable"):
             yield self._documents[int(index)]
+
+    @cached_property
+    def _embedded(self) -> tuple[Embedder, NDArray[np.float32]]:
+        from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
+
+        embedder = SentenceTransformerEmbedder(self._embedder_name)
+        with warnings.catch_warnings():  # what begins like the question is near enough
+            warnings.simplefilter("ignore", TruncatedTextWarning)
+            return embedder, embedder.embed([each.render() for each in self._documents])
