@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.evaluation.conditions import Item
-from rag_middle.evaluation.measurement import BASELINE, Scoring
+from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric, best_subspan_em
 from rag_middle.evaluation.results import (
     MethodSummary,
@@ -94,24 +94,6 @@ class Recommendation:
     reason: Reason
     text: str
     verdicts: tuple[Verdict, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
-    """What a diagnosis has tried, so that no step advises it again.
-
-    Attributes:
-        all_asked: every question that the data has was asked.
-        scoring: how answers were scored.
-        calibratable: methods with a search that the model can take, less those that did not help
-            here, and those whose parameters were fitted already.
-        weights: whether the model's weights are here.
-    """
-
-    all_asked: bool = False
-    scoring: Scoring = "generation"
-    calibratable: tuple[str, ...] = ()
-    weights: bool = True
 
 
 # -- does it lose the middle? ---------------------------------------------------------------------
@@ -393,8 +375,11 @@ def order_advice(curve: PositionCurve, positions: Sequence[int], metric: Metric)
 def next_steps(
     recommendation: Recommendation,
     advice: str,
-    attempts: Attempts,
     *,
+    all_asked: bool = False,
+    scored: bool = False,
+    weights: bool = True,
+    calibratable: Sequence[str] = (),
     crowded: bool = False,
     in_use: str | None = None,
 ) -> tuple[str, ...]:
@@ -402,18 +387,21 @@ def next_steps(
 
     Args:
         advice: of `order_advice`, for the method in use.
-        attempts: what was tried, and is not advised again.
+        all_asked: every question that the data has was asked.
+        scored: by likelihood.
+        weights: the model's weights are here.
+        calibratable: methods with a search that may help.
         crowded: the gold document alone does significantly better.
         in_use: of `method_in_use`.
     """
     label, reason = recommendation.label, recommendation.reason
-    if reason == "too_few_questions" and attempts.all_asked:
+    if reason == "too_few_questions" and all_asked:
         return ("Add questions to the data: all of them were asked.",)
     if reason == "too_few_questions":
         return ("Run again with a larger --limit.",)
     if reason == "cannot_answer":
         step = "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
-        if attempts.scoring == "likelihood" or not attempts.weights:
+        if scored or not weights:
             return (f"{step}--template.",)
         return (
             f"{step}--template, or --score-by likelihood, which shows differences in wrong answers "
@@ -429,7 +417,7 @@ def next_steps(
             if in_use in (None, label)
             else f"Where the ranking is poor, use {label} instead of an order."
         )
-    if not attempts.weights:
+    if not weights:
         steps.append(
             f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
             "in the client where it only arranges documents."
@@ -441,8 +429,8 @@ def next_steps(
     elif reason == "nothing_tried":
         steps.append("Name methods to try with --methods.")
     # Where a method helps and positions no longer differ, there is nothing left to gain.
-    if attempts.calibratable and (reason != "helps" or advice):
-        first, *others = attempts.calibratable
+    if calibratable and (reason != "helps" or advice):
+        first, *others = calibratable
         alternatives = f" (or {', '.join(others)})" if others else ""
         steps.append(
             f"Calibrated parameters may do better: `rag-middle calibrate --method {first}`"

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -17,14 +16,11 @@ import numpy as np
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
-from rag_middle.evaluation.asking import AnsweringWorkers
 from rag_middle.evaluation.conclusions import (
     Answer,
-    Attempts,
     Reason,
     Recommendation,
     answer,
-    comparisons,
     effects,
     method_in_use,
     next_steps,
@@ -40,19 +36,13 @@ from rag_middle.evaluation.measurement import (
     LabelledMethod,
     Measurement,
     MethodSpec,
-    labelled_methods,
 )
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
-from rag_middle.evaluation.screening import SCREENED, collapsed_methods
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.trials import (
-    EstimateCallback,
-    InterimCallback,
-    PlanCallback,
-    ProgressCallback,
     check_measurement,
     check_takes,
     run,
@@ -99,12 +89,7 @@ class Diagnosis:
     """What was measured, and what follows from it.
 
     Attributes:
-        task: what was asked, as plain data.
-        title: of the task.
-        provenance: of its data.
-        measurement: how, as plain data.
-        model: what tells the model from others.
-        software: versions and device.
+        results: the answers.
         made: when, ISO 8601, UTC.
         curves: over gold positions.
         summary: means, differences, flip rates, controls.
@@ -115,21 +100,14 @@ class Diagnosis:
         effects: what makes a difference, the largest significant one first.
         recommendation: what to use.
         profile: the same as a method: the order that was measured, the method, both or none.
-        comparisons: how intervals of differences are corrected, in a sentence.
         notes: what the controls say, and other things to know.
         next_steps: what to do now.
-        left_out: methods that the model cannot take, or that were dropped after the first
-            questions, with the reason.
+        left_out: methods that the model cannot take, with the reason.
         wrong: questions with the most wrong answers, with their documents.
         grid: the same with fewer documents, where the measurement has a grid.
     """
 
-    task: Mapping[str, Any]
-    title: str
-    provenance: str
-    measurement: Mapping[str, Any]
-    model: Mapping[str, Any]
-    software: Mapping[str, str]
+    results: Results
     made: str
     curves: PositionCurves
     summary: Summary
@@ -139,7 +117,6 @@ class Diagnosis:
     effects: tuple[str, ...]
     recommendation: Recommendation
     profile: Profile
-    comparisons: str
     notes: tuple[str, ...]
     next_steps: tuple[str, ...]
     left_out: Mapping[str, str]
@@ -148,13 +125,23 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        nested = {
+        return {
+            **self.results.to_dict(),
+            "made": self.made,
             "curves": self.curves.to_dict(),
             "summary": self.summary.to_dict(),
-            "grid": self.grid and self.grid.to_dict(),
+            "answer_time_ratios": self.answer_time_ratios,
+            "shape": asdict(self.shape),
+            "answer": asdict(self.answer),
+            "effects": self.effects,
+            "recommendation": asdict(self.recommendation),
             "profile": self.profile.to_dict(),
+            "notes": self.notes,
+            "next_steps": self.next_steps,
+            "left_out": self.left_out,
+            "wrong": [asdict(question) for question in self.wrong],
+            "grid": self.grid and self.grid.to_dict(),
         }
-        return {**asdict(self), **nested}
 
 
 def diagnose(
@@ -163,13 +150,8 @@ def diagnose(
     methods: Sequence[MethodSpec] | None = None,
     measurement: Measurement | None = None,
     *,
-    records: str | Path | None = None,
-    progress: ProgressCallback | None = None,
-    estimated: EstimateCallback | None = None,
-    planned: PlanCallback | None = None,
-    interim: InterimCallback | None = None,
     cost: bool = True,
-    workers: AnsweringWorkers | None = None,
+    **options: Any,
 ) -> Diagnosis:
     """Measure a model on a task by the position of the gold document, and say what to use.
 
@@ -179,13 +161,8 @@ def diagnose(
         methods: what to try; by default those of `UNCALIBRATED` that the model can take, and what
             `fitted_presets` has for it. None by default where the model is behind an HTTP address.
         measurement: how; by default 100 questions, three positions, controls.
-        records: a file to keep answers in, and to continue from.
-        progress: called with the number of answers so far and the number of all.
-        estimated: called once with the seconds that the rest will take, and its number of answers.
-        planned: called once before the first prompt is asked, as in `run`.
-        interim: called with the results so far, as in `run`; `InterimReport` makes a page of them.
         cost: measure times too, where the model's weights are here.
-        workers: that answer, as in `run`.
+        options: of `run`: ``records``, ``progress``, ``workers`` and the others.
 
     Raises:
         ConfigError: the task has no gold documents.
@@ -198,26 +175,7 @@ def diagnose(
     here = model if isinstance(model, RagMiddleModel) else None
     if methods is None:
         methods, left_out = default_methods(model)
-    labelled = labelled_methods(methods)
-    if (
-        here
-        and task.by_likelihood
-        and len(labelled) > 1
-        and (measurement.limit or SCREENED + 1) > SCREENED
-    ):
-        left_out |= collapsed_methods(here, task, labelled, measurement)
-    results = run(
-        model,
-        task,
-        [method for method in labelled if method.label not in left_out],
-        measurement,
-        records=records,
-        progress=progress,
-        estimated=estimated,
-        planned=planned,
-        workers=workers,
-        interim=interim,
-    )
+    results = run(model, task, methods, measurement, **options)
     ratios = answer_time_ratios(here, results) if cost and here else {}
     summary, curves = results.summary(), results.curves()
     shape = shape_of(Bootstrap(results.scores(BASELINE)))
@@ -227,12 +185,7 @@ def diagnose(
     alone = summary.control("gold_only")
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return Diagnosis(
-        task=task.to_dict(),
-        title=task.title,
-        provenance=task.provenance,
-        measurement=asdict(measurement),
-        model=results.model,
-        software=results.software,
+        results=results,
         made=made,
         curves=curves,
         summary=summary,
@@ -242,7 +195,6 @@ def diagnose(
         effects=effects(recommendation, summary, curves),
         recommendation=recommendation,
         profile=recommended_profile(results, curves, in_use, here, recommendation.reason, made),
-        comparisons=comparisons(results.compared),
         notes=(
             *missing_answers(results),
             *notes_on_gold(results.items),
@@ -253,7 +205,10 @@ def diagnose(
         next_steps=next_steps(
             recommendation,
             order_advice(in_use, curves.positions, curves.metric),
-            _attempts(here, task, results, recommendation, left_out),
+            all_asked=_all_asked(results),
+            scored=measurement.scoring == "likelihood",
+            weights=here is not None,
+            calibratable=_calibratable(here, results, recommendation) if here else (),
             crowded=alone is not None and alone.difference.low > 0,
             in_use=in_use.label,
         ),
@@ -364,29 +319,25 @@ def _digests(results: Results) -> list[str]:
     ]
 
 
-def _attempts(
-    model: RagMiddleModel | None,
-    task: Task,
-    results: Results,
-    recommendation: Recommendation,
-    left_out: Mapping[str, str],
-) -> Attempts:
-    """What was tried. `model` is None where its weights are not here."""
-    limit, asked = results.measurement.limit, len(results.items)
-    every = asked + results.repeated == task.num_questions
-    all_asked, scoring = every or limit is None or asked < limit, results.measurement.scoring
-    if model is None:
-        return Attempts(all_asked=all_asked, scoring=scoring, weights=False)
+def _calibratable(
+    model: RagMiddleModel, results: Results, recommendation: Recommendation
+) -> tuple[str, ...]:
+    """Methods that calibration may help, less those that did not help or were fitted already."""
+    if not results.task.by_likelihood:  # what the searches compare
+        return ()
     # A method with a provenance has parameters from a profile.
     parts = [part for labelled in results.methods for part in labelled.method.parts]
     tried = {part.name for part in parts if part.provenance is not None}
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
     fitted = {preset.partition(":")[0] for preset in fitted_presets(model)}
-    # The searches compare log-likelihoods.
-    able = worth_calibrating(model, {*tried, *failed, *left_out, *fitted})
-    return Attempts(
-        all_asked=all_asked, scoring=scoring, calibratable=able if task.by_likelihood else ()
-    )
+    return worth_calibrating(model, tried | failed | fitted)
+
+
+def _all_asked(results: Results) -> bool:
+    """Whether the data holds no further question."""
+    limit, asked = results.measurement.limit, len(results.items)
+    every = asked + results.repeated == results.task.num_questions
+    return every or limit is None or asked < limit
 
 
 def searched_notes(results: Results) -> tuple[str, ...]:

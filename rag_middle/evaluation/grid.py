@@ -123,12 +123,8 @@ class Grid:
         return {**asdict(self), "metric": self.metric.name, "sentences": list(self.sentences)}
 
 
-def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
+def grid_of(results: Results) -> Grid | None:
     """Rows and columns of a run whose measurement has a grid, or whose task has its own.
-
-    Args:
-        results: of the run.
-        seed: of the resamples.
 
     Returns:
         None for other runs.
@@ -145,10 +141,10 @@ def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
 
     def difference(own: tuple[str, LayoutRow], other: tuple[str, LayoutRow]) -> Estimate:
         first, second = (scores(*cells).mean(axis=1) for cells in (own, other))
-        return paired_difference(first, second, confidence, seed=seed)
+        return paired_difference(first, second, confidence)
 
     def share(values: Array) -> Estimate:
-        return Bootstrap(values[:, None], seed=seed).estimates()[0]
+        return Bootstrap(values[:, None]).estimates()[0]
 
     def abstentions(label: str) -> dict[str, Estimate]:
         present, absent = (scores(label, row, "abstained").mean(axis=1) for row in rows)
@@ -170,10 +166,7 @@ def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
             GridRow(
                 name=row.name,
                 columns=tuple(row.cells),
-                curves={
-                    label: curve_of(label, Bootstrap(scores(label, row), seed=seed))
-                    for label in labels
-                },
+                curves={label: curve_of(label, Bootstrap(scores(label, row))) for label in labels},
                 differences={
                     label: difference((label, row), (BASELINE, row))
                     for label in labels

@@ -85,7 +85,6 @@ METRICS = {
     for metric in (
         Metric(name="answer_stated", title="Accuracy"),
         Metric(name="best_subspan_em", title="Accuracy (answer contained)"),
-        Metric(name="exact_match", title="Exact match"),
         Metric(name="f1", title="F1 of words"),
         Metric(name="greedy_match", title="Accuracy (greedy answer)"),
         Metric(name="log_likelihood", title="Log-likelihood of the answer, nats", share=False),
@@ -201,31 +200,17 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
     return float(any(states(prediction, answer) for answer in answers))
 
 
-def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction is an answer, both normalised, else 0.
-
-    Differs from SQuAD's: an answer of which normalisation leaves nothing ("The", "...") would be
-    what an empty prediction says; it is compared as it is written, but for spaces.
-    """
-    return float(any(_same(prediction, answer) for answer in answers))
-
-
-def _same(prediction: str, answer: str) -> bool:
-    if normalized(answer):
-        return normalized(prediction) == normalized(answer)
-    return prediction.split() == answer.split()
-
-
 def f1(prediction: str, answers: Sequence[str]) -> float:
     """Harmonic mean of precision and recall of words, both normalised; best over the answers.
 
-    An answer of which normalisation leaves nothing is compared as in `exact_match`.
+    An answer of which normalisation leaves nothing ("The", "...") is compared as it is written.
     """
     best, predicted = 0.0, normalized(prediction).split()
     for answer in answers:
         wanted = normalized(answer).split()
         if not predicted or not wanted:
-            best = max(best, float(_same(prediction, answer)))
+            same = not wanted and prediction.split() == answer.split()
+            best = max(best, float(same))
             continue
         shared = sum((Counter(predicted) & Counter(wanted)).values())
         # 2 p r / (p + r) with p = shared / predicted words and r = shared / wanted words
@@ -235,5 +220,5 @@ def f1(prediction: str, answers: Sequence[str]) -> float:
 
 #: Scores of a generated answer against all right ones.
 ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
-    score.__name__: score for score in (answer_stated, best_subspan_em, exact_match, f1)
+    score.__name__: score for score in (answer_stated, best_subspan_em, f1)
 }

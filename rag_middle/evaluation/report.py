@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -83,10 +83,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
     """
     curves, grid = results.curves() if results.positions else None, grid_of(results)
     data = {
-        "task": results.task.to_dict(),
-        "measurement": asdict(results.measurement),
-        "model": results.model,
-        "software": results.software,
+        **results.to_dict(),
         "curves": curves and curves.to_dict(),
         "summary": results.summary().to_dict(),
         "grid": grid and grid.to_dict(),
@@ -156,6 +153,8 @@ def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
         "diagnosis.html.j2",
         charts=_charts(diagnosis.curves, diagnosis.grid),
         diagnosis=diagnosis,
+        results=diagnosis.results,
+        comparisons=comparisons(diagnosis.results.compared),
         curves=diagnosis.curves,
         share=diagnosis.curves.metric.share,
         shape=SHAPES[diagnosis.shape.name],

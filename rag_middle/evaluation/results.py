@@ -16,7 +16,6 @@ from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurem
 from rag_middle.evaluation.metrics import Metric, as_compared, metric
 from rag_middle.evaluation.records import Key, Record
 from rag_middle.evaluation.statistics import (
-    RESAMPLES,
     Bootstrap,
     Consistency,
     Estimate,
@@ -198,6 +197,17 @@ class Results:
     software: Mapping[str, str]
     repeated: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """What was measured, as plain data for JSON, without the answers."""
+        return {
+            "task": self.task.to_dict(),
+            "title": self.task.title,
+            "provenance": self.task.provenance,
+            "measurement": asdict(self.measurement),
+            "model": self.model,
+            "software": self.software,
+        }
+
     @property
     def compared(self) -> int:
         """How many methods were compared with the unmodified model."""
@@ -239,16 +249,11 @@ class Results:
     def curves(
         self,
         metric_name: str | None = None,
-        *,
-        resamples: int = RESAMPLES,
-        seed: int = 0,
     ) -> PositionCurves:
         """Curves over gold positions, with bootstrap intervals over questions.
 
         Args:
             metric_name: the main metric by default.
-            resamples: for the intervals.
-            seed: of the resamples.
 
         Raises:
             ConfigError: the task has no gold document, so no positions.
@@ -261,8 +266,7 @@ class Results:
         curves = []
         for method in self.methods:
             scores = self.scores(method.label, metric_name=scored.name)
-            bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
-            curves.append(curve_of(method.label, bootstrap))
+            curves.append(curve_of(method.label, Bootstrap(scores)))
         return PositionCurves(
             metric=scored,
             positions=self.positions,
@@ -271,13 +275,8 @@ class Results:
             curves=tuple(curves),
         )
 
-    def summary(self, *, resamples: int = RESAMPLES, seed: int = 0) -> Summary:
-        """Every method next to the unmodified model.
-
-        Args:
-            resamples: for the intervals.
-            seed: of the resamples.
-        """
+    def summary(self) -> Summary:
+        """Every method next to the unmodified model."""
         conditions = self.measurement.conditions(self.task)
         # Shuffled orders count only where nothing else was run.
         columns = [c for c in conditions if c.kind != "order"] or list(conditions)
@@ -286,11 +285,7 @@ class Results:
 
         def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
             own = self.scores(label, columns)
-            bootstrap = Bootstrap(
-                np.stack([own.mean(axis=1), base.mean(axis=1)], axis=1),
-                resamples=resamples,
-                seed=seed,
-            )
+            bootstrap = Bootstrap(np.stack([own.mean(axis=1), base.mean(axis=1)], axis=1))
             difference = bootstrap.estimate(
                 lambda means: means[..., 0] - means[..., 1],
                 confidence,
@@ -303,7 +298,7 @@ class Results:
             mean, difference = compared(method.label, columns)
             records = [r for (label, _, _), r in self.records.items() if label == method.label]
             answers = self._answers_over_orders(method.label)
-            flips = consistency(answers, resamples=resamples, seed=seed) if answers else None
+            flips = consistency(answers) if answers else None
             methods.append(
                 MethodSummary(
                     label=method.label,

@@ -52,7 +52,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         show_grid(out, diagnosis.grid)
     for control in diagnosis.summary.controls:
         out.print(f"With {control.title}: {control.mean.text(share=share)}.")
-    name = diagnosis.model["name"]
+    name = diagnosis.results.model["name"]
     out.print(Text(f"\nDoes {name} lose the middle? {diagnosis.answer.text}"), soft_wrap=True)
     if diagnosis.answer.label != "unknown":  # else the answer has said all that is known
         shape = SHAPES[diagnosis.shape.name]

@@ -101,35 +101,26 @@ def _shown(record: Record) -> str | None:
 
 
 def missing_answers(results: Results) -> tuple[str, ...]:
-    """How many answers a server withheld, are thinking alone, or are empty, in a sentence each.
+    """How many questions and answers are missing, in a sentence each.
 
-    They count as wrong: differences are paired over questions, so none can be left out under one
-    method or at one position alone.
+    Missing answers count as wrong: differences are paired over questions, so none can be left out
+    under one method or at one position alone.
     """
-    withheld = _by_method(results, lambda record: record.withheld)
-    unfinished = _by_method(results, lambda record: record.unfinished)
-    empty = _by_method(
-        results, lambda record: record.said == "" and not (record.withheld or record.unfinished)
+    kinds: dict[str, Callable[[Record], bool]] = {
+        "The server's content filter withheld answers, whole or in part: {}. Ask without it, or "
+        "leave out their questions.": lambda record: record.withheld,
+        "Answers were cut within the model's thinking: {}. Allow more (`--max-new-tokens`), or "
+        "turn thinking off, at an endpoint on its server.": lambda record: record.unfinished,
+        "The model answered nothing: {}. Is there room to think (`--max-new-tokens`), and does the "
+        "prompt suit the model (`--template`)?": lambda record: (
+            record.said == "" and not (record.withheld or record.unfinished)
+        ),
+    }
+    counts = {text: _by_method(results, counted_as) for text, counted_as in kinds.items()}
+    return (
+        *([repeated_note(results.repeated)] if results.repeated else []),
+        *(f"{text.format(count)} They count as wrong." for text, count in counts.items() if count),
     )
-    texts = [repeated_note(results.repeated)] if results.repeated else []
-    if withheld:
-        texts.append(
-            f"The server's content filter withheld answers, whole or in part: {withheld}. They "
-            "mostly count as wrong, so differences may be the filter's. They have the field "
-            "`withheld` in records.jsonl; ask without that filter, or leave out their questions."
-        )
-    if unfinished:
-        texts.append(
-            f"Answers were cut within the model's thinking: {unfinished}. They count as wrong. "
-            "Allow more (`--max-new-tokens`), or turn thinking off, at an endpoint on its server. "
-            "They have the field `unfinished` in records.jsonl."
-        )
-    if empty:
-        texts.append(
-            f"The model answered nothing: {empty}. Empty answers count as wrong: is there room to "
-            "think (`--max-new-tokens`), and does the prompt suit the model (`--template`)?"
-        )
-    return tuple(texts)
 
 
 def repeated_note(repeated: int) -> str:

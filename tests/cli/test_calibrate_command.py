@@ -139,7 +139,6 @@ def test_another_search_in_the_same_folder_is_refused(calibrate: Any) -> None:
         (["-s", "control_points=4"], "4 control points need as many layers"),
         (["--weights", "1"], "weights must be at least two numbers"),
         (["--weights", "a,b,c"], "--weights must be numbers joined by commas"),
-        (["--task", "retrieved_qa"], "index"),
         (["--questions", "2"], "--questions"),
         (["--held-out", "1"], "--held-out"),
     ],

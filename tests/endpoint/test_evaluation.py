@@ -75,8 +75,8 @@ def test_a_diagnosis_says_where_the_model_is_and_what_needs_its_weights() -> Non
         diagnosis = diagnose(
             EndpointModel(server.url), TASK, measurement=Measurement(limit=24, positions=2)
         )
-    assert diagnosis.model["endpoint"] == server.url
-    assert diagnosis.software["device"] == server.url
+    assert diagnosis.results.model["endpoint"] == server.url
+    assert diagnosis.results.software["device"] == server.url
     assert diagnosis.recommendation.reason == "nothing_tried"
     assert any("rag-middle serve" in step for step in diagnosis.next_steps)
     assert not any("calibrate" in step for step in diagnosis.next_steps)

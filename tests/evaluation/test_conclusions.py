@@ -10,7 +10,6 @@ import pytest
 
 from rag_middle.evaluation import Bootstrap
 from rag_middle.evaluation.conclusions import (
-    Attempts,
     answer,
     comparisons,
     next_steps,
@@ -130,7 +129,7 @@ def test_what_is_said_of_a_curve(case: Case) -> None:
     said = answer(recommendation, shape, curves_of(bootstrap, tuple(positions), case.questions))
     in_use = curve_of("in use", Bootstrap(methods[recommendation.label]))
     advice = order_advice(in_use, positions, ACCURACY)
-    steps = next_steps(recommendation, advice, Attempts(calibratable=("lpes",)))
+    steps = next_steps(recommendation, advice, calibratable=["lpes"])
 
     assert (said.label, shape.name, recommendation.reason) == (case.says, case.shape, case.reason)
     first_word = {"yes": "Yes:", "no": "No:", "unknown": "Cannot tell"}[case.says]
@@ -183,33 +182,32 @@ def test_what_was_tried_is_not_advised_again() -> None:
     base = scores([90, 50, 90], 200)
     nothing_helps = recommend({"none": base, "ms_poe": scores([90, 48, 90], 200)}, ACCURACY)
     assert nothing_helps.reason == "no_help"
-    steps = next_steps(nothing_helps, "", Attempts(calibratable=("lpes", "siw")))
+    steps = next_steps(nothing_helps, "", calibratable=("lpes", "siw"))
     assert len(steps) == 1
     assert "`rag-middle calibrate --method lpes` (or siw)" in steps[0]
-    assert next_steps(nothing_helps, "", Attempts()) == ()
-    fitted = Attempts(fitted={"lpes": "profile:out/lpes.json"})
-    [step] = next_steps(nothing_helps, "", fitted)
-    assert "`--methods profile:out/lpes.json`" in step
+    assert next_steps(nothing_helps, "") == ()
 
 
 def test_nothing_is_to_be_calibrated_where_a_method_leaves_no_gap() -> None:
-    base, able = scores([90, 50, 90], 200), Attempts(calibratable=("lpes",))
+    base, able = scores([90, 50, 90], 200), ["lpes"]
     helps = recommend({"none": base, "pine": level(85, 3, 200)}, ACCURACY)
     assert helps.reason == "helps"
-    assert not any("calibrate" in step for step in next_steps(helps, "", able))
-    assert any("calibrate" in step for step in next_steps(helps, "Put them first.", able))
+    assert not any("calibrate" in step for step in next_steps(helps, "", calibratable=able))
+    assert any(
+        "calibrate" in step for step in next_steps(helps, "Put them first.", calibratable=able)
+    )
 
 
 def test_a_larger_limit_is_advised_only_where_there_are_more_questions() -> None:
     few = recommend({"none": scores([90, 50, 90], 12)}, ACCURACY)
-    assert next_steps(few, "", Attempts()) == ("Run again with a larger --limit.",)
-    assert "Add questions" in next_steps(few, "", Attempts(all_asked=True))[0]
+    assert next_steps(few, "") == ("Run again with a larger --limit.",)
+    assert "Add questions" in next_steps(few, "", all_asked=True)[0]
 
 
 def test_the_log_likelihood_is_not_advised_where_it_was_measured() -> None:
     nothing = recommend({"none": np.zeros((100, 3))}, ACCURACY)
-    assert "--score-by" in next_steps(nothing, "", Attempts())[0]
-    assert "--score-by" not in next_steps(nothing, "", Attempts(scoring="likelihood"))[0]
+    assert "--score-by" in next_steps(nothing, "")[0]
+    assert "--score-by" not in next_steps(nothing, "", scored=True)[0]
 
 
 def test_one_correction_is_named_with_its_confidence() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -15,11 +14,11 @@ from rag_middle.calibration import SEARCHES
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Diagnosis, Measurement, OwnQuestions, diagnose
+from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import CALIBRATED, default_methods, worth_calibrating
 from rag_middle.evaluation.measurement import LabelledMethod
-from rag_middle.generation import RagMiddleModel, Score, model_facts
+from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import PINE
-from rag_middle.profiles import Profile
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import Chance, fake_reader
 from tests.reader.questions import InventedDocuments
@@ -123,36 +122,6 @@ def test_a_model_that_uses_no_document_is_noticed(model: RagMiddleModel) -> None
     assert any("No position method mends that" in note for note in diagnosis.notes)
 
 
-def test_a_method_under_which_right_answers_become_unlikely_is_dropped(
-    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = fake_reader(model, TASK, u_without_pine)
-    scored = Counter[str]()
-
-    def score_batch(prompts: Any, targets: Any, *, method: Any, **options: Any) -> list[Score]:
-        scored[method.name] += len(prompts)
-        worse = 8.0 if method.name == "ms_poe" else 1.0
-        return [
-            Score(
-                token_ids=(1,),
-                log_probabilities=(-worse - index / 10,),
-                is_greedy=False,
-                prompt_tokens=10,
-                method=method.name,
-                applied=True,
-            )
-            for index in range(len(prompts))
-        ]
-
-    monkeypatch.setattr(fake, "score_batch", score_batch)
-    diagnosis = diagnose(fake, TASK, ["siw", "ms_poe"], Measurement(limit=20, positions=3))
-    assert diagnosis.curves.labels == ("none", "siw")
-    [(label, reason)] = diagnosis.left_out.items()
-    assert label == "ms_poe"
-    assert reason.startswith("dropped after 5 questions: the log-likelihood of the right answer")
-    assert scored == {"none": 5, "siw": 5, "ms_poe": 5}
-
-
 def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
     diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
     data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
@@ -213,31 +182,6 @@ def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
     assert "--methods profile:rag-middle-calibration/positional_hidden_states.json" in step
 
 
-def test_what_failed_or_was_calibrated_before_is_not_to_be_calibrated(
-    model: RagMiddleModel,
-) -> None:
-    fake = fake_reader(model, TASK, lambda m, at, d: 0.9 if at in (0, d - 1) else 0.4)
-    facts = model_facts(model.model, model.tokenizer, all_weights=False)
-    others = replace(facts, layers=facts.layers + 1)
-    calibrated = {
-        "out/lpes.json": Profile(method="lpes", options={}, model=facts, recommended=False),
-        "out/siw.json": Profile(method="siw", options={}, model=facts, recommended=True),
-        "out/heads.json": Profile(method="zero_tuning", options={}, model=facts, recommended=False),
-        "out/groups.json": Profile(
-            method="self_extend", options={}, model=facts, recommended=False
-        ),
-        "out/dysco.json": Profile(method="dysco", options={}, model=facts, recommended=False),
-        "out/other.json": Profile(
-            method="positional_hidden_states", options={}, model=others, recommended=True
-        ),
-    }
-    diagnosis = diagnose(fake, TASK, ["ms_poe"], HOW, calibrated=calibrated)
-    [step] = calibration_steps(diagnosis)
-    assert "--method positional_hidden_states` with" in step
-    [step] = [step for step in diagnosis.next_steps if "calibrated for this model already" in step]
-    assert step.endswith("`--methods profile:out/siw.json`.")
-
-
 def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, u_without_pine)
     diagnosis = diagnose(fake, TASK, ["pine", "ms_poe", "siw"], HOW)
@@ -245,7 +189,7 @@ def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleMo
         shown = diagnosis.summary[verdict.label].difference
         assert shown is not None
         assert astuple(shown) == pytest.approx(astuple(verdict.mean_difference), abs=1e-9)
-    assert "3 methods" in diagnosis.comparisons
+    assert "3 methods" in comparisons(diagnosis.results.compared)
 
 
 def test_where_nothing_is_lost_nothing_is_to_be_calibrated(model: RagMiddleModel) -> None:

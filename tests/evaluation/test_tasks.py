@@ -26,7 +26,6 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.metrics import METRICS, normalized
 from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
-from tests.retrieval.embedding import HashingEmbedder
 
 DATA = Path(__file__).parent / "data"
 NQ = DATA / "nq_open_gold.jsonl"
@@ -97,7 +96,6 @@ def test_generated_tasks_have_no_end(name: str) -> None:
 def test_a_file_has_an_end(tmp_path: Path) -> None:
     own = {"data": written(tmp_path / "own.jsonl", OWN, OWN)}
     assert make_task("own_questions", own).num_questions == 2
-    assert make_task("retrieved_qa", {**own, "index": tmp_path}).num_questions == 2
     kv = make_task("key_value_retrieval", {"data": DATA / "kv_75_keys.jsonl"})
     assert kv.num_questions == len(kv.items(None, 0))
 
@@ -300,7 +298,7 @@ def test_what_was_recognised_is_described(tmp_path: Path) -> None:
     ]
     task = task_for_file(written(tmp_path / "own.jsonl", *lines), documents=3)
     assert task.description == (
-        "Questions of a file in own.jsonl: 3 questions, 3 documents each (2 of them drawn from "
+        "Questions of a file (own.jsonl): 3 questions, 3 documents each (2 of them drawn from "
         "the other lines)"
     )
     generated = make_task("key_value_retrieval", {"keys": 5}).description
@@ -389,33 +387,6 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
         task.items(None, 0)
 
 
-# -- retrieved documents --------------------------------------------------------------------------
-
-
-def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("faiss", reason="needs faiss-cpu (extra demo)")
-    embedder = HashingEmbedder()
-    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", lambda name: embedder)
-    pages = tmp_path / "pages"
-    pages.mkdir()
-    for name, text in (("n", "Nantes lies on the Loire."), ("l", "Lyon lies on the Rhône.")):
-        (pages / f"{name}.txt").write_text(text, encoding="utf-8")
-    retrieval.build_index(pages, tmp_path / "index", embedder=embedder)
-    data = written(tmp_path / "q.jsonl", {"question": "Lyon lies on the", "answer": "Rhône"})
-    options = {"data": data, "index": tmp_path / "index", "documents": 2}
-    for best, order_of_texts in (("first", 1), ("last", -1)):
-        task = make_task("retrieved_qa", {**options, "best": best})
-        [item] = task.items(None, 0)
-        retrieved = retrieval.Retriever(
-            index=retrieval.FaissIndex.load(tmp_path / "index", embedder), top_k=2
-        )("Lyon lies on the")
-        assert list(item.documents) == retrieved[::order_of_texts]
-        assert item.gold is None
-        assert "Lyon" in retrieved[0].text
-        assert task.prompt(item, AS_GIVEN).documents == item.documents
-        assert task.prompt(item, CLOSED_BOOK).documents == ()
-
-
 # -- what is wrong is said ------------------------------------------------------------------------
 
 
@@ -482,8 +453,6 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
         ("own_questions", {}, "needs 'data'"),
         ("own_questions", {"data": NQ, "distractors": "near"}, "near"),
         ("own_questions", {"data": NQ, "asked": "?"}, "question"),
-        ("retrieved_qa", {"data": "q.jsonl"}, "needs 'index'"),
-        ("retrieved_qa", {"data": "q", "index": "i", "best": "middle"}, "best"),
     ],
 )
 def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: str) -> None:

@@ -23,7 +23,6 @@ from rag_middle.evaluation import (
     task_for_file,
 )
 from rag_middle.evaluation.report import evaluation_page
-from rag_middle.evaluation.screening import collapse
 from rag_middle.evaluation.tasks.questions import Distractors, OwnQuestions
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
@@ -409,20 +408,6 @@ def test_an_order_free_method_is_asked_once_per_question(
     results = run(fake, TASK, ["pine"], replace(how, positions=4, orders=2), records=path)
     assert fake.asked <= total[-1] + 4 * (1 + 2)
     assert len(results.records) == 2 * 4 * (4 + 2 + 2)
-
-
-@pytest.mark.parametrize(
-    ("own", "drops"),
-    [
-        ((-9.0, -8.0, -22.0, -9.5, -8.0), True),  # one question is hard anyway
-        ((-9.0, -8.0, -20.0, -3.0, -1.0), False),  # by chance, perhaps
-        ((-4.0, -5.0, -22.0, -6.0, -4.0), False),  # worse, and not by much
-        ((-1.0, -1.0, -9.0, -1.0, -1.0), False),
-    ],
-)
-def test_only_a_collapse_beyond_chance_counts(own: tuple[float, ...], drops: bool) -> None:
-    base = (-2.0, -3.0, -21.0, -4.0, -2.0)
-    assert (collapse(base, own) is not None) == drops
 
 
 def test_a_position_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:

@@ -8,9 +8,12 @@ import pytest
 from rag_middle_benchmarks.helmet import Helmet
 from rag_middle_benchmarks.mrcr import Mrcr
 from rag_middle_benchmarks.nolima import NoLiMa
+from rag_middle_benchmarks.retrieved_qa import RetrievedQA
 
+from rag_middle import retrieval
 from rag_middle.errors import FileFormatError
-from rag_middle.evaluation import AS_GIVEN, TASKS, Task, position
+from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, TASKS, Task, position
+from tests.retrieval.embedding import HashingEmbedder
 
 FILES = Path(__file__).parent / "files"
 
@@ -88,3 +91,27 @@ def test_needles_of_nolima_stand_between_passages_of_a_book() -> None:
     assert prompt.prefix == "You read carefully.\n\nBook:\n"
     assert prompt.suffix.endswith(f"Asked: {last.question}\nReply with one word.")
     assert score(task, f"It was {first.answers[0]}.") == 1
+
+
+def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="needs faiss-cpu (extra demo)")
+    embedder = HashingEmbedder()
+    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", lambda name: embedder)
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    for name, text in (("n", "Nantes lies on the Loire."), ("l", "Lyon lies on the Rhône.")):
+        (pages / f"{name}.txt").write_text(text, encoding="utf-8")
+    retrieval.build_index(pages, tmp_path / "index", embedder=embedder)
+    data = tmp_path / "q.jsonl"
+    data.write_text('{"question": "Lyon lies on the", "answer": "Rhône"}', encoding="utf-8")
+    for best, order_of_texts in (("first", 1), ("last", -1)):
+        task = RetrievedQA(data=data, index=tmp_path / "index", documents=2, best=best)
+        [item] = task.items(None, 0)
+        retrieved = retrieval.Retriever(
+            index=retrieval.FaissIndex.load(tmp_path / "index", embedder), top_k=2
+        )("Lyon lies on the")
+        assert list(item.documents) == retrieved[::order_of_texts]
+        assert item.gold is None
+        assert "Lyon" in retrieved[0].text
+        assert task.prompt(item, AS_GIVEN).documents == item.documents
+        assert task.prompt(item, CLOSED_BOOK).documents == ()

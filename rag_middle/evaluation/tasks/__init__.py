@@ -29,12 +29,6 @@ TASKS.register("key_value_chains", f"{__name__}.key_value:KeyValueChains")
 TASKS.register("multi_document_qa", f"{__name__}.questions:MultiDocumentQA")
 TASKS.register("multi_hop", f"{__name__}.multi_hop:MultiHop")
 TASKS.register("own_questions", f"{__name__}.questions:OwnQuestions")
-TASKS.register("retrieved_qa", f"{__name__}.retrieved_qa:RetrievedQA")
-
-_REQUIRED = {
-    "data": "the path of a file of JSON lines",
-    "index": "the folder that `rag-middle index` wrote",
-}
 
 #: Fields that tell a format, the most telling first. Only files of Lost in the Middle have
 #: ``ctxs``: questions with a title and a text are anybody's.
@@ -65,8 +59,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
             )
     for field in fields(kind):
         if field.default is MISSING and values.get(field.name) is None:
-            meaning = _REQUIRED.get(field.name, "it has no default")
-            raise ConfigError(f"Task {name} needs {field.name!r}: {meaning}.")
+            raise ConfigError(f"Task {name} needs {field.name!r}, such as the path of its data.")
     task = kind(**values)
     for option in names:
         path = getattr(task, option)

@@ -348,7 +348,9 @@ class _Pool:
 
     def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:
         if self._kind == "random":
-            yield from rng.sample(self._documents, len(self._documents))
+            documents = list(self._documents)
+            rng.shuffle(documents)
+            yield from documents
             return
         from rag_middle.retrieval.embedders import embed_questions
 
