@@ -271,21 +271,21 @@ def diagnose(
                     tell("Left out", "yellow", f"{name}: {reason}")
             results = run(answering, task, names, measurement, **options)
     if layout is None:
-        files = write_report(diagnosis, out, **shown)
+        page = write_report(diagnosis, out, **shown)
         data = diagnosis.to_dict()
     else:
         grid, notes = grid_of(results), run_notes(results)
-        files = write_evaluation(results, out, **shown)
+        page = write_evaluation(results, out, **shown)
         data = {**(grid.to_dict() if grid else {}), "notes": notes}
     if as_json:
-        print_json({**data, "report": str(files.html)})
+        print_json({**data, "report": str(page)})
         return
     if layout is None:
         show_diagnosis(console(), diagnosis)
         tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(diagnosis.profile)}).")
     elif grid is not None:
         show_grid(console(), grid, notes)
-    print_text(f"{files.html}\n")
+    print_text(f"{page}\n")
 
 
 def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> AnsweringWorkers:

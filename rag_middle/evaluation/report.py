@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -28,22 +27,7 @@ if TYPE_CHECKING:
 _SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFiles:
-    """Where the files of a report are.
-
-    Attributes:
-        html: the page.
-        png: the chart; None where there is none.
-        json: everything as data.
-    """
-
-    html: Path
-    png: Path | None
-    json: Path
-
-
-def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> ReportFiles:
+def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> Path:
     """Write ``report.html``, ``report.png``, ``report.json`` and ``profile.json`` into a folder.
 
     ``profile:FOLDER`` is the recommendation as a method. A grid has a picture of its own,
@@ -54,32 +38,32 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         folder: made if it is not there.
         command: that repeats the diagnosis, shown on the page.
 
+    Returns:
+        The path of the page.
+
     Raises:
         MissingExtraError: matplotlib is not installed.
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     write_profile(diagnosis.profile, expanded(folder) / PROFILE_FILE)
-    return _write(
-        expanded(folder),
-        "report",
-        html_report(diagnosis, command=command),
-        {**diagnosis.to_dict(), "repeat": command},
-        _charts(diagnosis.curves, diagnosis.grid),
-    )
+    page = report_page(diagnosis.results, diagnosis, command=command)
+    charts = _charts(diagnosis.curves, diagnosis.grid)
+    return _write(folder, "report", page, {**diagnosis.to_dict(), "repeat": command}, charts)
 
 
-def write_evaluation(results: Results, folder: str | Path, *, command: str = "") -> ReportFiles:
+def write_evaluation(results: Results, folder: str | Path, *, command: str = "") -> Path:
     """Write ``evaluation.html``, ``evaluation.png`` and ``evaluation.json`` into a folder.
 
     Args:
         results: of a run; without one gold document there are no curves, and a picture
             (``evaluation-grid.png``) only of a task with rows and columns.
-        folder: made if it is not there.
-        command: that repeats the run, shown on the page.
+        folder, command: as for `write_report`.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
-        OutputWriteError: the folder cannot be written to; an earlier report is as it was.
+        MissingExtraError, OutputWriteError: as `write_report`.
     """
     curves, grid = results.curves() if results.positions else None, grid_of(results)
     data = {
@@ -90,8 +74,8 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "notes": run_notes(results),
         "repeat": command,
     }
-    page = evaluation_page(results, command=command)
-    return _write(expanded(folder), "evaluation", page, data, _charts(curves, grid))
+    page = report_page(results, command=command)
+    return _write(folder, "evaluation", page, data, _charts(curves, grid))
 
 
 def run_notes(results: Results) -> tuple[str, ...]:
@@ -112,7 +96,7 @@ class InterimReport:
         command: that repeats the run, shown on the page.
 
     Raises:
-        MissingExtraError: as `evaluation_page`; when called.
+        MissingExtraError: as `report_page`; when called.
         OutputWriteError: the folder cannot be written to; when called.
     """
 
@@ -135,7 +119,7 @@ class InterimReport:
         start = monotonic()
         if start < self._due:
             return
-        page = evaluation_page(
+        page = report_page(
             results, command=self._command, questions=questions, refresh=max(1, self._seconds)
         )
         write_files(self._path, {f"{self._name}.html": page.encode()})
@@ -143,55 +127,44 @@ class InterimReport:
         self._due = start + max(self._seconds, took / _SHARE_OF_TIME)
 
 
-def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
-    """The page of a diagnosis: charts are part of it, nothing is loaded from anywhere.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    return render(
-        "diagnosis.html.j2",
-        charts=_charts(diagnosis.curves, diagnosis.grid),
-        diagnosis=diagnosis,
-        results=diagnosis.results,
-        comparisons=comparisons(diagnosis.results.compared),
-        curves=diagnosis.curves,
-        share=diagnosis.curves.metric.share,
-        shape=SHAPES[diagnosis.shape.name],
-        use=profile_in_words(diagnosis.profile),
-        command=command,
-    )
-
-
-def evaluation_page(
+def report_page(
     results: Results,
+    diagnosis: Diagnosis | None = None,
     *,
     command: str = "",
     questions: int | None = None,
     refresh: float | None = None,
 ) -> str:
-    """The page of a run, like that of a diagnosis without conclusions.
+    """The page of a run: charts are part of it, nothing is loaded from anywhere.
 
     Args:
+        diagnosis: what follows from the results, if that was asked.
         questions: of the run, where it is still going on.
         refresh: seconds after which a browser loads the page again; None for never.
 
     Raises:
-        MissingExtraError: there are curves, and matplotlib is not installed.
+        MissingExtraError: there are charts, and matplotlib is not installed.
     """
-    curves, summary = results.curves() if results.positions else None, results.summary()
-    grid = grid_of(results)
+    if diagnosis:
+        curves, summary, grid = diagnosis.curves, diagnosis.summary, diagnosis.grid
+    else:
+        curves, summary = results.curves() if results.positions else None, results.summary()
+        grid = grid_of(results)
     return render(
-        "evaluation.html.j2",
+        "report.html.j2",
         charts=_charts(curves, grid),
-        grid=grid,
         results=results,
+        diagnosis=diagnosis,
         curves=curves,
         summary=summary,
+        grid=grid,
+        share=summary.metric.share,
+        shape=SHAPES[diagnosis.shape.name] if diagnosis else "",
+        use=profile_in_words(diagnosis.profile) if diagnosis else "",
         sentence=_sentence(summary),
         comparisons=comparisons(results.compared),
-        notes=run_notes(results),
-        wrong=wrong_answers(results),
+        notes=diagnosis.notes if diagnosis else run_notes(results),
+        wrong=diagnosis.wrong if diagnosis else wrong_answers(results),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         running=questions,
@@ -222,16 +195,16 @@ def _sentence(summary: Summary) -> str:
 
 
 def _write(
-    folder: Path, name: str, page: str, data: Mapping[str, Any], charts: Mapping[str, Figure]
-) -> ReportFiles:
+    folder: str | Path,
+    name: str,
+    page: str,
+    data: Mapping[str, Any],
+    charts: Mapping[str, Figure],
+) -> Path:
     files = {
         f"{name}.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
         f"{name}.html": page.encode(),
         **{f"{name}{kind}.png": image(chart, "png") for kind, chart in charts.items()},
     }
     write_files(folder, files)
-    return ReportFiles(
-        html=folder / f"{name}.html",
-        png=folder / f"{name}{next(iter(charts))}.png" if charts else None,
-        json=folder / f"{name}.json",
-    )
+    return expanded(folder) / f"{name}.html"

@@ -165,7 +165,7 @@ def test_withheld_answers_are_kept_counted_and_not_asked_again(tmp_path: Path) -
     assert not any(any(record.scores.values()) for record in withheld)
     assert "withheld answers, whole or in part: 2 of 6 answers under none" in again.notes[0]
     assert "answered nothing: 1 of 6 answers under none" in again.notes[1]
-    page = write_evaluation(results, tmp_path).html.read_text()
+    page = write_evaluation(results, tmp_path).read_text()
     assert "2 of 6 answers under none" in page
     assert page.count(" (withheld)") == 2
 

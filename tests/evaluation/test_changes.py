@@ -11,7 +11,7 @@ from rag_middle.evaluation import (
     run,
 )
 from rag_middle.generation import RagMiddleModel
-from tests.evaluation.fake_models import FakeReader, fake_reader
+from tests.evaluation.fake_models import FakeReader
 from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=5)
@@ -58,11 +58,3 @@ def test_the_unmodified_model_is_asked_at_the_same_positions(model: RagMiddleMod
     first = [p for p in fake.heard if p.prefix]
     assert len(first) == 10 * 3
     assert all(p.prefix.strip() in p.suffix for p in first)
-
-
-def test_a_run_without_changes_is_as_before(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, lambda m, at, d: 0.9)
-    plain = run(fake, TASK, (), Measurement(limit=10))
-    changed = run(fake, TASK, (), Measurement(limit=10, changes=("random_filler",)))
-    assert plain.curves().to_dict() == changed.curves().to_dict()
-    assert not plain.summary().controls

@@ -147,22 +147,6 @@ def test_what_is_said_of_a_curve(case: Case) -> None:
     assert (recommendation.label == "none") == (case.reason != "helps")
 
 
-def test_values_in_the_answer_and_the_advice_are_those_of_the_table() -> None:
-    base = scores([46, 79, 67], 100)
-    bootstrap = Bootstrap(base)
-    recommendation = recommend({"none": base}, ACCURACY)
-    curves = curves_of(bootstrap, (0, 9, 19), 100)
-    said = answer(recommendation, shape_of(bootstrap), curves)
-    assert said.text == (
-        "No: scores are lowest at the first positions (highest at position 9: 79.0 %; lowest at "
-        "position 0: 46.0 %)."
-    )
-    assert order_advice(curves["none"], (0, 9, 19), ACCURACY) == (
-        "Put the most relevant documents at position 9 (79.0 %), and none of them at position 0 "
-        "(46.0 %): it costs nothing."
-    )
-
-
 def test_a_difference_that_no_question_has_is_not_called_exact() -> None:
     questions = 100
     gap = Bootstrap(level(60, 5, questions)).gap()
@@ -214,13 +198,3 @@ def test_one_correction_is_named_with_its_confidence() -> None:
     assert "Bonferroni" not in comparisons(1)
     assert "4 methods" in comparisons(4)
     assert f"{100 * comparison_confidence(4):.2f} %" in comparisons(4)
-
-
-def test_harm_to_the_mean_is_said() -> None:
-    base = scores([90, 50, 90], 200)
-    harmful = scores([50, 48, 50], 200)[::-1]
-    [verdict] = recommend({"none": base, "a": harmful}, ACCURACY).verdicts
-    assert verdict.why == (
-        "no significant gain at the worst position, and the mean falls by 27.3 points, "
-        "significantly"
-    )

@@ -110,18 +110,6 @@ def test_order_freeness_is_proven_and_what_was_seen_beside_it(model: RagMiddleMo
     assert said.endswith("Each question was asked once, and its answer stands at every position.")
 
 
-def test_a_model_that_knows_the_answers_is_noticed(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, lambda m, at, d: 0.8)
-    diagnosis = diagnose(fake, TASK, [], HOW)
-    assert any("Without any documents" in note for note in diagnosis.notes)
-
-
-def test_a_model_that_uses_no_document_is_noticed(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, lambda m, at, d: 0.3 if d < 2 else 0.1)
-    diagnosis = diagnose(fake, TASK, [], HOW)
-    assert any("No position method mends that" in note for note in diagnosis.notes)
-
-
 def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
     diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
     data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
@@ -206,14 +194,6 @@ def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: Family
     able = worth_calibrating(gpt2)
     assert "lpes" not in able
     assert "siw" in able
-
-
-def test_what_a_profile_brings_is_not_to_be_calibrated_again(model: RagMiddleModel) -> None:
-    assert worth_calibrating(model, ["lpes", "siw", "zero_tuning", "dysco"]) == (
-        "positional_hidden_states",
-        "ms_poe",
-        "self_extend",
-    )
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:

@@ -76,17 +76,6 @@ def test_gold_documents_stand_where_the_condition_says_and_the_others_keep_their
             arranged_documents(item, chain(wrong))
 
 
-def test_a_longer_gold_document_begins_as_it_did() -> None:
-    gold, *others = (Document(f"{name} says {name}") for name in "gabcd")
-    item = Item(id="0", question="?", answers=("g",), gold=gold, others=tuple(others))
-    plain = arranged_documents(item, position(1))
-    longer = arranged_documents(item, position(1, change="long_gold"))
-    assert [len(document.text.split()) for document in longer] == [3, 12, 3, 3, 3]
-    assert longer[1].text.startswith("g says g ")
-    assert sorted(longer[1].text.split()[3:]) == sorted("a says a b says b c says c".split())
-    assert [*longer[:1], *longer[2:]] == [*plain[:1], *plain[2:]]
-
-
 def test_distance_leaves_the_mean_position_as_it_is() -> None:
     layout = MultiHop(hops=3, documents=11).layout(5)
     forward, backward, direct = layout.rows
@@ -160,7 +149,7 @@ def test_own_questions_name_their_gold_documents_by_position_or_by_flag(tmp_path
     )
     task = task_for_file(data)
     assert isinstance(task, MultiHop)
-    assert "2 questions, 2 gold documents among 4" in task.description
+    assert task.description.endswith(": 2 questions")
     for item in task.items(None, 0):
         assert [document.text for document in item.golds] == ["a", "Ada"]
         assert [document.text for document in item.others] == ["b", "c"]
@@ -238,7 +227,7 @@ def test_absent_gold_documents_are_replaced_and_must_be_noticed(tmp_path: Path) 
     of_file = Abstention(data=own)
     assert [item.id for item in of_file.items(1, 0)] == ["1"]
     assert of_file.documents == 3
-    assert "1 of 2 questions" in of_file.description
+    assert of_file.num_questions == 1
 
 
 # -- results --------------------------------------------------------------------------------------
@@ -314,12 +303,11 @@ def test_a_run_is_continued_and_reported(model: RagMiddleModel, tmp_path: Path) 
     run(fake, task, (), Measurement(limit=4, positions=2), records=records)
     results = run(fake, task, (), Measurement(limit=4, positions=3), records=records)
     assert fake.asked == 4 * (2 + 1) + 4 * 1  # only the position between is new
-    files = write_evaluation(results, tmp_path / "report")
-    page = files.html.read_text("utf-8")
+    path = write_evaluation(results, tmp_path / "report")
+    page = path.read_text("utf-8")
     assert "Gold document and position of the gold document" in page
-    assert files.png is not None
-    assert files.png.read_bytes().startswith(b"\x89PNG")
-    data = json.loads(files.json.read_text("utf-8"))["grid"]
+    assert path.with_name("evaluation-grid.png").read_bytes().startswith(b"\x89PNG")
+    data = json.loads(path.with_suffix(".json").read_text("utf-8"))["grid"]
     assert [row["name"] for row in data["rows"]] == ["present", "absent"]
     table = grid_of(results)
     assert table is not None

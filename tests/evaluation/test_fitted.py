@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from rag_middle.calibration import LayerSearch, calibrate, draw_examples
 from rag_middle.evaluation import (
-    Abstention,
     Measurement,
     diagnose,
-    run,
-    task_for_file,
 )
 from rag_middle.evaluation.diagnosis import fitted_presets
-from rag_middle.evaluation.report import run_notes
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import resolve_method
 from rag_middle.profiles import Profile, write_profile
@@ -82,26 +77,3 @@ def test_a_diagnosis_says_which_of_its_questions_a_method_was_fitted_to(
 
     assert f"Parameters of profile:{path} were fitted to 6 of these 10 questions" in notes(0)
     assert "were fitted to" not in notes(1)
-
-
-def test_so_does_a_run_that_asks_them_in_other_words(model: RagMiddleModel, tmp_path: Path) -> None:
-    data = tmp_path / "questions.jsonl"
-    lines = [
-        {
-            "question": f"Who wrote book {number}?",
-            "answers": [f"Author {number}"],
-            "gold": f"Author {number} wrote book {number}.",
-            "distractors": [f"Pages of book {number}: {pages}." for pages in (70, 80, 90)],
-        }
-        for number in range(10)
-    ]
-    data.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    examples, held_out = draw_examples(task_for_file(data), "lpes", questions=6, held_out=4)
-    search = LayerSearch(generations=0, population=2, parents=2, control_points=2)
-    fitted = calibrate(model, search, examples, held_out).profile
-    write_profile(replace(fitted, recommended=True), tmp_path / "lpes.json")
-    method = f"profile:{tmp_path / 'lpes.json'}"
-    for task in (Abstention(data=data), task_for_file(data, instruction="Be brief.\n\n")):
-        results = run(model, task, [method], Measurement(positions=2, max_new_tokens=2))
-        assert "were fitted to 6 of these 10 questions" in " ".join(run_notes(results))
-        assert "were fitted to" not in " ".join(run_notes(replace(results, items=())))

@@ -13,10 +13,8 @@ from rich.console import Console
 from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import (
-    AS_GIVEN,
     Grid,
     Item,
-    KeyValueRetrieval,
     Measurement,
     Results,
     arranged_documents,
@@ -90,24 +88,6 @@ def test_what_follows_is_said(grid: Grid) -> None:
     assert grid.confidence == pytest.approx(1 - 0.05 / (6 + 6))
 
 
-def test_the_rest_of_a_run_is_as_without_a_grid(model: RagMiddleModel, results: Results) -> None:
-    plain = Measurement(limit=100)
-    fake = fake_reader(model, TASK, length_hurts_without_pine)
-    without = run(fake, TASK, ["pine", "ms_poe"], plain)
-    assert without.curves().to_dict() == results.curves().to_dict()
-    assert without.summary().to_dict() == results.summary().to_dict()
-    assert grid_of(without) is None
-
-
-def test_a_grid_is_added_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path) -> None:
-    fake = fake_reader(model, TASK, length_hurts_without_pine)
-    records = tmp_path / "records.jsonl"
-    run(fake, TASK, (), Measurement(limit=10), records=records)
-    assert fake.asked == 10 * 5
-    run(fake, TASK, (), Measurement(limit=10, grid=(5,)), records=records)
-    assert fake.asked == 10 * (5 + 5)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -124,27 +104,17 @@ def test_a_grid_that_cannot_be_is_refused(wrong: Callable[[], object], message: 
         wrong()
 
 
-def test_every_task_with_gold_documents_has_a_grid() -> None:
-    task = KeyValueRetrieval(keys=6)
-    [item] = task.items(1, 0)
-    for condition in Measurement(grid=(3,)).grid_conditions(task):
-        documents = task.prompt(item, condition).documents
-        assert len(documents) == 3
-        assert documents[condition.index or 0] == item.gold
-    assert AS_GIVEN not in Measurement(grid=(3,)).grid_conditions(task)
-
-
 @pytest.mark.slow
 def test_a_diagnosis_shows_its_grid(model: RagMiddleModel, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     fake = fake_reader(model, TASK, length_hurts_without_pine)
     diagnosis = diagnose(fake, TASK, ["pine"], HOW)
-    files = write_report(diagnosis, tmp_path)
-    page = files.html.read_text("utf-8")
+    path = write_report(diagnosis, tmp_path)
+    page = path.read_text("utf-8")
     assert page.count('class="chart"') == 1 + 1  # heat maps are one picture
     assert "<h2>Number of documents and position" in page
     assert (tmp_path / "report-grid.png").read_bytes().startswith(b"\x89PNG")
-    data = json.loads(files.json.read_text("utf-8"))
+    data = json.loads(path.with_suffix(".json").read_text("utf-8"))
     assert data["grid"]["rows"][0]["name"] == "5 documents"
     shown = StringIO()
     show_diagnosis(Console(file=shown, width=100), diagnosis)

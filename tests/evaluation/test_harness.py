@@ -51,11 +51,6 @@ def theirs(model: RagMiddleModel) -> Any:
     return HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1)
 
 
-def test_the_harness_computes_with_the_kernels_of_the_model(model: RagMiddleModel) -> None:
-    chosen = RagMiddleModel(model.model, model.tokenizer, kernels="torch")
-    assert RagMiddleLM(chosen).reader.kernels == "torch"
-
-
 def test_without_a_method_scores_are_those_of_the_harness(
     model: RagMiddleModel, theirs: Any
 ) -> None:
@@ -184,29 +179,6 @@ def test_what_exceeds_the_window_is_cut_as_the_harness_does(
     )
 
 
-def test_the_tokenizers_end_token_ends_a_text(model: RagMiddleModel) -> None:
-    """Whatever ends the model's generation config names."""
-    ours = RagMiddleLM(model)
-    end = model.tokenizer.eos_token
-    assert ours._options({"until": ["x"]})["stop"] == ["x", end]
-    assert end in model.tokenizer.all_special_tokens  # so it counts as an end token
-
-
-def test_samples_are_drawn_as_the_models_generation_config_says(model: RagMiddleModel) -> None:
-    llama = deepcopy(model.model)
-    llama.generation_config = GenerationConfig(pad_token_id=0, do_sample=True, top_p=0.25)
-    ours = RagMiddleLM(RagMiddleModel(llama, model.tokenizer))
-    asked = {"do_sample": True, "temperature": 0.6}
-    assert ours._options(dict(asked)) == {
-        "max_new_tokens": 256,
-        "stop": [model.tokenizer.eos_token],
-        "temperature": 0.6,
-        "top_p": 0.25,
-        "top_k": 50,
-    }
-    assert ours._options({**asked, "top_k": 3, "top_p": 1.0})["top_p"] == 1.0
-
-
 def test_a_template_without_system_messages_is_used_without_them(model: RagMiddleModel) -> None:
     tokenizer = deepcopy(model.tokenizer)
     tokenizer.chat_template = (
@@ -238,25 +210,6 @@ def test_documents_of_earlier_turns_are_text(model: RagMiddleModel) -> None:
         # Documents that only an earlier turn has are documents, as in conversations.
         later = {"role": "user", "content": "Sure?"}
         assert len(ours._parsed(ours.apply_chat_template([last, answer, later])).documents) == 2
-
-
-def test_the_device_that_the_harness_names_by_itself_may_be_missing(
-    model: RagMiddleModel, tmp_path: Path
-) -> None:
-    model.model.save_pretrained(tmp_path)
-    model.tokenizer.save_pretrained(tmp_path)
-    ours = RagMiddleLM(str(tmp_path), device="cuda:0")
-    expected = "cuda" if torch.cuda.is_available() else "cpu"
-    assert ours.reader.model.device.type == expected
-
-
-def test_models_of_the_harness_are_found_beside_this_one() -> None:
-    code = (
-        "import rag_middle.evaluation.harness; from lm_eval.api.registry import get_model; "
-        "print(get_model('hf').__name__, get_model('rag-middle').__name__)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split()[-2:] == ["HFLM", "RagMiddleLM"]
 
 
 def local_task(folder: Path) -> Path:
@@ -322,12 +275,6 @@ def test_the_plain_command_finds_the_model(model: RagMiddleModel, tmp_path: Path
     results = json.loads(written.read_text(encoding="utf-8"))
     assert results["config"]["model"] == "rag-middle"
     assert results["results"]["rag_middle_local"]["acc,none"] in (0.0, 1.0)
-
-
-def test_the_model_is_found_by_name() -> None:
-    from lm_eval.api.registry import get_model
-
-    assert get_model("rag-middle") is RagMiddleLM
 
 
 def test_arguments_that_do_not_exist_are_refused(model: RagMiddleModel) -> None:

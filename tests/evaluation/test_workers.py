@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,8 @@ import torch
 
 from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.evaluation import (
-    Abstention,
     Answering,
-    KeyValueChains,
     Measurement,
-    MultiHop,
-    Task,
     run,
 )
 from rag_middle.evaluation.asking import Batch, Reply, answered
@@ -70,26 +65,6 @@ def test_workers_give_the_records_of_one_process(model: RagMiddleModel, scoring:
         )
         assert record.scores == pytest.approx(alone.records[key].scores, abs=1e-4)
     assert max(workers.sizes) == 2
-
-
-LATER: dict[str, tuple[Task, dict[str, Any]]] = {
-    "several gold documents": (MultiHop(hops=2, documents=4), {}),
-    "chains of keys": (KeyValueChains(keys=4, hops=2), {}),
-    "no gold document": (Abstention(documents=3), {}),
-    "fewer documents": (TASK, {"grid": (2,)}),
-    "a longer gold document": (TASK, {"changes": ("long_gold",), "controls": True}),
-}
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_workers_take_every_kind_of_task(model: RagMiddleModel, name: str) -> None:
-    task, options = LATER[name]
-    how = replace(measurement(**options), limit=2)
-    results = run(model, task, ["siw"], how, workers=Backwards(model))
-    alone = run(model, task, ["siw"], how)
-    assert results.records.keys() == alone.records.keys()
-    answers = {key: record.answer for key, record in alone.records.items()}
-    assert {key: record.answer for key, record in results.records.items()} == answers
 
 
 def test_what_workers_answered_before_they_ended_is_kept(
@@ -151,32 +126,3 @@ def test_other_weights_under_the_same_name_are_refused(
     loaded.model.save_pretrained(found["model"])
     with pytest.raises(ConfigError, match="found other weights under"):
         Answering(**found)()
-
-
-@pytest.mark.parametrize("changed", ["tokenizer", "config"])
-def test_another_template_or_config_under_the_same_name_is_refused(
-    changed: str, model: RagMiddleModel, tmp_path: Path
-) -> None:
-    model.model.save_pretrained(tmp_path)
-    model.tokenizer.save_pretrained(tmp_path)
-    loaded = RagMiddleModel.from_pretrained(tmp_path)
-    if changed == "tokenizer":
-        loaded.tokenizer.chat_template = "{{ messages[0].content }}"
-    else:
-        loaded.model.config.rms_norm_eps = 0.1
-    with pytest.raises(ConfigError, match=f"found other {changed} under"):
-        Answering(**origin(loaded))()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_node_without_the_model_ends_the_run_with_the_reason(
-    model: RagMiddleModel, tmp_path: Path
-) -> None:
-    pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    answering = Answering(str(tmp_path / "only_elsewhere"), {"device": "cpu"})
-    with (
-        closing(RayWorkers(answering, 1, 1)) as workers,
-        pytest.raises(RagMiddleError, match="only_elsewhere"),
-    ):
-        run(model, TASK, METHODS, measurement(), workers=workers)
