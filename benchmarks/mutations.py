@@ -399,8 +399,8 @@ FAULTS: tuple[Fault, ...] = (
         "rag_middle/answering/results.py",
         (
             "title in the middle of a line cited",
-            'answer[end : end + 1] == ":" and (before < 0 or answer[before] == "\\n")',
-            'answer[end : end + 1] == ":"',
+            'rf"^\\s?{written}:"',
+            'rf"\\s?{written}:"',
         ),
     ),
     # -- evaluation, calibration -------------------------------------------------------------------

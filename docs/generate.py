@@ -98,7 +98,7 @@ def gpu_costs(kernels: str) -> str:
 
 
 _OPTIONS = ("| option | meaning | default |", "| --- | --- | --- |")
-_SHARED = 3  # commands with the same option, from which on it is explained once
+_SHARED = 2  # commands with the same option, from which on it is explained once
 
 
 def command_line() -> str:
@@ -113,9 +113,7 @@ def command_line() -> str:
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         usage = " ".join(("rag-middle", name, "[OPTIONS]", *map(_argument, arguments)))
         own = [row for row in rows[name] if row not in shared]
-        also = ", ".join(
-            row.split(" | ")[0].removeprefix("| ") for row in rows[name] if row in shared
-        )
+        also = ", ".join(f"`{row.split('`')[1]}`" for row in rows[name] if row in shared)
         parts += [f"## `{usage}`", inspect.cleandoc(command.help)]
         parts += ["\n".join((*_OPTIONS, *own))] if own else []
         parts += [f"And of the [options that several have](#options-of-several-commands): {also}."]

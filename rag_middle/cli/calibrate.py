@@ -34,9 +34,9 @@ from rag_middle.cli.options import (
     BatchSizeOption,
     ModelOption,
     SeedOption,
+    TemplateOption,
     WorkersPlace,
     command,
-    generation_options,
     loading_options,
     method_flag,
     output_flag,
@@ -117,16 +117,15 @@ def _searching(
     """Arguments of the search."""
 
 
-def _batching(*, max_batch_size: BatchSizeOption = 8) -> None:
-    """Arguments of scoring, with the template."""
+def _batching(*, max_batch_size: BatchSizeOption = 8, template: TemplateOption = "auto") -> None:
+    """How prompts are scored."""
 
 
 @command(
     asked=data_options,
     drawn=_drawing,
     searched=_searching,
-    batched=_batching,
-    templates=generation_options(["template"]),
+    batches=_batching,
     loading=loading_options,
 )
 def calibrate(
@@ -136,8 +135,7 @@ def calibrate(
     asked: dict[str, Any],
     drawn: dict[str, Any],
     searched: dict[str, Any],
-    batched: dict[str, Any],
-    templates: dict[str, Any],
+    batches: dict[str, Any],
     loading: dict[str, Any],
     out: Annotated[
         Path,
@@ -154,7 +152,6 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
-    batches = {**batched, **templates}
     if "weights" in drawn:
         try:
             drawn["weights"] = [float(weight) for weight in drawn["weights"].split(",")]

@@ -34,10 +34,10 @@ from rag_middle.cli.options import (
     BatchSizeOption,
     ModelOption,
     SeedOption,
+    TemplateOption,
     WorkersPlace,
     command,
     endpoint_options,
-    generation_options,
     loading_options,
     model_flag,
     output_flag,
@@ -110,6 +110,7 @@ def _measuring(
         int | None, question_flag(min=1, help="Of an answer. Default: the task's.")
     ] = None,
     max_batch_size: BatchSizeOption = 8,
+    template: TemplateOption = "auto",
 ) -> None:
     """Fields of `Measurement`, with `grid` as it is written."""
 
@@ -130,7 +131,6 @@ def _running(
     asked=data_options,
     varied=_varying,
     measured=_measuring,
-    templates=generation_options(["template"]),
     running=_running,
     loading=loading_options,
     remote=endpoint_options,
@@ -145,7 +145,6 @@ def diagnose(
     asked: dict[str, Any],
     varied: dict[str, Any],
     measured: dict[str, Any],
-    templates: dict[str, Any],
     running: dict[str, Any],
     loading: dict[str, Any],
     remote: dict[str, Any],
@@ -175,7 +174,6 @@ def diagnose(
     if measured["scoring"] == "likelihood" and "max_new_tokens" in measured:
         raise ConfigError("By likelihood nothing is generated: leave --max-new-tokens out.")
     asked |= varied
-    measured |= templates
     fewer, most = _grid(measured.pop("grid", None), asked.get("documents"))
     asked |= {} if most is None else {"documents": most}
     names = None if methods is None else _split(methods)

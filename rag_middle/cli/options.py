@@ -99,6 +99,10 @@ BatchSizeOption = Annotated[
     int, model_flag("--batch-size", min=1, help="Prompts, or requests, at a time.")
 ]
 SeedOption = Annotated[int, typer.Option(min=0, help="Random seed.")]
+TemplateOption = Annotated[
+    Literal["auto", "chat", "raw"],
+    typer.Option(hidden=True, help="Use the tokenizer's chat template. auto: if it has one."),
+]
 WorkersPlace = Annotated[
     Literal["processes", "ray"], model_flag(hidden=True, help="Where several workers run.")
 ]

@@ -73,12 +73,10 @@ class Splitter:
     unit: str = "characters"
 
     def __post_init__(self) -> None:
-        if self.chunk_size <= 0:
-            raise ConfigError(f"chunk_size must be positive, got {self.chunk_size}.")
         if not 0 <= self.overlap < self.chunk_size:
             raise ConfigError(
                 f"overlap must be at least 0 and below chunk_size ({self.chunk_size}), got "
-                f"{self.overlap}."
+                f"{self.overlap}. Make chunks larger."
             )
         if (self.length is None) != (self.unit == "characters"):
             raise ConfigError(

@@ -114,7 +114,7 @@ def test_ids_depend_on_content_source_and_place_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chunk_size": 0}, "chunk_size must be positive, got 0"),
+        ({"chunk_size": 0, "overlap": 0}, r"below chunk_size \(0\)"),
         ({"chunk_size": 10, "overlap": 10}, r"below chunk_size \(10\), got 10"),
         ({"overlap": -1}, "overlap must be at least 0"),
         ({"length": len}, "length and unit belong together"),
