@@ -39,13 +39,11 @@ def weights_sample(model: nn.Module) -> str | None:
         The same for a model in another number format; ``None`` where weights are offloaded.
     """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if parameter.device.type == "meta":
+    for name, values in model.named_parameters():
+        if values.is_meta:
             return None
-        values = parameter.detach().flatten()
-        every = max(1, len(values) // _SAMPLED)
-        digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        digest.update(_bytes(values[::every][:_SAMPLED].float().bfloat16()))
+        digest.update(f"{name}{tuple(values.shape)}".encode())
+        digest.update(_bytes(_sample(values).float().bfloat16()))
     return digest.hexdigest()
 
 
@@ -57,7 +55,7 @@ def weights_sha256(model: nn.Module) -> str | None:
     """
     digest = hashlib.sha256()
     for name, values in model.named_parameters():
-        if values.device.type == "meta":
+        if values.is_meta:
             return None
         digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
         digest.update(_bytes(values))
@@ -83,17 +81,14 @@ def adapters_sha256(model: nn.Module) -> str | None:
         ``None`` for a model without adapters.
     """
     switches = {
-        name: {switch: _listed(getattr(module, switch, None)) for switch in _SWITCHES}
+        name: {switch: getattr(module, switch, None) for switch in _SWITCHES}
         for name, module in model.named_modules()
         # Not by `getattr`, which is slow where a module lacks the attribute, and most do.
         if hasattr(type(module), "_active_adapter") or not vars(module).keys().isdisjoint(_MARKS)
     }
+    for state in switches.values():  # PEFT keeps a name or a list of it, for the same adapter
+        state.update({mark: [state[mark]] for mark in _MARKS if isinstance(state[mark], str)})
     return settings_sha256(switches) if switches else None
-
-
-def _listed(value: object) -> object:
-    """A lone name as a list of it: PEFT keeps either, for the same adapter."""
-    return [value] if isinstance(value, str) else value
 
 
 def settings_sha256(settings: object) -> str:
@@ -155,19 +150,23 @@ def fingerprint(model: nn.Module) -> str:
         for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
         if _named(hook)
     ]
-    described, samples = [_name(type(model)), *hooks, adapters_sha256(model) or ""], []
+    described = [_name(type(model)), *hooks, adapters_sha256(model) or ""]
     if config is not None:
         described += [config_sha256(config), str(getattr(config, "_attn_implementation", ""))]
     together: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         described.append(f"{name}{tuple(tensor.shape)}{tensor.dtype}")
         for values in _plain_tensors(tensor):
-            every = max(1, values.numel() // _SAMPLED)
-            sample = values.detach().flatten()[::every][:_SAMPLED]
+            sample = _sample(values)
             together.setdefault((sample.device, sample.dtype), []).append(sample)
-    for kind in together.values():  # one transfer per device and number format
-        samples.append(_bytes(torch.cat(kind)))
-    return _digest([*described, *samples])
+    # One transfer per device and number format.
+    return _digest([*described, *(_bytes(torch.cat(kind)) for kind in together.values())])
+
+
+def _sample(values: Tensor) -> Tensor:
+    """The same values of a tensor each time, 64 at most."""
+    every = max(1, values.numel() // _SAMPLED)
+    return values.detach().flatten()[::every][:_SAMPLED]
 
 
 def _plain_tensors(tensor: Tensor) -> Iterator[Tensor]:

@@ -122,7 +122,7 @@ class Processes(Workers[Task, Result]):
 
 
 class RayWorkers(Workers[Task, Result]):
-    """Actors of a Ray cluster, or of this machine where no cluster is joined.
+    """Actors of the Ray cluster in ``RAY_ADDRESS``, or of this machine where none is named.
 
     Ray starts one that dies again, on another node where its own has left, with its task.
 
@@ -130,7 +130,6 @@ class RayWorkers(Workers[Task, Result]):
         make_work: called in each actor.
         count: of actors.
         threads_each: of PyTorch, and CPUs, of each actor.
-        address: of a running cluster; None for that in ``RAY_ADDRESS``, else for this machine.
         gpus_each: GPUs of each actor. Ray shows an actor no others, so `make_work` is called
             with ``"cuda"``; without GPUs, it is called with no device.
 
@@ -144,7 +143,6 @@ class RayWorkers(Workers[Task, Result]):
         make_work: MakeWork,
         count: int,
         threads_each: int,
-        address: str | None = None,
         gpus_each: int = 0,
     ) -> None:
         ray = self._ray = require("ray", package="ray", what="backend='ray'", extra="ray")
@@ -152,9 +150,9 @@ class RayWorkers(Workers[Task, Result]):
         self._actors: list[Any] = []
         self._started_here = not ray.is_initialized()
         if self._started_here:
-            joins = address or os.environ.get("RAY_ADDRESS")  # whose CPUs are its own affair
-            here = {} if joins else {"num_cpus": count * threads_each}
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
+            # A cluster's CPUs are its own affair.
+            here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": count * threads_each}
+            ray.init(include_dashboard=False, log_to_driver=False, **here)
         gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
         if count * gpus_each > gpus:  # Ray would wait for more to join
             self.close()
@@ -275,17 +273,15 @@ def worker_devices(
     if ":" not in str(where):
         if cluster:
             return ("cuda",) * count
-        devices = [f"cuda:{index}" for index in (*range(1, gpus), 0)[:gpus]]
-    elif count > 1 or cluster:
+        if count > gpus:
+            raise ConfigError(
+                f"workers={count} take a GPU each, and there are {counted(gpus, 'GPU')} here: ask "
+                f"for at most {max(1, gpus)}."
+            )
+        return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])
+    if count > 1 or cluster:
         raise ConfigError(
             f"A worker takes a GPU of its own, and device={device!r} names one: leave out its "
             "number. A cluster gives a worker its GPU."
         )
-    else:
-        devices = [str(where)] if where.index < gpus else []
-    if count > len(devices):
-        raise ConfigError(
-            f"workers={count} take a GPU each, device={device!r} is counted from 0, and there are "
-            f"{counted(gpus, 'GPU')} here: ask for at most {max(1, gpus)}."
-        )
-    return tuple(devices[:count])
+    return (str(where),)

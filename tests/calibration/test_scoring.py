@@ -151,7 +151,6 @@ def test_workers_get_a_gpu_each(
     [
         (3, {"gpus": 2}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
         (2, {"gpus": 4, "device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
-        (1, {"gpus": 2, "device": "cuda:2"}, "counted from 0, and there are 2 GPUs here"),
         (2, {"gpus": 4, "device_map": "auto"}, "device_map='auto' .*spreads one model"),
     ],
 )
