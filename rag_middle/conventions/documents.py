@@ -87,10 +87,9 @@ def _read_entry(entry: Any) -> Document:
 def _read_document(block: Mapping[str, Any]) -> Document:
     """Anthropic: a ``document`` block."""
     source, context = block.get("source"), _option(block, "context")
-    kind = source.get("type") if isinstance(source, Mapping) else None
-    if kind not in ("text", "content"):
+    if not isinstance(source, Mapping) or source.get("type") not in ("text", "content"):
         raise ValueError("its source must be of the type 'text' or 'content'")
-    text = _text(source, "data") if kind == "text" else _texts(source, "content")
+    text = _text(source, "data") if source["type"] == "text" else _texts(source, "content")
     return _document(f"{context}\n{text}" if context else text, _option(block, "title"))
 
 

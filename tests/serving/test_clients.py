@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_middle import mark
 from rag_middle.documents import ContextPrompt
 from rag_middle.generation import RagMiddleModel
 from tests.reader.questions import reader_question
@@ -89,66 +87,28 @@ def langchain_documents(prompt: ContextPrompt) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("way", ["format_docs", "DocumentPrompt", "MarkDocuments", "documents"])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("way", ["format_docs", "MarkDocuments", "documents"])
 def test_langchain_answers_as_the_notebook_does(
-    served: Served, prompt: ContextPrompt, langchain_documents: list[Any], method: str, way: str
+    served: Served, prompt: ContextPrompt, langchain_documents: list[Any], way: str
 ) -> None:
-    from langchain_classic.chains.combine_documents import create_stuff_documents_chain
-    from langchain_core.prompts import ChatPromptTemplate
+    from langchain_rag_middle import MarkDocuments, format_docs
 
-    from langchain_rag_middle import DocumentPrompt, MarkDocuments, format_docs
-
-    expected = served.model.generate(prompt, method=method)
-    body: dict[str, Any] = {"method": method}
+    expected = served.model.generate(prompt, method="pine")
+    body: dict[str, Any] = {"method": "pine"}
+    context = f"{format_docs(langchain_documents)}\n\n"
     if way == "documents":
         body["documents"] = [{"text": document.page_content} for document in langchain_documents]
-        model = chat_openai(served, extra_body=body)
-        answer = model.invoke(prompt.suffix).content
-    elif way == "format_docs":
-        model = chat_openai(served, extra_body=body)
-        answer = model.invoke(f"{format_docs(langchain_documents)}\n\n{prompt.suffix}").content
-    else:
-        model = chat_openai(served, extra_body=body)
-        template = ChatPromptTemplate.from_messages([("user", "{context}\n\n{question}")])
-        documents, more = langchain_documents, {}
-        if way == "MarkDocuments":
-            documents = list(MarkDocuments().transform_documents(documents))
-        else:
-            more["document_prompt"] = DocumentPrompt()
-        chain = create_stuff_documents_chain(model, template, **more)
-        answer = chain.invoke({"context": documents, "question": prompt.suffix})
-    assert answer == expected.text
-    assert reader_question(1)[1] in answer
-
-
-def test_langchain_streams_and_counts(served: Served, prompt: ContextPrompt) -> None:
-    model = chat_openai(served, stream_usage=True)
-    chunks = list(model.stream(prompt.marked))
-    expected = served.model.generate(prompt, method="pine")
-    assert "".join(chunk.content for chunk in chunks) == expected.text
-    total = chunks[0]
-    for chunk in chunks[1:]:
+        context = ""
+    elif way == "MarkDocuments":
+        marked = MarkDocuments().transform_documents(langchain_documents)
+        context = "".join(f"{document.page_content}\n\n" for document in marked)
+    model = chat_openai(served, extra_body=body, stream_usage=True)
+    assert model.invoke(context + prompt.suffix).content == expected.text
+    total, *chunks = model.stream(context + prompt.suffix)
+    for chunk in chunks:
         total = total + chunk
+    assert total.content == expected.text
     assert total.usage_metadata["input_tokens"] == expected.usage.prompt_tokens
-    assert total.usage_metadata["output_tokens"] == expected.usage.completion_tokens
-
-
-@pytest.mark.parametrize("kind", ["search_result", "document"])
-def test_langchains_blocks(served: Served, prompt: ContextPrompt, kind: str) -> None:
-    from langchain_core.messages import HumanMessage
-
-    made: list[dict[str, Any]] = [
-        {"type": "search_result", "source": "a", "title": "", "content": [text]}
-        if kind == "search_result"
-        else {"type": "document", "source": {"type": "content", "content": [text]}}
-        for document in prompt.documents
-        for text in [{"type": "text", "text": document.text}]
-    ]
-    question = {"type": "text", "text": prompt.suffix}
-    answer = chat_openai(served).invoke([HumanMessage([*made, question])])
-    assert answer.content == served.model.generate(prompt, method="pine").text
 
 
 def open_ai_like(served: Served, method: str) -> Any:
@@ -166,32 +126,12 @@ def open_ai_like(served: Served, method: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_llama_index_answers_as_the_notebook_does(
-    served: Served, prompt: ContextPrompt, method: str
-) -> None:
-    llm = open_ai_like(served, method)
-    expected = served.model.generate(prompt, method=method).text
+def test_llama_index_answers_as_the_notebook_does(served: Served, prompt: ContextPrompt) -> None:
+    llm = open_ai_like(served, "lpes:reader")
+    expected = served.model.generate(prompt, method="lpes:reader").text
     assert llm.complete(prompt.marked).text == expected
     pieces = [piece.delta or "" for piece in llm.stream_complete(prompt.marked)]
     assert "".join(pieces) == expected
-
-
-def test_llama_indexs_document_blocks(served: Served, prompt: ContextPrompt) -> None:
-    from llama_index.core.base.llms.types import ChatMessage, DocumentBlock, TextBlock
-
-    made = [
-        DocumentBlock(
-            data=base64.b64encode(document.text.encode()),
-            document_mimetype="text/plain",
-            title="",
-        )
-        for document in prompt.documents
-    ]
-    message = ChatMessage(role="user", blocks=[*made, TextBlock(text=prompt.suffix)])
-    answer = open_ai_like(served, "pine").chat([message])
-    assert answer.raw.rag_middle["documents"] == 6
-    assert answer.raw.rag_middle["applied"]
 
 
 def test_llama_index_packs_whole_documents(served: Served, prompt: ContextPrompt) -> None:
@@ -211,25 +151,3 @@ def test_llama_index_packs_whole_documents(served: Served, prompt: ContextPrompt
     marked = MarkDocuments().postprocess_nodes(nodes)
     answer = synthesizer.synthesize(prompt.suffix, marked)
     assert str(answer) == served.model.generate(prompt, method="pine").text
-
-
-def test_dspy_and_haystack_send_marked_text(served: Served, prompt: ContextPrompt) -> None:
-    reason = "comes with the extra 'clients'"
-    dspy = pytest.importorskip("dspy", reason=reason)
-    haystack = pytest.importorskip("haystack.components.generators.chat", reason=reason)
-    from haystack.dataclasses import ChatMessage
-    from haystack.utils import Secret
-
-    expected = served.model.generate(prompt, method="lpes:reader").text
-    text = "".join(f"{mark(document)}\n\n" for document in prompt.documents)
-    url, body = f"{served.url}/v1", {"method": "lpes:reader"}
-    lm = dspy.LM("openai/tested", api_base=url, api_key="none", extra_body=body, cache=False)
-    assert lm(text + prompt.suffix) == [expected]
-    generator = haystack.OpenAIChatGenerator(
-        api_key=Secret.from_token("none"),
-        api_base_url=url,
-        model="tested",
-        generation_kwargs={"extra_body": body},
-    )
-    [reply] = generator.run([ChatMessage.from_user(text + prompt.suffix)])["replies"]
-    assert reply.text == expected

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 import pytest
+import torch
 
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
@@ -62,17 +63,14 @@ def test_requests_that_wait_share_batches(
     assert passes < 8 * 3 / 2
 
 
-def test_a_client_that_is_alone_waits_for_nobody(serve: Serve, tiny_model: RagMiddleModel) -> None:
-    server = serve(tiny_model, batch_wait=10)
-    started = time.monotonic()
-    for _ in range(3):
-        server.chat("Which river?", max_tokens=1)
-    assert time.monotonic() - started < 8
-
-
 def test_nobody_waits_for_more_clients_than_there_are(
     serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
 ) -> None:
+    alone = serve(tiny_model, batch_wait=20)
+    started = time.monotonic()
+    alone.chat("Which river?", max_tokens=1)
+    assert time.monotonic() - started < 20
+    slow.clear()
     server = serve(tiny_model, batch_wait=0.5)
 
     def ask_in_turn(_: int) -> None:
@@ -85,16 +83,12 @@ def test_nobody_waits_for_more_clients_than_there_are(
     assert len(slow) < 3 * 10 / 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.one_in(3)
-def test_a_mixed_load_is_answered_as_one_by_one(
-    serve: Serve, tiny_model: RagMiddleModel, seed: int
-) -> None:
+def test_a_mixed_load_is_answered_as_one_by_one(serve: Serve, tiny_model: RagMiddleModel) -> None:
     """Methods, options, streams and refusals, all at the same time."""
     server = serve(tiny_model, batch_wait=0.02)
 
     def ask(index: int) -> Any:
-        method = METHODS[(index + seed) % len(METHODS)]
+        method = METHODS[index % len(METHODS)]
         options = {"max_tokens": 3 + index % 2, "temperature": float(index % 3 == 0), "seed": index}
         question = f"Which river? {'fox ' * (index % 7)}"
         documents = [f"Fox {'abcd'[n]} of {index}." for n in range(1 + index % 4)]
@@ -135,19 +129,6 @@ def test_a_full_queue_refuses(serve: Serve, tiny_model: RagMiddleModel, slow: li
     assert refused[0].code == "queue_full"
     assert len({answer.choices[0].message.content for answer in answers}) == 1
     assert server.chat("Which river?", max_tokens=1).choices
-
-
-def test_openais_client_tries_again(
-    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
-) -> None:
-    server = serve(tiny_model, max_waiting=1, max_batch_size=1)
-    messages: Any = [{"role": "user", "content": "Which river?"}]
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=10) as client:
-
-        def ask(_: int) -> Any:
-            return client.chat.completions.create(model="tested", messages=messages, max_tokens=3)
-
-        assert all(not isinstance(outcome, Exception) for outcome in at_once(3, ask))
 
 
 @contextmanager
@@ -212,17 +193,6 @@ def test_a_client_that_leaves_while_it_waits(
     wait_until(lambda: not queue_of(server).running)
 
 
-def test_a_client_that_reads_nothing_holds_nobody_up(
-    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
-) -> None:
-    server = serve(tiny_model, batch_wait=0)
-    with open_request(server, BODY % b"true"):
-        wait_until(lambda: len(slow) > 3)
-        started = time.monotonic()
-        assert httpx.get(f"{server.url}/health").status_code == 200
-        assert time.monotonic() - started < 5
-
-
 def test_running_answers_are_finished_at_the_end(
     serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
 ) -> None:
@@ -236,18 +206,6 @@ def test_running_answers_are_finished_at_the_end(
     wait_until(lambda: not any("serving" in t.name for t in threading.enumerate()))
     with pytest.raises(openai.APIConnectionError):
         server.chat("Which river?", max_tokens=1)
-
-
-def test_what_takes_too_long_is_ended_at_the_end(
-    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
-) -> None:
-    server = serve(tiny_model)
-    server.server.config.timeout_graceful_shutdown = 0.3
-    with open_request(server, BODY.replace(b"200", b"400") % b"true"):
-        wait_until(lambda: len(slow) > 3)
-        server.server.should_exit = True
-        wait_until(lambda: not any("serving" in t.name for t in threading.enumerate()))
-    assert len(slow) < 200
 
 
 def test_a_mistake_in_the_model_is_an_error_and_not_the_end(
@@ -272,7 +230,7 @@ def test_a_mistake_with_one_prompt_leaves_the_others_their_answers(
     def batch(prompts: Any, *arguments: Any, **options: Any) -> Any:
         sizes.append(len(prompts))
         if any("Rhône" in tiny_model.tokenizer.decode(prompt.input_ids) for prompt in prompts):
-            raise RecursionError
+            raise torch.OutOfMemoryError
         return whole(prompts, *arguments, **options)
 
     monkeypatch.setattr(tiny_model, "batch", batch)
@@ -332,25 +290,3 @@ def test_a_mistake_in_the_middle_of_a_stream_is_told(
     finally:
         handle.remove()
     assert server.chat("Which river?", max_tokens=1).choices
-
-
-def test_a_batch_that_needs_too_much_memory_goes_one_by_one(
-    serve: Serve, tiny_model: RagMiddleModel
-) -> None:
-    import torch
-
-    server = serve(tiny_model, batch_wait=0.3)
-    rows: list[int] = []
-
-    def fail(module: object, args: Any, kwargs: Any) -> None:
-        rows.append(len(kwargs["input_ids"]))
-        if rows[-1] > 1:
-            raise torch.OutOfMemoryError("no memory")
-
-    handle = tiny_model.model.register_forward_pre_hook(fail, with_kwargs=True)
-    try:
-        answers = at_once(4, lambda _: server.chat("Which river?", max_tokens=2))
-    finally:
-        handle.remove()
-    assert all(not isinstance(answer, Exception) for answer in answers)
-    assert max(rows) > 1

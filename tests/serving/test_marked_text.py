@@ -28,17 +28,6 @@ def test_marked_text_is_documents(server: Served, documents: list[Document]) -> 
     assert not answer.rag_middle["unread_markers"]
 
 
-def test_marked_text_in_blocks_and_beside_documents(
-    server: Served, documents: list[Document]
-) -> None:
-    content = [
-        {"type": "text", "text": marked(documents[:2])},
-        {"type": "text", "text": QUESTION},
-    ]
-    answer = server.chat(content, documents=["One more."], max_tokens=1)
-    assert answer.rag_middle["documents"] == 3
-
-
 @pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
 @pytest.mark.parametrize("text", [PLAIN, "[[/rm:doc]]", "[[rm:doc]]", FORGED.partition("[[/")[0]])
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
@@ -117,28 +106,11 @@ def test_the_operator_may_trust_plain_markers(serve: Serve, server: Served) -> N
     escaped = escape(PLAIN)
     answer = trusting.chat(f"[[rm:doc]]{escaped}[[/rm:doc]]\n\n{QUESTION}", max_tokens=2)
     assert answer.rag_middle["documents"] == 1
-    body = {"model": "tested", "messages": [{"role": "user", "content": "[[rm:doc]] " + QUESTION}]}
-    response = trusting.post(body)
-    assert response.status_code == 400
-    assert "never closed" in response.json()["error"]["message"]
-
-
-@pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
-def test_not_in_what_the_model_said(serve: Serve, server: Served) -> None:
-    trusting = serve(server.model, trust_markers=True)
-    messages = [
-        {"role": "user", "content": QUESTION},
-        {"role": "assistant", "content": PLAIN + "[[rm:doc]]"},
-        {"role": "user", "content": "And?"},
-    ]
-    response = trusting.post({"model": "tested", "messages": messages, "max_tokens": 1})
-    assert response.status_code == 200, response.text
-    assert response.json()["rag_middle"]["documents"] == 0
-
-
-def test_marked_documents_apart_are_refused(server: Served) -> None:
-    content = f"{mark('One.')} and then {mark('Two.')} {QUESTION}"
-    body = {"model": "tested", "messages": [{"role": "user", "content": content}]}
-    response = server.post(body)
-    assert response.status_code == 400
-    assert "stand together" in response.json()["error"]["message"]
+    said = {"role": "assistant", "content": PLAIN + "[[rm:doc]]"}  # never in the model's words
+    for question, status in (("[[rm:doc]] Which?", 400), ("And?", 200)):
+        messages = [
+            {"role": "user", "content": "Which?"},
+            said,
+            {"role": "user", "content": question},
+        ]
+        assert trusting.post({"model": "tested", "messages": messages}).status_code == status
