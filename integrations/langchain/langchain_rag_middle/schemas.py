@@ -84,4 +84,6 @@ def _own_schema(tool: Any) -> dict[str, Any] | None:
         )
     if is_typeddict(tool) or not (isinstance(tool, type) and is_basemodel_subclass(tool)):
         return None
-    return tool.model_json_schema()
+    describe: Any = getattr(tool, "model_json_schema", None) or tool.schema  # type: ignore[attr-defined]
+    schema: dict[str, Any] = describe()
+    return schema

@@ -25,7 +25,7 @@ from vllm.renderers.hf import safe_apply_chat_template
 from vllm.renderers.online_renderer import OnlineRenderer
 
 from rag_middle.documents import ContextPrompt, mark
-from rag_middle.errors import MethodConfigError, PromptError
+from rag_middle.errors import MethodConfigError
 from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.methods import NoInterDocumentAttention, RoToR
 from rag_middle_vllm import register
@@ -40,7 +40,6 @@ from rag_middle_vllm.documents.admission import (
 )
 from rag_middle_vllm.documents.methods import document_methods
 from rag_middle_vllm.documents.openai import hook_renderer
-from rag_middle_vllm.documents.prompts import plain_messages
 from rag_middle_vllm.documents.runners import check_engine
 from rag_middle_vllm.options import resolved
 from tests.reader import reader_path
@@ -311,22 +310,6 @@ def test_documents_of_another_key_are_refused_under_a_method(online: Any) -> Non
     with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
         asyncio.run(online.preprocess_completion(completion, text))
     assert chat(online, {"role": "assistant", "content": text}, user("?"), **ROTOR)
-
-
-def test_messages_are_read_as_vllm_reads_them(online: Any) -> None:
-    config = online.renderer.config.model_config
-    parts = [{"type": "text", "text": "a"}, {"type": "text"}, {"type": "text", "text": ""}, "b"]
-    messages = [
-        {"role": "user", "content": parts},
-        {"role": "assistant", "content": None},
-        {"role": "assistant"},
-        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
-    ]
-    made = plain_messages(messages, config)
-    assert [message["content"] for message in made] == ["a\nb", "", "", "no"]
-    for part, reason in (({"type": "text", "text": 5}, "not a string"), ({"type": "x"}, "'x'")):
-        with pytest.raises(PromptError, match=reason):
-            plain_messages([{"role": "user", "content": [part]}], config)
 
 
 def called(arguments: str, **fields: Any) -> dict[str, Any]:

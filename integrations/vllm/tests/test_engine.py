@@ -25,7 +25,6 @@ from tests.reader import READER_PROFILE, reader_path
 #: Float32 in another order of operations: vLLM's own noise against transformers is 3.5e-4.
 TOLERANCE = 1e-3
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
-CHANGING = ("lpes", "position_interpolation", "attention_buckets")
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import torch
 
 pytest.importorskip("vllm")
 
-from torch import Tensor, nn
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
@@ -41,11 +40,6 @@ def config() -> Iterator[None]:
 def rotary(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
     parameters = {"rope_type": "default", "rope_theta": 10000.0, **KINDS[kind], **changes}
     return get_rope(SIZE, POSITIONS, rope_parameters=parameters, dtype=dtype)
-
-
-def rotated(module: nn.Module, positions: list[int]) -> Tensor:
-    states = torch.randn(len(positions), SIZE, generator=torch.Generator().manual_seed(1))
-    return torch.stack(module(torch.tensor(positions), states.clone(), states.clone()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

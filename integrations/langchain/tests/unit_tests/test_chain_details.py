@@ -11,7 +11,6 @@ from langchain_classic.chains.combine_documents import create_stuff_documents_ch
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_rag_middle import (
     ChatRagMiddle,
@@ -34,10 +33,6 @@ def stuffing(model: Any, **settings: Any) -> Any:
     return create_stuff_documents_chain(
         model, PROMPT, **{"document_prompt": DocumentPrompt(), **settings}
     )
-
-
-def returning(documents: list[Document]) -> Runnable[Any, list[Document]]:
-    return RunnableLambda(lambda _: documents)
 
 
 def test_a_separator_that_is_text_is_refused_and_named(tiny: Any, rivers: list[Document]) -> None:

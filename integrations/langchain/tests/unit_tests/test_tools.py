@@ -24,23 +24,6 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</too
 Write = Callable[..., None]
 
 
-#: How transformers reads responses of a family that nobody knows here.
-RESPONSES = {
-    "start_anchor": "<|im_start|>assistant\n",
-    "fields": {
-        "content": {},
-        "tool_calls": {
-            "open_pattern": r"<use (?P<name>\w+)>",
-            "close": "</use>",
-            "content": "json",
-            "repeats": True,
-            "transform_each": False,
-            "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
-        },
-    },
-}
-
-
 class River(BaseModel):
     """A river."""
 
