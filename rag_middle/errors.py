@@ -20,7 +20,6 @@
     ├── FileFormatError            (ValueError)   a file is damaged, or is not what it should be
     ├── OutputWriteError           (OSError)      results cannot be written where they were to go
     └── EndpointError                             a model behind an HTTP address cannot be asked
-        └── WeightsNeededError                    it needs the model's weights, which are elsewhere
 
 Each message says what was wrong, what was given, and what to do next.
 """
@@ -49,7 +48,6 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
-    "WeightsNeededError",
 ]
 
 
@@ -202,8 +200,7 @@ class OutputWriteError(RagMiddleError, OSError):
 
 
 class EndpointError(RagMiddleError):
-    """A model behind an HTTP address cannot be reached, refuses, or sends no answer."""
+    """A model behind an HTTP address cannot be reached, refuses, or sends no answer.
 
-
-class WeightsNeededError(EndpointError):
-    """What was asked for needs the model's weights, and they are behind an HTTP address."""
+    Also where something needs the model's weights, which are not here.
+    """

@@ -13,13 +13,7 @@ from typing import Any, Unpack, get_args
 import rag_middle
 from rag_middle.documents import ContextPrompt, parse
 from rag_middle.endpoint.server import Reply, Server
-from rag_middle.errors import (
-    ConfigError,
-    EndpointError,
-    PromptError,
-    UnsupportedGenerationError,
-    WeightsNeededError,
-)
+from rag_middle.errors import ConfigError, EndpointError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import (
     Generation,
     GenerationKwargs,
@@ -84,9 +78,8 @@ class EndpointModel:
 
     Raises:
         ConfigError: an invalid address, key or option.
-        EndpointError: the server cannot be reached, or refuses.
+        EndpointError: the server cannot be reached, or refuses; or the method needs the weights.
         MissingExtraError: `openai` is not installed.
-        WeightsNeededError: the method needs the weights.
     """
 
     def __init__(
@@ -157,7 +150,7 @@ class EndpointModel:
         """A method object that can be used here.
 
         Raises:
-            WeightsNeededError: it needs the weights.
+            EndpointError: it needs the weights.
             RagMiddleError: as `resolve_method` does.
         """
         resolved = resolve_method(method, method_options)
@@ -184,10 +177,10 @@ class EndpointModel:
                 measured here: most servers refuse what does not fit, others cut it (Ollama).
 
         Raises:
-            EndpointError: the server cannot be reached, refuses, or sends no answer.
+            EndpointError: the server cannot be reached, refuses, or sends no answer; or the method
+                needs the weights.
             UnsupportedGenerationError: options that the interface does not have.
             PromptError: neither a string nor a `ContextPrompt`.
-            WeightsNeededError: the method needs the weights.
 
         Warns:
             EndpointWarning: the server counts fewer tokens than the prompt has words.
@@ -408,7 +401,7 @@ def arrangements(prompt: ContextPrompt, method: Method) -> tuple[ContextPrompt, 
 
 
 def _check_needs_no_weights(method: Method) -> None:
-    """Raise `WeightsNeededError` unless the method, by its hooks, acts around a model only."""
+    """Raise `EndpointError` unless the method, by its hooks, acts around a model only."""
     for part in method.parts:
         if not part.is_neutral and type(part).plan is not Method.plan:
             raise _needed(part, "changes what happens inside the model")
@@ -442,8 +435,8 @@ def _stand_in(prompt: ContextPrompt) -> TokenizedPrompt:
     )
 
 
-def _needed(method: Method, does: str) -> WeightsNeededError:
-    return WeightsNeededError(
+def _needed(method: Method, does: str) -> EndpointError:
+    return EndpointError(
         f"{method.name} {does}, and this one is behind an HTTP address. Run it where the weights "
         "are (`--model` without an endpoint, `RagMiddleModel` in Python), or start a server with "
         "it: `rag-middle serve --method`, or vLLM with rag-middle-vllm."

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import ConfigError, FileFormatError, WeightsNeededError
+from rag_middle.errors import ConfigError, EndpointError, FileFormatError
 from rag_middle.evaluation.asking import AnsweringWorkers, Batch, replies
 from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.lengths import check_lengths
@@ -93,8 +93,8 @@ def run(
         FileFormatError: `records` belongs to another measurement, or is in use.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
-        WeightsNeededError: a method, or log-likelihoods, of a model behind an HTTP address.
-        EndpointError: its server failed; answers until then are in `records`.
+        EndpointError: a method, or log-likelihoods, of a model behind an HTTP address; or its
+            server failed: answers until then are in `records`.
 
     Example:
         >>> results = run(model, task, ["pine"], Measurement(limit=50))
@@ -103,7 +103,7 @@ def run(
     measurement = measurement or Measurement()
     labelled = check_measurement(task, methods, measurement)
     if measurement.scoring == "likelihood" and not isinstance(model, RagMiddleModel):
-        raise WeightsNeededError(
+        raise EndpointError(
             "Log-likelihoods come from a model's weights, and this one is behind an HTTP address, "
             "which gives answers only: score these with scoring='generation' (--score-by "
             "generation), or load the model here."
@@ -196,7 +196,7 @@ def check_takes(model: TextGenerator, method: MethodLike) -> None:
     """Refuse a method that the model cannot take, before an hour is spent.
 
     Raises:
-        UnsupportedArchitectureError, MethodConfigError, WeightsNeededError: why it cannot take it.
+        UnsupportedArchitectureError, MethodConfigError, EndpointError: why it cannot take it.
     """
     if isinstance(model, RagMiddleModel):
         # A model of its own: `model` may leave the check of the method's effect out.
