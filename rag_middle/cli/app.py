@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 import rag_middle
@@ -41,9 +39,8 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     pass

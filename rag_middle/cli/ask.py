@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -51,23 +51,21 @@ if TYPE_CHECKING:
 
 def answering_options(
     *,
-    docs: Annotated[
-        Path | None,
-        retrieval_flag("--docs", "-d", metavar="PATH", help="File or folder. It is indexed once."),
-    ] = None,
-    index: Annotated[
-        Path | None,
-        retrieval_flag(metavar="FOLDER", help="Where the index is. Default: the user's cache."),
-    ] = None,
-    top_k: Annotated[int, retrieval_flag(min=1, help="Documents of a prompt.")] = 10,
+    docs: Path | None = retrieval_flag(
+        None, "--docs", "-d", metavar="PATH", help="File or folder. It is indexed once."
+    ),
+    index: Path | None = retrieval_flag(
+        None, metavar="FOLDER", help="Where the index is. Default: the user's cache."
+    ),
+    top_k: int = retrieval_flag(10, min=1, help="Documents of a prompt."),
     embedder: EmbedderOption = None,
     rebuild: RebuildOption = False,
     model: ModelOption = None,
-    method: Annotated[str | None, method_flag(help=METHOD_HELP)] = None,
+    method: str | None = method_flag(None, help=METHOD_HELP),
     method_option: MethodOptionsOption = None,
-    prompt_template: Annotated[
-        Path | None, prompt_flag(metavar="FILE", help="JSON that says how prompts are written.")
-    ] = None,
+    prompt_template: Path | None = prompt_flag(
+        None, metavar="FILE", help="JSON that says how prompts are written."
+    ),
 ) -> None:
     """What documents, model and method answer: arguments of `open_answerer`."""
 
@@ -83,15 +81,15 @@ QUESTION = generation_options(
     answering=answering_options, options=QUESTION, loading=loading_options, remote=endpoint_options
 )
 def ask(
-    question: Annotated[str, typer.Argument(help="What to answer.")],
+    question: str = typer.Argument(..., help="What to answer."),
+    *,
     answering: dict[str, Any],
     options: dict[str, Any],
     loading: dict[str, Any],
     remote: dict[str, Any],
-    *,
-    show_prompt: Annotated[
-        bool, output_flag("--show-prompt", help="Show the prompt too, on standard error.")
-    ] = False,
+    show_prompt: bool = output_flag(
+        False, "--show-prompt", help="Show the prompt too, on standard error."
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Answer a question from documents, with sources.

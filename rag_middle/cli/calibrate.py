@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -67,51 +67,40 @@ Fitted = Literal[
 
 def _drawing(
     *,
-    questions: Annotated[
-        int | None, question_flag(min=3, help="Of the search. Default: 40; 30 for lpes.")
-    ] = None,
-    held_out: Annotated[
-        int | None, question_flag(min=2, help="To check the result on. Default: 100.")
-    ] = None,
-    weights: Annotated[
-        str | None,
-        question_flag(
-            metavar="FIRST,...,LAST",
-            help="How much positions of the gold document count, spread evenly. Default: "
-            "0.2,0.3,0.5 for lpes, else 1,1,1,1,1.",
-        ),
-    ] = None,
+    questions: int | None = question_flag(
+        None, min=3, help="Of the search. Default: 40; 30 for lpes."
+    ),
+    held_out: int | None = question_flag(None, min=2, help="To check the result on. Default: 100."),
+    weights: str | None = question_flag(
+        None,
+        metavar="FIRST,...,LAST",
+        help="How much positions of the gold document count, spread evenly. Default: "
+        "0.2,0.3,0.5 for lpes, else 1,1,1,1,1.",
+    ),
 ) -> None:
     """Arguments of `draw_examples`, the weights as text."""
 
 
 def _searching(
     *,
-    criterion: Annotated[
-        Literal["generated_answer", "exact_match", "log_likelihood"] | None,
-        _search_flag(
-            "--compare-by",
-            help="What candidates are compared by. Default: log_likelihood; for lpes "
-            "generated_answer with a chat template, else exact_match.",
-        ),
-    ] = None,
-    search_option: Annotated[
-        list[str] | None,
-        _search_flag(
-            "--search-option",
-            "-s",
-            metavar="NAME=VALUE",
-            help="Of the search (docs/calibration.md), in JSON; repeatable.",
-        ),
-    ] = None,
+    criterion: Literal["generated_answer", "exact_match", "log_likelihood"] | None = _search_flag(
+        None,
+        "--compare-by",
+        help="What candidates are compared by. Default: log_likelihood; for lpes "
+        "generated_answer with a chat template, else exact_match.",
+    ),
+    search_option: list[str] | None = _search_flag(
+        None,
+        "--search-option",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Of the search (docs/calibration.md), in JSON; repeatable.",
+    ),
     seed: SeedOption = 0,
-    workers: Annotated[
-        int | None,
-        _search_flag(min=1, help="Processes that score. Default: as many as cores and memory."),
-    ] = None,
-    threads_each: Annotated[
-        int, _search_flag("--threads", min=1, help="CPU threads of each worker.")
-    ] = 1,
+    workers: int | None = _search_flag(
+        None, min=1, help="Processes that score. Default: as many as cores and memory."
+    ),
+    threads_each: int = _search_flag(1, "--threads", min=1, help="CPU threads of each worker."),
     backend: WorkersPlace = "processes",
 ) -> None:
     """Arguments of the search."""
@@ -130,20 +119,18 @@ def _batching(*, max_batch_size: BatchSizeOption = 8, template: TemplateOption =
 )
 def calibrate(
     *,
-    method: Annotated[Fitted, method_flag(help="Whose settings to search for.")],
+    method: Fitted = method_flag(..., help="Whose settings to search for."),
     model: ModelOption = None,
     asked: dict[str, Any],
     drawn: dict[str, Any],
     searched: dict[str, Any],
     batches: dict[str, Any],
     loading: dict[str, Any],
-    out: Annotated[
-        Path,
-        output_flag(
-            help="Folder for METHOD.json (the profile), METHOD.html (the report) and METHOD.state, "
-            "from which a search that was killed continues."
-        ),
-    ] = CALIBRATION_FOLDER,
+    out: Path = output_flag(
+        CALIBRATION_FOLDER,
+        help="Folder for METHOD.json (the profile), METHOD.html (the report) and METHOD.state, "
+        "from which a search that was killed continues.",
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Fit a method's settings to a model, check them on other questions, write a profile.

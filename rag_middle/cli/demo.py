@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -37,14 +37,14 @@ def demo(
     model: ModelOption = None,
     method: MethodOption = "pine",
     method_option: MethodOptionsOption = None,
-    questions: Annotated[int, typer.Option(min=2, help="To measure with.")] = 6,
-    documents: Annotated[int, typer.Option(min=2, help="Of a prompt in the measurement.")] = 5,
-    top_k: Annotated[int, retrieval_flag(min=2, help="Documents of a prompt.")] = 10,
+    questions: int = typer.Option(6, min=2, help="To measure with."),
+    documents: int = typer.Option(5, min=2, help="Of a prompt in the measurement."),
+    top_k: int = retrieval_flag(10, min=2, help="Documents of a prompt."),
     loading: dict[str, Any],
-    out: Annotated[Path, output_flag(help="Folder for demo.html, demo.png and demo.json.")] = Path(
-        "rag-middle-demo"
+    out: Path = output_flag(
+        Path("rag-middle-demo"), help="Folder for demo.html, demo.png and demo.json."
     ),
-    open_page: Annotated[bool, output_flag("--open", help="Show the page in a browser.")] = False,
+    open_page: bool = output_flag(False, "--open", help="Show the page in a browser."),
     as_json: JsonOption = False,
 ) -> None:
     """Show what the position of a document does to answers, and what a method does about it.

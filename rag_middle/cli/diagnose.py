@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -54,61 +54,46 @@ if TYPE_CHECKING:
 
 def _varying(
     *,
-    distractors: Annotated[
-        str | None,
-        question_flag(help="Other documents: random, hard, or none_relevant (without the gold)."),
-    ] = None,
-    hops: Annotated[
-        int | None, question_flag(min=1, help="Documents that a question needs.")
-    ] = None,
-    phrases: Annotated[
-        list[str] | None,
-        question_flag(
-            "--abstention",
-            metavar="TEXT",
-            hidden=True,
-            help="Says that the model does not know, for none_relevant; repeatable.",
-        ),
-    ] = None,
+    distractors: str | None = question_flag(
+        None, help="Other documents: random, hard, or none_relevant (without the gold)."
+    ),
+    hops: int | None = question_flag(None, min=1, help="Documents that a question needs."),
+    phrases: list[str] | None = question_flag(
+        None,
+        "--abstention",
+        metavar="TEXT",
+        hidden=True,
+        help="Says that the model does not know, for none_relevant; repeatable.",
+    ),
 ) -> None:
     """More arguments of `chosen_task`."""
 
 
 def _measuring(
     *,
-    limit: Annotated[int, question_flag(min=1, help="Maximum number of questions.")] = 100,
-    positions: Annotated[
-        int, question_flag(min=2, help="Of the gold document, spread evenly.")
-    ] = 3,
-    grid: Annotated[
-        str | None,
-        question_flag(metavar="N,N", help="Fewer documents too: 5,10,20, for --documents."),
-    ] = None,
-    orders: Annotated[
-        int, question_flag(min=0, help="Shuffled orders: how often answers flip.")
-    ] = 0,
-    changes: Annotated[
-        list[str] | None,
-        question_flag(
-            "--change",
-            metavar="NAME,NAME",
-            hidden=True,
-            help="Controls of the unmodified model at the same positions: repeated (all documents "
-            "twice), random_filler (the others' words shuffled), question_first (before the "
-            "documents too), long_gold (the gold document followed by shuffled words).",
-        ),
-    ] = None,
-    scoring: Annotated[
-        Literal["generation", "likelihood"],
-        question_flag("--score-by", help="Answers, or the likelihood of the right one."),
-    ] = "generation",
-    metric: Annotated[
-        str | None, question_flag(help="Which score decides. Default: the task's.")
-    ] = None,
+    limit: int = question_flag(100, min=1, help="Maximum number of questions."),
+    positions: int = question_flag(3, min=2, help="Of the gold document, spread evenly."),
+    grid: str | None = question_flag(
+        None, metavar="N,N", help="Fewer documents too: 5,10,20, for --documents."
+    ),
+    orders: int = question_flag(0, min=0, help="Shuffled orders: how often answers flip."),
+    changes: list[str] | None = question_flag(
+        None,
+        "--change",
+        metavar="NAME,NAME",
+        hidden=True,
+        help="Controls of the unmodified model at the same positions: repeated (all documents "
+        "twice), random_filler (the others' words shuffled), question_first (before the "
+        "documents too), long_gold (the gold document followed by shuffled words).",
+    ),
+    scoring: Literal["generation", "likelihood"] = question_flag(
+        "generation", "--score-by", help="Answers, or the likelihood of the right one."
+    ),
+    metric: str | None = question_flag(None, help="Which score decides. Default: the task's."),
     seed: SeedOption = 0,
-    max_new_tokens: Annotated[
-        int | None, question_flag(min=1, help="Of an answer. Default: the task's.")
-    ] = None,
+    max_new_tokens: int | None = question_flag(
+        None, min=1, help="Of an answer. Default: the task's."
+    ),
     max_batch_size: BatchSizeOption = 8,
     template: TemplateOption = "auto",
 ) -> None:
@@ -117,11 +102,10 @@ def _measuring(
 
 def _running(
     *,
-    threads: Annotated[
-        int | None,
-        model_flag(min=1, hidden=True, help="CPU threads, of all workers together."),
-    ] = None,
-    workers: Annotated[int, model_flag(min=1, help="Processes that answer.")] = 1,
+    threads: int | None = model_flag(
+        None, min=1, hidden=True, help="CPU threads, of all workers together."
+    ),
+    workers: int = model_flag(1, min=1, help="Processes that answer."),
     backend: WorkersPlace = "processes",
 ) -> None:
     """Where the model answers."""
@@ -138,28 +122,22 @@ def _running(
 def diagnose(
     *,
     model: ModelOption = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,NAME", help="To try. Default: all that need no fitting."),
-    ] = None,
+    methods: list[str] | None = typer.Option(
+        None, metavar="NAME,NAME", help="To try. Default: all that need no fitting."
+    ),
     asked: dict[str, Any],
     varied: dict[str, Any],
     measured: dict[str, Any],
     running: dict[str, Any],
     loading: dict[str, Any],
     remote: dict[str, Any],
-    out: Annotated[
-        Path,
-        output_flag(
-            help="Folder for report, records and profile. A run that was killed continues there."
-        ),
-    ] = Path("rag-middle-diagnosis"),
-    refresh: Annotated[
-        int,
-        output_flag(
-            min=0, metavar="SECONDS", hidden=True, help="Between reports while asking; 0: none."
-        ),
-    ] = 60,
+    out: Path = output_flag(
+        Path("rag-middle-diagnosis"),
+        help="Folder for report, records and profile. A run that was killed continues there.",
+    ),
+    refresh: int = output_flag(
+        60, min=0, metavar="SECONDS", hidden=True, help="Between reports while asking; 0: none."
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model by the position of the gold document, and say which method helps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from rag_middle.cli.console import JsonOption, print_json, print_text, show_facts, tell_of_default
 from rag_middle.cli.measuring import load
@@ -29,22 +29,19 @@ _MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the promp
 def generate(
     *,
     model: ModelOption = None,
-    prompt: Annotated[
-        list[str],
-        prompt_flag("--prompt", "-p", metavar="FILE", help="Or - for standard input; repeatable."),
-    ],
+    prompt: list[str] = prompt_flag(
+        ..., "--prompt", "-p", metavar="FILE", help="Or - for standard input; repeatable."
+    ),
     method: MethodOption = "none",
     method_option: MethodOptionsOption = None,
-    prompt_format: Annotated[
-        Literal["auto", "text", "json"],
-        prompt_flag(help="auto: JSON in *.json files and where the prompt begins with {."),
-    ] = "auto",
+    prompt_format: Literal["auto", "text", "json"] = prompt_flag(
+        "auto", help="auto: JSON in *.json files and where the prompt begins with {."
+    ),
     options: dict[str, Any],
     loading: dict[str, Any],
-    stream: Annotated[
-        bool | None,
-        output_flag("--stream/--no-stream", help="Text as it comes. Default: on a terminal."),
-    ] = None,
+    stream: bool | None = output_flag(
+        None, "--stream/--no-stream", help="Text as it comes. Default: on a terminal."
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Answer prompts under a method.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,27 +27,22 @@ _SHOWN = 10  # reports of skipped files on a terminal
 
 @command(loading=loading_options)
 def index(
-    path: Annotated[
-        Path, typer.Argument(help="File or folder: text, Markdown, PDF, HTML, Word, sheets, JSON.")
-    ],
+    path: Path = typer.Argument(
+        ..., help="File or folder: text, Markdown, PDF, HTML, Word, sheets, JSON."
+    ),
     *,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the index. Default: the user's cache.")
-    ] = None,
+    out: Path | None = typer.Option(None, help="Folder for the index. Default: the user's cache."),
     embedder: EmbedderOption = None,
-    chunk_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens per chunk. Default: at most 200, or as before."),
-    ] = None,
+    chunk_size: int | None = typer.Option(
+        None, min=1, help="Tokens per chunk. Default: at most 200, or as before."
+    ),
     rebuild: RebuildOption = False,
-    precompute: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A model that reads all documents beforehand, for questions under "
-            "parallel_context_windows, ape and cacheblend.",
-        ),
-    ] = None,
+    precompute: str | None = typer.Option(
+        None,
+        metavar="MODEL",
+        help="A model that reads all documents beforehand, for questions under "
+        "parallel_context_windows, ape and cacheblend.",
+    ),
     loading: dict[str, Any],
     as_json: JsonOption = False,
 ) -> None:

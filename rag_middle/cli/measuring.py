@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,16 +27,15 @@ _LONG = 60  # seconds, from which on a run's options are named
 
 def data_options(
     *,
-    data: Annotated[
-        Path | None,
-        question_flag(help="Questions with gold documents, JSON lines. Default: 600 shipped."),
-    ] = None,
-    task: Annotated[
-        str | None, question_flag(help="What the questions are. Default: as --data looks.")
-    ] = None,
-    documents: Annotated[
-        int | None, question_flag(min=2, help="Of a prompt. Default: what the data has, or 10.")
-    ] = None,
+    data: Path | None = question_flag(
+        None, help="Questions with gold documents, JSON lines. Default: 600 shipped."
+    ),
+    task: str | None = question_flag(
+        None, help="What the questions are. Default: as --data looks."
+    ),
+    documents: int | None = question_flag(
+        None, min=2, help="Of a prompt. Default: what the data has, or 10."
+    ),
 ) -> None:
     """Which questions are asked: arguments of `chosen_task`."""
 

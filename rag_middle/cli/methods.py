@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import MISSING, Field, asdict, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -20,10 +20,7 @@ _FACTS = {"cost": "cost", "requires": "requires", "can hurt when": "can_hurt_whe
 
 @command()
 def methods(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show this method in full."),
-    ] = None,
+    name: str | None = typer.Argument(None, metavar="NAME", help="Show this method in full."),
     as_json: JsonOption = False,
 ) -> None:
     """List the methods: idea, cost, what the model must have, when they can hurt.

@@ -110,81 +110,61 @@ WorkersPlace = Annotated[
 
 def loading_options(
     *,
-    context_window: Annotated[
-        int | None,
-        model_flag(min=1, hidden=True, help="Tokens of prompt and answer. Default: its own."),
-    ] = None,
-    dtype: Annotated[
-        Literal["auto", "bfloat16", "float16", "float32"],
-        model_flag(hidden=True, help="Number format. auto: as stored."),
-    ] = "auto",
-    device: Annotated[
-        str | None, model_flag(help="cpu, cuda, cuda:1 ..., or auto to spread over all.")
-    ] = None,
-    device_map: Annotated[
-        str | None, model_flag(hidden=True, help="How accelerate spreads it: balanced ...")
-    ] = None,
-    quantization_config: Annotated[
-        Literal["4bit", "8bit"] | None,
-        model_flag("--quantize", help="Load fewer bits (bitsandbytes, CUDA)."),
-    ] = None,
-    attn_implementation: Annotated[
-        str | None, model_flag(hidden=True, help="sdpa, eager, flash_attention_2 ...")
-    ] = None,
-    kernels: Annotated[
-        Literal["auto", "triton", "torch"],
-        model_flag(
-            hidden=True,
-            help="What computes a method's attention. auto: Triton on a GPU in half precision.",
-        ),
-    ] = "auto",
-    revision: Annotated[
-        str | None, model_flag(hidden=True, help="Commit, tag or branch on the hub.")
-    ] = None,
-    gguf_file: Annotated[
-        str | None,
-        model_flag(
-            hidden=True, metavar="NAME", help="A GGUF file in the model's folder or on the hub."
-        ),
-    ] = None,
-    trust_remote_code: Annotated[
-        bool,
-        model_flag(
-            "--trust-remote-code", hidden=True, help="Run code of the model. Read it first."
-        ),
-    ] = False,
+    context_window: int | None = model_flag(
+        None, min=1, hidden=True, help="Tokens of prompt and answer. Default: its own."
+    ),
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = model_flag(
+        "auto", hidden=True, help="Number format. auto: as stored."
+    ),
+    device: str | None = model_flag(
+        None, help="cpu, cuda, cuda:1 ..., or auto to spread over all."
+    ),
+    device_map: str | None = model_flag(
+        None, hidden=True, help="How accelerate spreads it: balanced ..."
+    ),
+    quantization_config: Literal["4bit", "8bit"] | None = model_flag(
+        None, "--quantize", help="Load fewer bits (bitsandbytes, CUDA)."
+    ),
+    attn_implementation: str | None = model_flag(
+        None, hidden=True, help="sdpa, eager, flash_attention_2 ..."
+    ),
+    kernels: Literal["auto", "triton", "torch"] = model_flag(
+        "auto",
+        hidden=True,
+        help="What computes a method's attention. auto: Triton on a GPU in half precision.",
+    ),
+    revision: str | None = model_flag(None, hidden=True, help="Commit, tag or branch on the hub."),
+    gguf_file: str | None = model_flag(
+        None, hidden=True, metavar="NAME", help="A GGUF file in the model's folder or on the hub."
+    ),
+    trust_remote_code: bool = model_flag(
+        False, "--trust-remote-code", hidden=True, help="Run code of the model. Read it first."
+    ),
 ) -> None:
     """How a model is loaded: arguments of ``RagMiddleModel.from_pretrained``."""
 
 
 def endpoint_options(
     *,
-    endpoint: Annotated[
-        str | None,
-        _endpoint_flag(
-            metavar="URL", help="Ask a model at this OpenAI-compatible address instead."
-        ),
-    ] = None,
-    api_key_env: Annotated[
-        str | None,
-        _endpoint_flag(
-            hidden=True,
-            metavar="NAME",
-            help="Environment variable with its key. Default: OPENAI_API_KEY, where the address is "
-            "local or https; an empty name: no key.",
-        ),
-    ] = None,
-    send_documents: Annotated[
-        Literal["auto", "text", "field"],
-        _endpoint_flag(
-            hidden=True,
-            help="How documents travel: text of the message, or a field beside it, for the method "
-            "of rag-middle serve. auto: field there.",
-        ),
-    ] = "auto",
-    timeout: Annotated[
-        float, _endpoint_flag(hidden=True, min=0.001, help="Seconds that a request may take.")
-    ] = ENDPOINT_SECONDS,
+    endpoint: str | None = _endpoint_flag(
+        None, metavar="URL", help="Ask a model at this OpenAI-compatible address instead."
+    ),
+    api_key_env: str | None = _endpoint_flag(
+        None,
+        hidden=True,
+        metavar="NAME",
+        help="Environment variable with its key. Default: OPENAI_API_KEY, where the address is "
+        "local or https; an empty name: no key.",
+    ),
+    send_documents: Literal["auto", "text", "field"] = _endpoint_flag(
+        "auto",
+        hidden=True,
+        help="How documents travel: text of the message, or a field beside it, for the method "
+        "of rag-middle serve. auto: field there.",
+    ),
+    timeout: float = _endpoint_flag(
+        ENDPOINT_SECONDS, hidden=True, min=0.001, help="Seconds that a request may take."
+    ),
 ) -> None:
     """Where a model is that is not loaded here: arguments of `EndpointModel`."""
 
@@ -249,7 +229,7 @@ def refuse_set(options: Mapping[str, Any], why: str, *, but: str = "") -> None:
         UnsupportedGenerationError: one of them is not as it is by default.
     """
     groups = (*_parameters(endpoint_options), *_parameters(loading_options))
-    defaults = {parameter.name: parameter.default for parameter in groups}
+    defaults = {parameter.name: parameter.default.default for parameter in groups}
     for name, value in options.items():
         if name != but and value != defaults[name]:
             spelt = _RENAMED.get(name, f"--{name.replace('_', '-')}")

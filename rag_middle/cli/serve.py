@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -51,21 +51,20 @@ _DEFAULTS = (
 
 def _limits(
     *,
-    max_batch_size: Annotated[
-        int, _limit_flag(min=1, help="Prompts in one forward pass.")
-    ] = _LIMIT["max_batch_size"],
-    max_waiting: Annotated[
-        int, _limit_flag(min=1, help="Answers that may wait; beyond: status 429.")
-    ] = _LIMIT["max_waiting"],
-    batch_wait: Annotated[
-        float, _limit_flag(min=0, max=10, help="Seconds that a free model waits for more requests.")
-    ] = _LIMIT["batch_wait"],
-    max_body_bytes: Annotated[int, _limit_flag(min=1024, help="Of a request.")] = _LIMIT[
-        "max_body_bytes"
-    ],
-    max_documents: Annotated[int, _limit_flag(min=0, help="Of a prompt.")] = _LIMIT[
-        "max_documents"
-    ],
+    max_batch_size: int = _limit_flag(
+        _LIMIT["max_batch_size"], min=1, help="Prompts in one forward pass."
+    ),
+    max_waiting: int = _limit_flag(
+        _LIMIT["max_waiting"], min=1, help="Answers that may wait; beyond: status 429."
+    ),
+    batch_wait: float = _limit_flag(
+        _LIMIT["batch_wait"],
+        min=0,
+        max=10,
+        help="Seconds that a free model waits for more requests.",
+    ),
+    max_body_bytes: int = _limit_flag(_LIMIT["max_body_bytes"], min=1024, help="Of a request."),
+    max_documents: int = _limit_flag(_LIMIT["max_documents"], min=0, help="Of a prompt."),
 ) -> None:
     """Limits of `ServerSettings`."""
 
@@ -76,29 +75,26 @@ def serve(
     model: ModelOption = None,
     method: MethodOption = "none",
     method_option: MethodOptionsOption = None,
-    allow_method: Annotated[
-        list[str] | None,
-        method_flag(metavar="METHOD", help="Another that requests may name, or NAME=METHOD."),
-    ] = None,
+    allow_method: list[str] | None = method_flag(
+        None, metavar="METHOD", help="Another that requests may name, or NAME=METHOD."
+    ),
     options: dict[str, Any],
     loading: dict[str, Any],
-    host: Annotated[str, _server_flag(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _server_flag(min=0, max=65535, help="0: a free one.")] = 8000,
-    served_model_name: Annotated[
-        str | None, _server_flag(help="What clients call it. Default: its name or folder.")
-    ] = None,
-    trust_markers: Annotated[
-        bool,
-        _server_flag(
-            "--trust-markers",
-            help="Read document markers without a tag: only where every client marks documents "
-            "itself and escapes what others wrote.",
-        ),
-    ] = False,
+    host: str = _server_flag("127.0.0.1", help="Address to listen on."),
+    port: int = _server_flag(8000, min=0, max=65535, help="0: a free one."),
+    served_model_name: str | None = _server_flag(
+        None, help="What clients call it. Default: its name or folder."
+    ),
+    trust_markers: bool = _server_flag(
+        False,
+        "--trust-markers",
+        help="Read document markers without a tag: only where every client marks documents "
+        "itself and escapes what others wrote.",
+    ),
     limits: dict[str, Any],
-    shutdown_timeout: Annotated[
-        int, _limit_flag(min=0, help="Seconds for running requests after SIGTERM or Ctrl-C.")
-    ] = 30,
+    shutdown_timeout: int = _limit_flag(
+        30, min=0, help="Seconds for running requests after SIGTERM or Ctrl-C."
+    ),
 ) -> None:
     """Answer over HTTP, as OpenAI's API does, under a method.
 

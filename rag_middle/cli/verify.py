@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -20,16 +20,13 @@ _STYLES = {"passed": "green", "failed": "bold red", "unknown": "bold red", "skip
 
 @command()
 def verify(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="Golden cases. Default: those of the package."),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Only this method's cases; repeatable.")
-    ] = None,
-    attn_implementation: Annotated[
-        Literal["sdpa", "eager"], typer.Option(help="Attention of the models, where they have it.")
-    ] = "sdpa",
+    directory: Path | None = typer.Argument(
+        None, metavar="DIR", help="Golden cases. Default: those of the package."
+    ),
+    method: list[str] | None = typer.Option(None, help="Only this method's cases; repeatable."),
+    attn_implementation: Literal["sdpa", "eager"] = typer.Option(
+        "sdpa", help="Attention of the models, where they have it."
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Compare this installation with recorded outputs of the methods' authors.
