@@ -26,10 +26,10 @@ from reporting import facts, first_token_table, report
 from transformers import DynamicCache
 
 from rag_middle.attention import applied
-from rag_middle.generation.forward import cached_length, prefilled_cache
+from rag_middle.generation.forward import cached_length
 from rag_middle.methods import APE, CacheBlend, Method, NoMethod, ParallelContextWindows
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
+from rag_middle.tokens import TokenizedPrompt
 
 DOCUMENTS, TOKENS, PREFIX, SUFFIX = 20, 95, 40, 40
 METHODS: dict[str, Method] = {
@@ -62,7 +62,7 @@ def first_token(
     """Seconds until the logits of the first token are there."""
     ids = torch.tensor([prompt.input_ids], device=device)
     start = clock(device)
-    known = prefilled_cache(model, method, TokenizedBatch((prompt,)), documents=cache)
+    known = with_documents(cache, model, method, [prompt])
     with applied(model, method, [prompt], prefilled=cached_length(known)):
         model(
             input_ids=ids[:, cached_length(known) :],
@@ -82,7 +82,7 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]
     filled = DocumentCache()
     on_disk = DocumentCache(max_bytes=0, directory=folder)
     for cache in (filled, on_disk):
-        prefilled_cache(model, APE(), TokenizedBatch((question(0),)), documents=cache)
+        with_documents(cache, model, APE(), [question(0)])
     ways: dict[str, tuple[Method, Callable[[], DocumentCache | None]]] = {
         "none": (NoMethod(), lambda: None)
     }

@@ -41,7 +41,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rag_middle/attention/patch.py": ("tests/contract/test_no_trace.py", "tests/attention"),
     "rag_middle/attention/weights.py": ("tests/methods/test_siw_matches_naive.py", *_CONTRACT),
     "rag_middle/attention/observe.py": ("tests/generation/test_hooks.py", "tests/methods"),
-    "rag_middle/attention/row_states.py": ("tests/generation/test_prefill.py", "tests/generation"),
     "rag_middle/methods/parallel_context/document_": ("tests/generation/test_document_cache.py",),
     "rag_middle/methods": ("tests/methods", "tests/ops", *_CONTRACT),
     "rag_middle/ops": ("tests/ops", "tests/methods", *_CONTRACT),
@@ -131,8 +130,8 @@ FAULTS: tuple[Fault, ...] = (
         f"{A}/patch.py",
         (
             "hook left on the module",
-            "stack.callback(remove_hooks, modules_of(model)",
-            "stack.callback(remove_hooks, ()",
+            "stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)",
+            "rotary.register_forward_hook(record, with_kwargs=True)",
         ),
         (
             "other threads see the method",
@@ -156,10 +155,6 @@ FAULTS: tuple[Fault, ...] = (
     *_faults(
         f"{A}/observe.py",
         ("sinks left out of observed attention", "self._traits, sinks=sinks)", "self._traits)"),
-    ),
-    *_faults(
-        f"{A}/row_states.py",
-        ("rows stored on the left", "padding = self.columns - key.shape[2]", "padding = 0"),
     ),
     # -- ops ---------------------------------------------------------------------------------------
     *_faults(

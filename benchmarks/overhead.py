@@ -32,7 +32,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import ModelTraits, applied, last_token_attention, model_traits
-from rag_middle.generation.forward import cached_length, next_token_logits, prefilled_cache
+from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.processors import combined
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import (
@@ -196,11 +196,9 @@ def run(
     branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
     batch = TokenizedBatch(branches)
     ids, _ = batch.padded(0, device=torch.device(device))  # all of the same length
-    cache = prefilled_cache(model, method, batch)
-    rest = ids[:, cached_length(cache) :]
-    with applied(model, method, batch.prompts, prefilled=cached_length(cache), prepared=True):
-        cache = cache or DynamicCache()
-        out = model(input_ids=rest, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    with applied(model, method, batch.prompts, prepared=True):
+        cache = DynamicCache()
+        out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         middle = clock(device)
         for _ in range(DECODE_STEPS):
             logits = combined(method, out.logits[:, -1:].float(), [len(branches)])[:, -1]

@@ -31,18 +31,12 @@ if TYPE_CHECKING:
         applied,
         assume_traits,
         kernels_in_use,
-        model_lock,
         model_traits,
         modules_by_layer,
         use_kernels,
     )
     from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
-    from rag_middle.attention.row_states import (
-        can_share_prompts,
-        read_row_by_row,
-        repeated_tokens,
-    )
     from rag_middle.attention.seam import (
         AttentionCall,
         backend_name,
@@ -50,7 +44,7 @@ if TYPE_CHECKING:
         config_views,
         in_eval_mode,
     )
-    from rag_middle.attention.turns import turn
+    from rag_middle.attention.turns import model_lock, turn
     from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
 
 __all__ = [
@@ -75,7 +69,6 @@ __all__ = [
     "attention_scores",
     "backend_name",
     "base_attention",
-    "can_share_prompts",
     "capture",
     "config_views",
     "context_window",
@@ -95,8 +88,6 @@ __all__ = [
     "on_device",
     "pair_tables",
     "puts_virtual_tokens",
-    "read_row_by_row",
-    "repeated_tokens",
     "turn",
     "use_kernels",
     "vocabulary_size",

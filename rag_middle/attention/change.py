@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     from rag_middle.attention.rotary import LayerStack, RotaryCall
     from rag_middle.attention.seam import AttentionCall, CacheTap
     from rag_middle.attention.traits import LayerTraits
-    from rag_middle.attention.undoing import Undoing
     from rag_middle.attention.weights import ModelAttention
     from rag_middle.ops.prompt_kernels import RotaryAngles
     from rag_middle.ops.scores import ScoreRule
@@ -148,8 +148,7 @@ class Layer:
         traits_or_none: what is known of it; ``None`` where the model does not call the attention
             interface.
         request: the request.
-        stack: takes what is to be undone when the request ends; hooks of `guard` are removed by
-            themselves.
+        stack: takes what is to be undone when the request ends.
         guard: makes a hook that acts in the request's thread only.
         model: that the request runs, for changes that let it read a token more than once: `hook`
             its forward pass.
@@ -160,7 +159,7 @@ class Layer:
     module: nn.Module
     traits_or_none: LayerTraits | None
     request: Request
-    stack: Undoing
+    stack: ExitStack
     guard: Callable[[Callable[..., Any]], Callable[..., Any]]
     model: nn.Module
     start: int = 0
@@ -265,9 +264,11 @@ class Layer:
         query_norm, key_norm = (self.module.get_submodule(name) for name in names)
         return query_norm(query), key_norm(key)
 
-    def hook(self, register: Callable[..., Any], function: Callable[..., Any]) -> None:
+    def hook(
+        self, register: Callable[..., Any], function: Callable[..., Any], **options: Any
+    ) -> None:
         """Register a hook of PyTorch for the length of the request, in its thread only."""
-        register(self.guard(function))
+        self.stack.callback(register(self.guard(function), **options).remove)
 
 
 @dataclass(slots=True)

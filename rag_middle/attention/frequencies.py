@@ -31,25 +31,15 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
-            _give_back(rotary, before)
-        except BaseException:  # Ctrl-C
-            _give_back(rotary, before)
-            raise
-
-
-def _give_back(rotary: list[nn.Module], before: list[dict[str, Any]]) -> None:
-    for module, state in zip(rotary, before, strict=True):
-        states = _of_open_blocks[module]
-        index = next((i for i, other in enumerate(states) if other is state), None)
-        if index is None:  # given back before Ctrl-C came
-            continue
-        if index == len(states) - 1:
-            _restore(module, state)
-        else:  # the next block began with what the model wrote in this one
-            states[index + 1].clear()
-            states[index + 1].update(state)
-        del states[index]
+        for module, state in zip(rotary, before, strict=True):
+            states = _of_open_blocks[module]
+            index = next(i for i, other in enumerate(states) if other is state)
+            if index == len(states) - 1:
+                _restore(module, state)
+            else:  # the next block began with what the model wrote in this one
+                states[index + 1].clear()
+                states[index + 1].update(state)
+            del states[index]
 
 
 def _restore(module: nn.Module, state: dict[str, Any]) -> None:

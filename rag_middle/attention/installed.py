@@ -79,12 +79,11 @@ class InstalledRotations(MethodHook):
 
     def remove(self) -> None:
         """Take everything back; again does nothing."""
-        while self._handles:  # each is forgotten when it is done, whenever Ctrl-C comes
-            self._handles[-1].remove()
-            self._handles.pop()
-        while self._modules:
-            _installed.pop(self._modules[-1], None)
-            self._modules.pop()
+        for handle in self._handles:
+            handle.remove()
+        for module in self._modules:
+            _installed.pop(module, None)
+        self._handles, self._modules = [], []
 
 
 def _tensor(tables: Any) -> Tensor:

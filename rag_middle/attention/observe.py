@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention.frequencies import keep_frequencies
-from rag_middle.attention.patch import Planner, applied, model_lock, model_traits, modules_by_layer
+from rag_middle.attention.patch import Planner, applied, model_traits, modules_by_layer
 from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,
@@ -21,6 +21,7 @@ from rag_middle.attention.seam import (
     handlers_in_force,
 )
 from rag_middle.attention.traits import LayerTraits
+from rag_middle.attention.turns import model_lock
 from rag_middle.attention.weights import last_rows_attention
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.tokens import TokenizedPrompt

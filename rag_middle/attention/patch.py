@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
@@ -31,16 +31,14 @@ from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
     AttentionHandler,
     ConfigView,
-    Handling,
     MethodHook,
+    handle_attention,
     handler_of,
     handlers_in_force,
-    is_block_open,
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
-from rag_middle.attention.turns import ModelLock, OfModel, modules_of
-from rag_middle.attention.undoing import Undoing, remove_hooks
+from rag_middle.attention.turns import OfModel, model_lock
 from rag_middle.errors import (
     ConfigError,
     MethodConfigError,
@@ -73,11 +71,6 @@ class Planner(Protocol):
 _traits: OfModel[tuple[list[dict[str, str]], ModelTraits]] = OfModel()
 _kernels: ContextVar[Kernels] = ContextVar("kernels", default="auto")
 _stance_lock = threading.Lock()
-
-
-def model_lock(model: nn.Module) -> ModelLock:
-    """The lock with which requests take turns on this model, and on what others share with it."""
-    return ModelLock(model)
 
 
 def model_traits(model: PreTrainedModel) -> ModelTraits:
@@ -133,8 +126,9 @@ def applied(
 
     Inside the block, ``model(...)`` and ``model.generate(...)`` follow the method; afterwards the
     model is exactly as it was, whatever was raised. Requests of several threads on one model, or on
-    models that share modules, take turns; a thread that uses the model outside any block never sees
-    the method, one begun in the block (``asyncio.to_thread``) neither.
+    models around one network, take turns; a thread that uses the model outside any block never sees
+    the method, one begun in the block (``asyncio.to_thread``) neither. So read a generator that
+    opens a block in a single thread and task.
 
     Args:
         model: a Hugging Face causal language model.
@@ -143,7 +137,7 @@ def applied(
             in a row (beams). The whole prompt must come in the first forward pass.
         prefilled: columns of the prompt, documents and all before them, that the cache given to
             the model holds already, as this method would have cached them: where documents do not
-            attend to each other, of one prompt (`DocumentCache`), and under no method.
+            attend to each other, of one prompt (`DocumentCache`).
         prepared: the prompts are what the method makes of them: as `RagMiddleModel.encode` under it
             puts them in order or repeats them, one per forward pass where it combines several.
 
@@ -152,9 +146,9 @@ def applied(
         ConfigError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
         MethodConfigError: its parameters were calibrated for a model of another shape.
-        MethodConfigError: parameters that do not fit the model, a block inside another, a pass in
-            another thread or task that goes on from what this block cached, or, unless `prepared`,
-            a method that changes prompts or combines passes and leaves attention as it is.
+        MethodConfigError: parameters that do not fit the model, a block inside another, or, unless
+            `prepared`, a method that changes prompts or combines passes and leaves attention as it
+            is.
         UnsupportedGenerationError: what a method cannot serve: prompts in pieces, padding on the
             right, gradient checkpointing on a GPU, whose backward pass runs in other threads.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
@@ -178,24 +172,17 @@ def applied(
             f"{method} has no Triton kernels. Use kernels='auto', which computes with PyTorch's "
             "operators where a method has none."
         )
-    with model_lock(model), keep_frequencies(model), Undoing() as stack:
+    with model_lock(model), keep_frequencies(model), ExitStack() as stack:
         config = text_config(model)
         # Assisted decoding by early exit lowers it, and leaves it so where its pass is refused.
         stack.callback(setattr, config, "num_hidden_layers", config.num_hidden_layers)
         if plan.layers:
             _install(model, traits, plan, request, stack)
         else:
-            _handle(_handlers_of_others(model), stack)
+            stack.enter_context(handle_attention(_handlers_of_others(model)))
         yield request
         if not plan.layers:
             return
-        if request.passes_elsewhere and not _acts_on(model):
-            warnings.warn(
-                "This applied() block ends in another thread or task than it began in, and the "
-                "model ran outside of the one where the method has an effect. Read a generator "
-                "that opens a block in a single thread and task.",
-                stacklevel=3,
-            )
         if request.attention_calls:
             return
         if not request.forward_passes:
@@ -222,7 +209,7 @@ def _install(
     traits: ModelTraits,
     plan: AttentionPlan,
     request: Request,
-    stack: Undoing,
+    stack: ExitStack,
 ) -> None:
     modules = modules_by_layer(model, traits)
     if any(map(is_installed, modules.values())):
@@ -238,7 +225,6 @@ def _install(
         )
     stack.callback(_under_methods.difference_update, list(modules.values()))
     _under_methods.update(modules.values())
-    stack.callback(remove_hooks, modules_of(model), partial(_is_hook_of, request))
     # A wrapper of adapters generates with the model inside, and its own forward pass never runs.
     runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     cores: dict[nn.Module, LayerCore] = {}
@@ -246,19 +232,19 @@ def _install(
         module = modules.get(index)
         if module is None:
             continue  # a layer without softmax attention: nothing to plan there
-        guard = partial(_Guarded, request=request, owner=module)
+        guard = partial(_Guarded, owner=module)
         layer = Layer(module, traits.layers.get(index), request, stack, guard, runs)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
-        module.register_forward_pre_hook(guard(core.before), with_kwargs=True)
+        layer.hook(module.register_forward_pre_hook, core.before, with_kwargs=True)
         if core.needs_attention_call:
             stack.callback(setattr, module, "config", module.config)
             module.config = ConfigView(module.config, module)  # type: ignore[assignment]
     depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
     first = next(iter(cores), None)
     for number, rotary in enumerate(rotary_modules(model)):
-        record = _Guarded(partial(request.tables.record, number), request=request, owner=first)
-        rotary.register_forward_hook(record, with_kwargs=True)
+        record = _Guarded(partial(request.tables.record, number), owner=first)
+        stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
 
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if depends_on_prompt and not request.forward_passes:
@@ -292,13 +278,13 @@ def _install(
         nonlocal begun
         begun = False
 
-    elsewhere = _Elsewhere(request, first)
     for module in filter(None, (runs, inside)):
-        for hook in (_Guarded(begin, request=request, owner=first), elsewhere):
-            module.register_forward_pre_hook(hook, with_kwargs=True)
-    runs.register_forward_hook(_Guarded(end, request=request, owner=first), always_call=True)
+        hook = module.register_forward_pre_hook(_Guarded(begin, owner=first), with_kwargs=True)
+        stack.callback(hook.remove)
+    hook = runs.register_forward_hook(_Guarded(end, owner=first), always_call=True)
+    stack.callback(hook.remove)
     # Blocks of other models that this one stands in go on.
-    _handle({**handlers_in_force(), **cores}, stack)
+    stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
 
 
 def _layers_run_again_elsewhere(model: nn.Module) -> bool:
@@ -311,16 +297,6 @@ def _layers_run_again_elsewhere(model: nn.Module) -> bool:
         )
         and any(parameter.device.type != "cpu" for parameter in model.parameters())
     )
-
-
-def _handle(handlers: Mapping[nn.Module, AttentionHandler], stack: Undoing) -> None:
-    handling = Handling(handlers)
-    stack.callback(handling.end)
-    handling.begin()
-
-
-def _acts_on(model: nn.Module) -> bool:
-    return any(handler_of(module) is not None for module in modules_of(model))
 
 
 def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
@@ -354,51 +330,14 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
 class _Guarded(MethodHook):
     """A hook that acts only in the thread whose request it belongs to."""
 
-    def __init__(
-        self, hook: Callable[..., Any], *, request: Request, owner: nn.Module | None = None
-    ) -> None:
+    def __init__(self, hook: Callable[..., Any], *, owner: nn.Module | None = None) -> None:
         self._hook = hook
-        self.request = request
         self._owner = owner
 
     def __call__(self, module: nn.Module, *arguments: Any) -> Any:
         if handler_of(self._owner or module) is None:
             return None
         return self._hook(module, *arguments)
-
-
-def _is_hook_of(request: Request, hook: Any) -> bool:
-    return isinstance(hook, _Guarded | _Elsewhere) and hook.request is request
-
-
-class _Elsewhere(MethodHook):
-    """Refuses passes that go on with a request's cache where its method has no effect.
-
-    A generator that opens a block, and is read in several threads or tasks, would otherwise have
-    its prompt read under the method and the rest without, silently.
-    """
-
-    def __init__(self, request: Request, owner: nn.Module | None) -> None:
-        self.request = request
-        self._owner = owner
-        self._thread = threading.get_ident()
-
-    def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> None:
-        # Without keywords in a pass of another thread, while this hook is registered or removed.
-        if kwargs is None or self._owner is None or handler_of(self._owner) is not None:
-            return
-        if self._thread == threading.get_ident() and is_block_open():
-            return  # another block, as of method='none'
-        self.request.passes_elsewhere += 1
-        cache = keyword_arguments(module, args, kwargs).get("past_key_values")
-        if cache is not None and cache is self.request.cache():
-            raise MethodConfigError(
-                "This cache was filled under a method, in an applied() block of another thread or "
-                "task, and here the method has no effect. Run the model where the block was "
-                "opened: read a generator that opens one in a single thread and task."
-            )
 
 
 def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:

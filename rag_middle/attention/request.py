@@ -95,8 +95,6 @@ class Request:
         attention_calls: attention calls answered so far; stays 0 when the method does not reach
             the model.
         forward_passes: forward passes of the model started so far.
-        passes_elsewhere: forward passes where the method has no effect, in other threads and tasks:
-            of programs that use the model without it, or by mistake.
         fed: columns that the model was given in the first of them; 0 where that is not known.
         kernels: what may compute the method's attention.
         kernels_used: what did.
@@ -112,7 +110,6 @@ class Request:
     groups: tuple[RowGroup, ...] = ()
     attention_calls: int = 0
     forward_passes: int = 0
-    passes_elsewhere: int = 0
     fed: int = 0
     kernels: Kernels = "auto"
     kernels_used: KernelsUsed = "torch"

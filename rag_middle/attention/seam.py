@@ -111,26 +111,22 @@ _handlers: ContextVar[Mapping[nn.Module, AttentionHandler] | None] = ContextVar(
 _threads: dict[AttentionHandler, int] = {}
 
 
-class Handling:
-    """Routes attention calls in this thread from `begin` to `end`, as `handle_attention` does.
+@contextmanager
+def handle_attention(handlers: Mapping[nn.Module, AttentionHandler]) -> Iterator[None]:
+    """Route the attention calls of these modules, in this thread, to their handlers.
 
-    Args:
-        handlers: by module; those of other modules act no longer, unless they are among them.
+    Those of other modules act no longer, unless they are among them. Afterwards what this block
+    changed is undone, and nothing else: blocks of other models may have begun or ended since, as in
+    generators that are read in turn.
     """
-
-    def __init__(self, handlers: Mapping[nn.Module, AttentionHandler]) -> None:
-        self._before = handlers_in_force()
-        self._own = dict(handlers)
-        self._new = set(handlers.values()).difference(self._before.values())
-
-    def begin(self) -> None:
-        """Route calls from here on."""
-        _threads.update(dict.fromkeys(self._new, threading.get_ident()))
-        _handlers.set(self._own)
-
-    def end(self) -> None:
-        """Route them as before; may be called again where Ctrl-C interrupted it."""
-        before, own, after = self._before, self._own, dict(handlers_in_force())
+    before, own = handlers_in_force(), dict(handlers)
+    new = set(own.values()).difference(before.values())
+    _threads.update(dict.fromkeys(new, threading.get_ident()))
+    _handlers.set(own)
+    try:
+        yield
+    finally:
+        after = dict(handlers_in_force())
         for module in {**before, **own}:
             if after.get(module) is own.get(module) is not before.get(module):
                 if module in before:
@@ -138,24 +134,9 @@ class Handling:
                 else:
                     del after[module]
         _handlers.set(after or None)
-        for handler in self._new:
+        for handler in new:
             _threads.pop(handler, None)
         own.clear()  # contexts that hold it keep nothing alive
-
-
-@contextmanager
-def handle_attention(handlers: Mapping[nn.Module, AttentionHandler]) -> Iterator[None]:
-    """Route the attention calls of these modules, in this thread, to their handlers.
-
-    Afterwards what this block changed is undone, and nothing else: blocks of other models may have
-    begun or ended since, as in generators that are read in turn.
-    """
-    handling = Handling(handlers)
-    try:
-        handling.begin()
-        yield
-    finally:
-        handling.end()
 
 
 def handlers_in_force() -> Mapping[nn.Module, AttentionHandler]:
@@ -169,11 +150,6 @@ def handler_of(module: nn.Module) -> AttentionHandler | None:
     handler = (_handlers.get() or {}).get(module)
     here = handler is not None and _threads.get(handler) == threading.get_ident()
     return handler if here else None
-
-
-def is_block_open() -> bool:
-    """Whether a block is open in this context, of whatever model, perhaps without any handler."""
-    return _handlers.get() is not None
 
 
 def _attention_function(
@@ -336,21 +312,12 @@ def _cache_argument(forward: Callable[..., Any]) -> str | None:
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards each module is back in the mode it was in.
-
-    Also where Ctrl-C comes while modules change: which ones are to be restored is known before the
-    first changes, and an interrupted restoration is done again.
-    """
+    """Without dropout; afterwards each module is back in the mode it was in."""
     training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
-        for module in training:
-            module.training = False
         yield
     finally:
-        try:
-            for module in training:
-                module.training = True
-        except BaseException:
-            for module in training:
-                module.training = True
-            raise
+        for module in training:
+            module.training = True

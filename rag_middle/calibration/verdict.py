@@ -125,9 +125,9 @@ def make_profile(
         examples: of the search.
     """
     note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
+    method: Method = NoMethod()
+    after, better = None, False
     if not result.ranked:
-        method: Method = NoMethod()
-        after, better = None, False
         note = "No candidate was found: nothing to recommend."
     else:
         candidate, after = result.ranked[0]
@@ -137,12 +137,13 @@ def make_profile(
                 "No candidate scores higher than the unmodified model on the prompts of the search "
                 f"({before.score:.4g}). {note}"
             )
+    settings = {field.name: field.default for field in fields(method)}  # type: ignore[arg-type]
     return Profile(
         method=method.name,
         options={
-            field.name: _to_json(getattr(method, field.name))
-            for field in fields(method)  # type: ignore[arg-type]
-            if getattr(method, field.name) != field.default
+            name: _to_json(getattr(method, name))
+            for name, default in settings.items()
+            if getattr(method, name) != default
         },
         model=facts,
         note=note,

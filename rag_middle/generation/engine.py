@@ -22,7 +22,7 @@ from transformers import (
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
 from rag_middle.generation.constrained import Constrained, Constraint
 from rag_middle.generation.effect import acts_on
-from rag_middle.generation.forward import cached_length, prefilled_cache
+from rag_middle.generation.forward import cached_length
 from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
     end_tokens,
@@ -52,7 +52,7 @@ from rag_middle.generation.streaming import Follower
 from rag_middle.generation.text import Completion
 from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method, method_name
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
+from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import TokenizedBatch
@@ -324,8 +324,8 @@ def _generated_tokens(
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = prefilled_cache(
-                model, method, batch, documents=request.documents, beams=options.num_beams
+            cache = with_documents(
+                request.documents, model, method, batch.prompts, options.num_beams
             )
             prefilled = cached_length(cache)
             if options.num_beams == 1 and untyped._supports_default_dynamic_cache():

@@ -13,7 +13,6 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import (
     applied,
-    can_share_prompts,
     in_eval_mode,
     input_device,
     invocation_of,
@@ -21,8 +20,6 @@ from rag_middle.attention import (
     model_traits,
     modules_by_layer,
     puts_virtual_tokens,
-    read_row_by_row,
-    repeated_tokens,
     turn,
 )
 from rag_middle.errors import UnsupportedGenerationError
@@ -32,9 +29,6 @@ from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
 from rag_middle.options import KernelsUsed
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
-
-#: Tokens of a batch that begin an earlier prompt of it too, from which on a CPU reads them once.
-_REPEATED = 256
 
 
 class TokenScores(NamedTuple):
@@ -49,39 +43,6 @@ class TokenScores(NamedTuple):
     log_probabilities: tuple[float, ...]
     is_greedy: bool
     kernels: KernelsUsed
-
-
-def prefilled_cache(
-    model: PreTrainedModel,
-    method: Method,
-    batch: TokenizedBatch,
-    *,
-    documents: DocumentCache | None = None,
-    beams: int = 1,
-) -> DynamicCache | None:
-    """A KV cache that holds the beginning of every prompt, as the method would have left it.
-
-    To be called by who has the model's `turn`.
-
-    Args:
-        model: that will run.
-        method: of the request.
-        batch: of the request, a row for each branch.
-        documents: keys and values computed for earlier requests.
-        beams: rows that each row of the batch takes.
-
-    Returns:
-        None where the whole prompts shall go through the model together.
-    """
-    cache = with_documents(documents, model, method, batch.prompts, beams)
-    device, rows = input_device(model), [prompt.input_ids for prompt in batch.prompts]
-    if cache is not None or device.type != "cpu" or min(map(len, rows)) < 2:
-        return cache
-    if repeated_tokens(rows) < _REPEATED or not can_share_prompts(model):
-        return None
-    if method.plan(batch.prompts, model_traits(model)).layers:
-        return None
-    return read_row_by_row(model, rows, device, beams)
 
 
 def cached_length(cache: DynamicCache | None) -> int:
@@ -142,7 +103,7 @@ def continuation_scores(
     counts = [len(branches) for branches in prompts]
     rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
     with turn(model), in_eval_mode(model):
-        cache = prefilled_cache(model, method, batch, documents=documents)
+        cache = with_documents(documents, model, method, batch.prompts)
         with applied(
             model, method, batch.prompts, prefilled=cached_length(cache), prepared=True
         ) as request:
@@ -177,7 +138,7 @@ def _prefill_logits(
     with turn(model), in_eval_mode(model):
         cache = None
         if not all_positions:
-            cache = prefilled_cache(model, method, batch, documents=documents)
+            cache = with_documents(documents, model, method, batch.prompts)
         with applied(model, method, batch.prompts, prefilled=cached_length(cache), prepared=True):
             logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
     return logits

@@ -311,7 +311,7 @@ class RagMiddleModel:
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
         model, tokenizer = self.model, self._prepare.tokenizer
 
-        if model_lock(model).is_owned():
+        if model_lock(model)._is_owned():  # type: ignore[attr-defined]  # as Condition asks
             raise MethodConfigError(
                 "A stream generates in a thread of its own, which would wait for this block "
                 "to end. Leave the applied() block first, or call generate()."

@@ -11,16 +11,9 @@ authors' code where there is some. ``cases`` reads them, ``methods`` finds the m
 should give the same, ``runs`` compares, ``report`` says how it went.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from rag_middle.lazy import names_on_first_use
 from rag_middle.verify.cases import GoldenCase, load_cases, shipped_directory
 from rag_middle.verify.report import CaseResult, MethodSummary, VerificationReport
-
-if TYPE_CHECKING:
-    from rag_middle.verify.runs import TOLERANCE, verify
+from rag_middle.verify.runs import TOLERANCE, verify
 
 __all__ = [
     "TOLERANCE",
@@ -32,6 +25,3 @@ __all__ = [
     "shipped_directory",
     "verify",
 ]
-
-# An unknown method is told without PyTorch, which running cases needs.
-__getattr__, __dir__ = names_on_first_use(__name__)

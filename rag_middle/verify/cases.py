@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -85,9 +84,11 @@ class GoldenCase:
         if not input_ids:
             raise self.malformed("input_ids is empty")
         model = self._model()
-        arrays = self.arrays("prefill_positions", "prefill_logits", "decode_logits")
-        positions = arrays["prefill_positions"].astype("int64")
-        prefill, decode = arrays["prefill_logits"], arrays["decode_logits"]
+        arrays = self.arrays()
+        names = ("prefill_positions", "prefill_logits", "decode_logits")
+        if missing := [name for name in names if name not in arrays]:
+            raise self.malformed(f"its arrays lack {missing[0]}")
+        positions, prefill, decode = (arrays[name] for name in names)
         if positions.ndim != 1 or not len(positions) or prefill.shape[:1] != positions.shape:
             raise self.malformed(
                 f"prefill_positions {positions.shape} and prefill_logits {prefill.shape} do not "
@@ -104,42 +105,26 @@ class GoldenCase:
             input_ids=input_ids,
             layout=self._layout(len(input_ids)),
             generated_tokens=tokens,
-            positions=positions,
+            positions=positions.astype("int64"),
             prefill_logits=prefill,
             decode_logits=decode,
         )
 
-    def arrays(self, *names: str) -> dict[str, NDArray[Any]]:
-        """The named arrays of the case's ``.npz`` file.
-
-        Raises:
-            FileFormatError: the file is missing or damaged, or lacks one of them.
-        """
-        with self._archive() as archive:
-            return {name: archive[name] for name in names}
-
-    def array_names(self) -> list[str]:
-        """The names in the case's ``.npz`` file.
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the case's ``.npz`` file, by name.
 
         Raises:
             FileFormatError: the file is missing or damaged.
         """
-        with self._archive() as archive:
-            return list(archive.files)
-
-    @contextmanager
-    def _archive(self) -> Iterator[Any]:
         import numpy as np
 
         path = self._path("arrays")
         try:
             # Opened here, because numpy leaves a file open that is no archive.
             with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-                yield archive
+                return dict(archive)
         except FileNotFoundError as error:
             raise self.malformed(f"its arrays {path} are missing") from error
-        except KeyError as error:
-            raise self.malformed(f"{path} lacks an array: {error.args[0]}") from error
         except (TypeError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise self.malformed(f"{path} cannot be read: {error}") from error
 

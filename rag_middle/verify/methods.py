@@ -7,7 +7,6 @@ a function takes exactly them, so that a parameter nobody handles is an error an
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -145,12 +144,13 @@ def _moice(case: GoldenCase) -> Method:
         raise case.malformed(f"its params do not fit moice: {dict(case.params)}")
     config = json.loads((case.recorded().model / "config.json").read_text(encoding="utf-8"))
     own_base = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
-    matches = map(re.compile(r"gate_1_layer(\d+)").fullmatch, case.array_names())
+    arrays = case.arrays()
+    prefix = "gate_1_layer"
     gates = {}
-    for layer in sorted(int(match[1]) for match in matches if match):
-        names = [f"gate_{number}_layer{layer}" for number in (1, 2, 3)]
-        arrays = case.arrays(*names)
-        gate, down, up = (torch.from_numpy(arrays[name]) for name in names)
+    for layer in sorted(int(n.removeprefix(prefix)) for n in arrays if n.startswith(prefix)):
+        gate, down, up = (
+            torch.from_numpy(arrays[f"gate_{number}_layer{layer}"]) for number in (1, 2, 3)
+        )
         gates[layer] = ExpertGate(gate=gate, down=down, up=up)
     routers = ExpertRouters(base_factors=tuple(base / own_base for base in bases), gates=gates)
     return MoICE(routers=routers, top_k=top_k)

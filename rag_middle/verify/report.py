@@ -36,12 +36,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSummary:
-    """All cases of one method.
-
-    Attributes:
-        method: its name.
-        results: one per case.
-    """
+    """All cases of one method."""
 
     method: str
     results: tuple[CaseResult, ...]
@@ -60,9 +55,7 @@ class MethodSummary:
     def difference(self) -> float | None:
         """Largest absolute difference of the cases compared; NaN where there was one."""
         differences = [r.difference for r in self.results if r.difference is not None]
-        if any(map(math.isnan, differences)):
-            return math.nan
-        return max(differences, default=None)
+        return max(differences, key=lambda d: (math.isnan(d), d), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

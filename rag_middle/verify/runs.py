@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -20,10 +21,10 @@ import rag_middle
 from rag_middle.attention import applied
 from rag_middle.errors import FileFormatError, UnknownNameError
 from rag_middle.generation.loading import checked_backend
-from rag_middle.methods import Method
+from rag_middle.generation.prompts import ModelRunner
+from rag_middle.methods import PINE, Method
 from rag_middle.registry import suggest
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.verify.arranged import arranged_run
 from rag_middle.verify.cases import GoldenCase, RecordedRun, load_cases, shipped_directory
 from rag_middle.verify.methods import GOLDEN_METHODS, method_for
 from rag_middle.verify.report import CaseResult, Status, VerificationReport
@@ -152,7 +153,7 @@ def _compared(case: GoldenCase, load: Callable[[Path], PreTrainedModel]) -> tupl
         return search_difference(case)
     method, recorded = method_for(case), case.recorded()
     model = load(recorded.model)
-    run, mismatch = arranged_run(case, method, model, recorded)
+    run, mismatch = _arranged(case, method, model, recorded)
     if mismatch:
         return float("nan"), mismatch
     logits = _logits(model, method, run)
@@ -164,15 +165,58 @@ def _compared(case: GoldenCase, load: Callable[[Path], PreTrainedModel]) -> tupl
     return float(np.abs(logits - expected).max()), ""
 
 
-@torch.no_grad()
-def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray[np.float32]:
-    """``[P + m, vocabulary]``: the recorded prompt rows, then one row per fed token."""
-    prompt = TokenizedPrompt(
-        input_ids=tuple(run.input_ids),
+def _arranged(
+    case: GoldenCase, method: Method, model: PreTrainedModel, run: RecordedRun
+) -> tuple[RecordedRun, str]:
+    """The run in the method's order of documents, and how that differs from the recorded one.
+
+    Prompts are recorded as they were given. What the method makes of one is compared with the order
+    that was recorded, and the model then reads the prompt in that order.
+    """
+    if not method.arranges:
+        return run, ""
+    prompt = _prompt(run)
+    sorts = "final_order" in case.fields
+    # PINE's order only decides ties, and no case has one: the result must be the recorded one.
+    expected = None if isinstance(method, PINE) else _recorded_order(case, sorts)
+    if expected is not None and case.params.get("ordering") == "given":
+        order = expected
+    else:
+        # Golden cases hold ids of tokens, and no tokenizer.
+        runner = ModelRunner(model, None, method.name)  # type: ignore[arg-type]
+        order = [int(index) for index in method.arrange(prompt, runner)]
+    if expected is not None and order != expected:
+        return run, f"orders documents {order}, recorded is {expected}"
+    ordered = prompt.select(order)
+    positions = run.positions
+    if not sorts:  # rows were recorded at the tokens of the prompt as it was given
+        moved = np.arange(len(prompt))  # where each token of the prompt is in the ordered one
+        for index, (first, end) in zip(order, ordered.layout.documents, strict=True):
+            moved[slice(*prompt.layout.documents[index])] = np.arange(first, end)
+        positions = moved[positions]
+    return replace(run, input_ids=ordered.input_ids, layout=ordered.layout, positions=positions), ""
+
+
+def _recorded_order(case: GoldenCase, sorts: bool) -> list[int]:
+    """From the first to the last document."""
+    order = case.fields["final_order"] if sorts else case.params.get("global_ordering")
+    if not isinstance(order, list) or not all(type(index) is int for index in order):
+        raise case.malformed(f"its order should be a list of integers, got {order!r}")
+    return order if sorts else order[::-1]  # a global order begins next to the question
+
+
+def _prompt(run: RecordedRun) -> TokenizedPrompt:
+    return TokenizedPrompt(
+        input_ids=run.input_ids,
         layout=run.layout,
         document_ids=(None,) * len(run.layout.documents),
     )
-    with applied(model, method, [prompt], prepared=True):
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray[np.float32]:
+    """``[P + m, vocabulary]``: the recorded prompt rows, then one row per fed token."""
+    with applied(model, method, [_prompt(run)], prepared=True):
         output = model(input_ids=torch.tensor([run.input_ids], device="cpu"), use_cache=True)
         rows = [output.logits[0, torch.from_numpy(run.positions)]]
         for token in run.generated_tokens:

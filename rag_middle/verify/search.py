@@ -29,7 +29,7 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
         FileFormatError: the case lacks something, or was made with other settings.
     """
     params, fields = case.params, case.fields
-    arrays = case.arrays("hidden_states", "smoothness_all")
+    arrays = case.arrays()
     hidden = torch.from_numpy(arrays["hidden_states"])
     if hidden.shape[0] % 2:
         hidden = hidden[1:]  # the authors take an odd number of layers to include the embeddings

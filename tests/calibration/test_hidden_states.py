@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rag_middle.calibration import Example, mean_hidden_states, random_texts
-from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from tests.conftest import FamilyModel
 
@@ -62,10 +61,3 @@ def test_texts_are_of_the_documents_and_repeatable(
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert "is quick" in model.tokenizer.decode(one[0])
-
-
-def test_empty_documents_are_no_text(
-    model: RagMiddleModel, examples: Callable[..., list[Example]]
-) -> None:
-    with pytest.raises(ConfigError, match="no text"):
-        random_texts(model, [], count=1, tokens=10, seed=0)

@@ -15,8 +15,9 @@ from rag_middle.attention import (
     ModelTraits,
     Planner,
     applied,
-    can_share_prompts,
+    invocation_of,
     model_traits,
+    puts_virtual_tokens,
 )
 from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.tokens import TokenizedPrompt
@@ -55,10 +56,20 @@ class _Apart(Planner):
 def can_reuse_documents(model: PreTrainedModel) -> bool:
     """Whether states of a document stay right in other prompts of this model.
 
-    Not where a layer's window drops documents from the cache, nor where rotary frequencies depend
-    on the length of the prompt.
+    Not where its attention cannot be reached, nor where a layer keeps something else than every
+    token's key and value (windows, linear attention), nor where rotary frequencies depend on the
+    length of the prompt, or an adapter on which tokens are read together.
     """
-    return can_share_prompts(model) and bool(model_traits(model).rope_type)
+    traits = model_traits(model)
+    rope_type = traits.rope_type or ""
+    return (
+        bool(traits.layers and rope_type)
+        and not traits.mixed
+        and not any(kind in rope_type for kind in ("dynamic", "longrope"))
+        and not any(layer.sliding_window for layer in traits.layers.values())
+        and not invocation_of(model)
+        and not puts_virtual_tokens(model)
+    )
 
 
 @torch.no_grad()
