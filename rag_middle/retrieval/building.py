@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_middle.errors import FileFormatError
 from rag_middle.files import user_cache
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import (
@@ -15,9 +17,8 @@ from rag_middle.retrieval.faiss_index import (
     Corpus,
     FaissIndex,
     check_index_folder,
-    saved_corpus,
 )
-from rag_middle.retrieval.readers import Skipped, file_digests, load
+from rag_middle.retrieval.readers import MANIFEST, Skipped, file_digests, load
 from rag_middle.retrieval.splitting import Splitter
 
 _CHUNK_TOKENS = 200
@@ -65,13 +66,19 @@ def build_index(
         OutputWriteError: it cannot be saved.
     """
     embedder = SentenceTransformerEmbedder() if embedder is None else embedder
-    settings = None if splitter is None else splitter.settings
+    settings: Mapping[str, Any] | None = None if splitter is None else splitter.settings
     index = FaissIndex(embedder)
     if folder is not None:
         check_index_folder(Path(folder))
-        saved = None if rebuild else saved_corpus(folder, embedder)
-        if saved is not None:
+        if not rebuild and (Path(folder) / MANIFEST).exists():
             index = FaissIndex.load(folder, embedder)
+            saved = index.corpus
+            if saved is None:
+                raise FileFormatError(
+                    f"The index {str(folder)!r} was changed after it was built, and its chunks "
+                    "would be lost. Choose another folder for the index of these documents, or "
+                    "replace it with rebuild=True (--rebuild)."
+                )
             if splitter is None:
                 splitter, settings = _saved_splitter(saved.splitter, embedder), saved.splitter
             if (saved.files, saved.splitter) == (file_digests(documents), settings):

@@ -262,24 +262,6 @@ class FaissIndex:
         return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
 
 
-def saved_corpus(folder: str | Path, embedder: Embedder) -> Corpus | None:
-    """What the index in `folder` was built from, without reading the rest of it; None for none.
-
-    Raises:
-        FileFormatError: as `FaissIndex.load`.
-    """
-    if not (Path(folder) / MANIFEST).exists():
-        return None
-    corpus = _corpus(_read_manifest(Path(folder), embedder))
-    if corpus is None:
-        raise FileFormatError(
-            f"The index {str(folder)!r} was changed after it was built, and its chunks would be "
-            "lost. Choose another folder for the index of these documents, or replace it with "
-            "rebuild=True (--rebuild)."
-        )
-    return corpus
-
-
 def check_index_folder(folder: Path) -> None:
     """Raise `OutputWriteError` where a folder holds something else than an index."""
     own = (MANIFEST, "vectors-", "chunks-", ".")
