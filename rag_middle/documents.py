@@ -36,6 +36,7 @@ from rag_middle.markers import (
 )
 from rag_middle.notices import UnreadMarkersWarning, warn_caller
 from rag_middle.plain_data import is_finite_number
+from rag_middle.wording import shortened
 
 __all__ = [
     "CLOSE_MARKER",
@@ -472,7 +473,7 @@ def _text_between(text: str, start: int, end: int) -> MarkerError:
     gap = text[start:end]
     shown = gap.strip()
     return marker_error(
-        f"Documents must stand together, but {_shortened(shown)!r} stands between two of them. "
+        f"Documents must stand together, but {shortened(shown, 48)!r} stands between two of them. "
         "Move it into a document, or before or after all of them. Where it separates documents (a "
         "chain's document_separator), let whitespace do that. To use only the last documents that "
         "stand together (earlier turns of a conversation), call parse(text, groups='last'). A "
@@ -480,7 +481,3 @@ def _text_between(text: str, start: int, end: int) -> MarkerError:
         text,
         start + gap.index(shown[0]),
     )
-
-
-def _shortened(text: str, characters: int = 48) -> str:
-    return text if len(text) <= characters else text[: characters - 3] + "..."
