@@ -120,7 +120,6 @@ class Service:
             "tools": constraints.get("tools"),
             "template": "auto" if isinstance(body, ChatRequest) else "raw",
         }
-        is_forced = constraints.get("tool_choice", "auto") != "auto"
         index = 0
         for request in self._prompts(body):
             if len(request.documents) > self._settings.max_documents:
@@ -132,10 +131,6 @@ class Service:
             options = {**self._options(body, tokens), **constraints}
             # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.
             group = f"{name} {options!r}"
-            if body.stream and (is_forced or "response_format" in constraints):
-                # The engine may fail at one text of a form, for all of its batch. Others begin
-                # again then: what was sent already cannot.
-                group += f" {id(request)}"
             for number in range(body.n):
                 yield Job(
                     index=index,

@@ -232,31 +232,6 @@ def test_a_mistake_with_one_prompt_leaves_the_others_their_answers(
     ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_fails_in_the_middle_leaves_the_others_of_its_form_theirs(
-    serve: Serve, tiny_model: RagMiddleModel, stream: bool
-) -> None:
-    pytest.importorskip("llguidance")
-    server = serve(tiny_model, batch_wait=0.3)
-    # After a "y" it takes the engine too far, some tokens later.
-    form = {"type": "regex", "regex": "x{80}|y(.{1,50} ?){50}"}
-
-    def ask(seed: int) -> Any:
-        body = {"response_format": form, "temperature": 1.0, "max_tokens": 40, "logprobs": True}
-        answer = server.chat("Which river?", seed=seed, stream=stream, **body)
-        choices = [part.choices[0] for part in answer] if stream else answer.choices
-        texts = [(c.delta if stream else c.message).content or "" for c in choices]
-        return "".join(texts), sum(len(c.logprobs.content) for c in choices if c.logprobs)
-
-    def outcomes(answers: list[Any]) -> list[Any]:
-        return [answer if isinstance(answer, tuple) else None for answer in answers]
-
-    alone = outcomes([at_once(1, lambda _, seed=seed: ask(seed))[0] for seed in range(6)])
-    assert None in alone
-    assert any(alone)
-    assert outcomes(at_once(6, ask)) == alone
-
-
 def test_a_mistake_in_the_model_is_told_and_not_the_end(
     serve: Serve, tiny_model: RagMiddleModel
 ) -> None:
