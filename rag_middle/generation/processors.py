@@ -199,19 +199,10 @@ def combined(method: Method, logits: Tensor, branches: Sequence[int]) -> Tensor:
 
     Returns:
         `[b, ..., v]`: of the method, or the logits as they are where it combines nothing.
-
-    Raises:
-        MethodConfigError: what it combines them to has another shape than one row has.
     """
     if not method.combines:
         return logits
     prompts = [method.combine(rows.movedim(0, -2)) for rows in logits.split(list(branches))]
-    for prompt in prompts:
-        if prompt.shape != logits.shape[1:]:
-            raise MethodConfigError(
-                f"combine() of {method.name} made {[*prompt.shape]} of branches with "
-                f"{[*logits.shape[1:]]} logits each; it has to return as many as one has."
-            )
     return torch.stack(prompts)
 
 

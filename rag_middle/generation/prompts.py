@@ -413,13 +413,8 @@ def _check_type(prompt: object) -> None:
     """Raise `PromptError` unless `prompt` is of a type that requests take."""
     if isinstance(prompt, str | ContextPrompt | TokenizedPrompt):
         return
-    if isinstance(prompt, Sequence) and all(isinstance(message, Mapping) for message in prompt):
-        return
-    kind, hint = type(prompt).__name__, ""
-    if isinstance(prompt, list | tuple):
-        items = sorted({type(item).__name__ for item in prompt})
-        kind, hint = f"a {kind} of {', '.join(items)}", " Several prompts go through batch()."
-    raise PromptError(
-        "A prompt is a string, a ContextPrompt, a list of chat messages or a TokenizedPrompt, got "
-        f"{kind}.{hint}"
-    )
+    if not isinstance(prompt, Sequence) or any(not isinstance(item, Mapping) for item in prompt):
+        raise PromptError(
+            "A prompt is a string, a ContextPrompt, a list of chat messages or a TokenizedPrompt, "
+            f"got {type(prompt).__name__}. Several prompts go through batch()."
+        )
