@@ -145,8 +145,7 @@ class Layer:
 
     Attributes:
         module: the attention module.
-        traits_or_none: what is known of it; ``None`` where the model does not call the attention
-            interface.
+        traits: what is known of it.
         request: the request.
         stack: takes what is to be undone when the request ends.
         guard: makes a hook that acts in the request's thread only.
@@ -157,7 +156,7 @@ class Layer:
     """
 
     module: nn.Module
-    traits_or_none: LayerTraits | None
+    traits: LayerTraits
     request: Request
     stack: ExitStack
     guard: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -171,12 +170,6 @@ class Layer:
 
         index: int = self.module.layer_idx  # type: ignore[assignment]
         self._read = ReadColumns(index, self.request.prefilled)
-
-    @property
-    def traits(self) -> LayerTraits:
-        """What is known of the layer, of a model that calls the attention interface."""
-        assert self.traits_or_none is not None
-        return self.traits_or_none
 
     def begin_call(self, arguments: dict[str, Any]) -> Any | None:
         """Find out how many columns are cached before a call; returns its cache.

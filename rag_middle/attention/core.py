@@ -60,11 +60,8 @@ class LayerCore:
         self._handlers = [change.start(layer) for change in ordered]
         #: False where other arguments are all the plan asks for: any backend runs unchanged.
         self.needs_attention_call = any(change.answers_attention for change in ordered)
-        traits = layer.traits_or_none
-        self._defers_rotation = (
-            traits is not None
-            and traits.uses_rope
-            and any(change.defers_rotation for change in ordered)
+        self._defers_rotation = layer.traits.uses_rope and any(
+            change.defers_rotation for change in ordered
         )
         answering = [change for change in ordered if change.answers_attention]
         self._has_gradients = all(change.has_gradients for change in answering)
@@ -90,7 +87,6 @@ class LayerCore:
             for handler in self._handlers:
                 handler.before(arguments)
             return (), arguments
-        traits = self._layer.traits_or_none
         cache = self._layer.begin_call(arguments)
         self._tap = CacheTap(cache)
         if name is not None and cache is not None:
@@ -104,7 +100,7 @@ class LayerCore:
             if after:
                 self._skipped.enter_context(skip_modules(module, after))
         self._own_positions = arguments.get("position_ids")
-        if traits is not None and traits.scales_by_position:
+        if self._layer.traits.scales_by_position:
             self._place(arguments)
         self._arguments = arguments
         return (), arguments

@@ -228,12 +228,14 @@ def _install(
     # A wrapper of adapters generates with the model inside, and its own forward pass never runs.
     runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     cores: dict[nn.Module, LayerCore] = {}
+    if plan.layers:
+        traits.require_layers("This method")
     for index, changes in plan.layers.items():
-        module = modules.get(index)
-        if module is None:
+        module, of_layer = modules.get(index), traits.layers.get(index)
+        if module is None or of_layer is None:
             continue  # a layer without softmax attention: nothing to plan there
         guard = partial(_Guarded, owner=module)
-        layer = Layer(module, traits.layers.get(index), request, stack, guard, runs)
+        layer = Layer(module, of_layer, request, stack, guard, runs)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
         layer.hook(module.register_forward_pre_hook, core.before, with_kwargs=True)

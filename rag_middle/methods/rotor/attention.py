@@ -142,7 +142,8 @@ class _CircleAttention(LayerHandler):
 
         def make() -> CircleTurns:
             positions = torch.tensor([[0, *CircleTurns.moves(layout)]], device=rotary.x.device)
-            cos, sin = pair_tables(*rotary.at(positions), self._traits.table_format)
+            cos, sin = rotary.at(positions)
+            cos, sin = pair_tables(cos, sin, self._traits.table_format)
             cos, sin = cos[0].float(), sin[0].float()
             # Yarn-like variants multiply a factor into the tables, which keys bear already.
             factor = cos[:1]
