@@ -187,6 +187,10 @@ class SentenceTransformerEmbedder:
         library = require(
             "sentence_transformers", package="sentence-transformers", what="Embedding texts"
         )
+        if self.progress is not None:  # bars of transformers count weights, not time
+            from transformers.utils import logging as transformers_logging
+
+            transformers_logging.disable_progress_bar()
         source = self._source
         if source == DEFAULT_EMBEDDER and self._revision is None:
             source = str(_packaged_folder() or source)
