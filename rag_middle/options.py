@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from math import inf
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
@@ -347,16 +346,16 @@ class GenerationOptions:
         if self.num_beams > 1 and self.samples:
             raise UnsupportedGenerationError(
                 f"num_beams={self.num_beams} (--beams) searches and "
-                f"temperature={self.temperature} draws: use one of them.",
+                f"temperature={self.temperature} draws: use one of them."
             )
         if self.top_logprobs and not self.logprobs:
             raise UnsupportedGenerationError(
-                f"top_logprobs={self.top_logprobs} needs logprobs=True.",
+                f"top_logprobs={self.top_logprobs} needs logprobs=True."
             )
         if self.num_beams > 1 and self.logprobs:
             raise UnsupportedGenerationError(
                 "logprobs are not kept for hypotheses of a beam search: pass num_beams=1 "
-                "(--beams 1), or ask score() about the text.",
+                "(--beams 1), or ask score() about the text."
             )
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stops)
@@ -395,7 +394,7 @@ class GenerationOptions:
         if len(seeds) != prompts:
             raise UnsupportedGenerationError(
                 f"seed must be a whole number, or one for each of {prompts} prompts, got "
-                f"{self.seed!r:.100}.",
+                f"{self.seed!r:.100}."
             )
         return seeds if self.samples else (None,) * prompts
 
@@ -444,7 +443,7 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
         UnsupportedGenerationError: a name that is not an option here, with the nearest one; or a
             value that is refused.
     """
-    names = _names_of(allowed)  # type: ignore[arg-type]  # classes are hashable
+    names = [name for name in OPTIONS if name in allowed.__annotations__]
     for name in arguments:
         if name not in names:
             raise unknown_option(name, names)
@@ -482,12 +481,6 @@ def with_token(loading: Mapping[str, Any], token: object) -> dict[str, Any]:
 def without_secrets(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """What may be shown, kept and saved of the options that a model or tokenizer loads with."""
     return {name: value for name, value in (options or {}).items() if name not in SECRET_OPTIONS}
-
-
-@cache
-def _names_of(allowed: type[Any]) -> list[str]:
-    hints = get_type_hints(allowed)  # half a millisecond, which every call would wait for
-    return [name for name in OPTIONS if name in hints]
 
 
 def check_context_window(tokens: object) -> None:

@@ -123,7 +123,7 @@ def _position_weights(weights: Sequence[float], documents: int) -> dict[int, flo
     ):
         raise ConfigError(
             "weights must be at least two numbers >= 0, of positions from the first to the last, "
-            f"not all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}.",
+            f"not all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}."
         )
     weight_at: dict[int, float] = {}
     for index, weight in enumerate(weights):

@@ -57,7 +57,7 @@ def compared_method(method: MethodLike, options: Mapping[str, Any] | None = None
     if chosen.name == "none":
         raise ConfigError(
             "The demonstration compares the unmodified model with a method: name one, such as "
-            "method='pine' (--method pine).",
+            "method='pine' (--method pine)."
         )
     return chosen
 

@@ -51,7 +51,7 @@ class Constraint:
             raise UnsupportedGenerationError(
                 "response_format or the parameters of a tool hold what constrained decoding "
                 f"cannot keep to: {error}. Leave it out of the schema and check the answer for "
-                "it.",
+                "it."
             ) from error
 
     def begin(self, texts: int) -> Texts:
@@ -68,7 +68,7 @@ def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int])
     if not ends:
         raise UnsupportedGenerationError(
             "Answers of a given form end by a token, and there is none that ends answers. Pass "
-            "eos_token_id.",
+            "eos_token_id."
         )
     key = (width, len(tokenizer), tuple(ends))
     with _lock:  # a vocabulary takes up to a second

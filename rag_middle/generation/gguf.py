@@ -57,7 +57,7 @@ def find_gguf(source: str, gguf_file: str | None, options: Mapping[str, Any]) ->
         if gguf_file is not None:
             raise UnsupportedGenerationError(
                 f"gguf_file={gguf_file!r} names a file in a folder or on the hub, and "
-                f"{source!r} is a file: leave it out.",
+                f"{source!r} is a file: leave it out."
             )
         if os.path.isfile(source):
             return Path(source)
@@ -74,7 +74,7 @@ def find_gguf(source: str, gguf_file: str | None, options: Mapping[str, Any]) ->
             f"Cannot load {source!r}: gguf_file={gguf_file!r} is neither in the local cache "
             "nor to be fetched. Check both names; fetch it once with a network (`hf download "
             f"{source} {gguf_file}`), or name a file that is here. "
-            f"[{str(error).strip().splitlines()[0]}]",
+            f"[{str(error).strip().splitlines()[0]}]"
         ) from error
 
 
@@ -95,7 +95,7 @@ def _not_found(source: str, problem: str, folder: Path) -> ModelNotFoundError:
     names = ", ".join(sorted(path.name for path in folder.glob("*.gguf"))) or "none"
     return ModelNotFoundError(
         f"Cannot load {source!r}. {problem}. GGUF files in {str(folder)!r}: {names}. Name one "
-        "with gguf_file.",
+        "with gguf_file."
     )
 
 
@@ -139,7 +139,7 @@ def dequantised_tokenizer(file: Path) -> Path:
             raise UnsupportedGenerationError(
                 f"transformers {transformers.__version__} misreads tokenizers of GGUF files: pip "
                 "install 'transformers>=5.18', or name the tokenizer of the model that the file "
-                "was made from with tokenizer.",
+                "was made from with tokenizer."
             )
         AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
         _check_control_tokens(file, AutoTokenizer.from_pretrained(folder))
@@ -170,7 +170,7 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
         raise UnsupportedGenerationError(
             f"transformers does not make the control token {lost[0]!r} of the GGUF file "
             f"{str(file)!r}. Name the tokenizer of the model that the file was made from with "
-            "tokenizer.",
+            "tokenizer."
         )
 
 

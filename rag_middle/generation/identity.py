@@ -209,7 +209,7 @@ def warn_of_mismatch(
                     f"{source} was made {other} {profile.model.id} "
                     f"({'; '.join(shape + version)}): its settings may not suit this model. Make "
                     "it again, or compare it with method='none' (--method none) on your own "
-                    "questions.",
+                    "questions."
                 )
             )
         if profile.recommended is False:

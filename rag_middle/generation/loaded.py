@@ -54,12 +54,12 @@ def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
     if not callable(getattr(model, "can_generate", None)):
         raise UnsupportedGenerationError(
             "model must be a name, a directory, a RagMiddleModel, a loaded causal language model "
-            f"with its tokenizer, or a text-generation pipeline, got {shortened(repr(model))}.",
+            f"with its tokenizer, or a text-generation pipeline, got {shortened(repr(model))}."
         )
     if tokenizer is None:
         raise UnsupportedGenerationError(
             "A loaded model needs its tokenizer: pass that too, as an object or by name. Or wrap "
-            "both: RagMiddleModel(model, tokenizer).",
+            "both: RagMiddleModel(model, tokenizer)."
         )
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)

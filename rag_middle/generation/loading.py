@@ -186,7 +186,7 @@ def check_loading(loading: Mapping[str, Any]) -> None:
     if device_map is not None and device is not None:
         raise UnsupportedGenerationError(
             f"device={device!r} and device_map={device_map!r} both say where the model "
-            "goes: pass one of them.",
+            "goes: pass one of them."
         )
     if device_map is not None and find_spec("accelerate") is None:
         raise UnsupportedGenerationError(
@@ -201,7 +201,7 @@ def check_loading(loading: Mapping[str, Any]) -> None:
     if name not in backends and "/" not in name and not name.startswith("flash_attention"):
         raise UnsupportedGenerationError(
             f"There is no attn_implementation {name!r}.{suggest(name, backends)} Use sdpa, "
-            "eager, or flash_attention_2 with its package.",
+            "eager, or flash_attention_2 with its package."
         )
 
 
@@ -355,7 +355,7 @@ def _check_dtype(dtype: str | torch.dtype) -> None:
     if not isinstance(getattr(torch, str(dtype), None), torch.dtype):
         raise UnsupportedGenerationError(
             "dtype must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got "
-            f"{dtype!r}.",
+            f"{dtype!r}."
         )
 
 
@@ -363,7 +363,7 @@ def _check_quantization(bits: str) -> None:
     if bits not in ("4bit", "8bit"):
         raise UnsupportedGenerationError(
             "quantization_config (--quantize) must be '4bit', '8bit' or a configuration object "
-            f"of transformers, got {bits!r}.",
+            f"of transformers, got {bits!r}."
         )
     if not torch.cuda.is_available():
         raise UnsupportedGenerationError(
@@ -398,7 +398,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedGenerationError(
             f"device={str(device)!r} was asked for, and PyTorch {torch.__version__} sees no "
-            "GPU. Pass device='cpu' (--device cpu), or install PyTorch for CUDA.",
+            "GPU. Pass device='cpu' (--device cpu), or install PyTorch for CUDA."
         )
     return chosen
 
@@ -415,7 +415,7 @@ def _available_backend(name: str | None) -> str | None:
         BackendFallbackWarning(
             f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): "
             "using sdpa, which gives the same results. `pip install flash-attn`, or pass "
-            "attn_implementation='sdpa' (--attn-implementation sdpa).",
+            "attn_implementation='sdpa' (--attn-implementation sdpa)."
         )
     )
     return "sdpa"

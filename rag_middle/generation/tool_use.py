@@ -184,12 +184,12 @@ def constraint_of(
         raise UnsupportedGenerationError(
             f"num_beams={options.num_beams} (--beams) and answers of a given form exclude "
             "each other: beams are cut to the likeliest texts, which may be incomplete ones. "
-            "Pass num_beams=1 (--beams 1).",
+            "Pass num_beams=1 (--beams 1)."
         )
     if options.no_repeat_ngram_size:
         raise UnsupportedGenerationError(
             f"no_repeat_ngram_size={options.no_repeat_ngram_size} and answers of a given "
-            "form exclude each other: the form may need a sequence again. Leave it out.",
+            "form exclude each other: the form may need a sequence again. Leave it out."
         )
     if reader is not None and (chosen or reader.form is not None):
         form = reader.form
@@ -197,7 +197,7 @@ def constraint_of(
             raise UnsupportedGenerationError(
                 f"tool_choice={options.tool_choice!r:.100} cannot be forced for calls as "
                 f"{form.name if form else 'this model'} writes them. Pass 'auto', or ask for "
-                "response_format instead of a call.",
+                "response_format instead of a call."
             )
         ids = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
         grammar = call_grammar(

@@ -49,7 +49,7 @@ def resolve_method(
         raise MethodConfigError(
             "method must be a name ('pine', 'METHOD:PRESET', 'profile:PATH'), a method object "
             f"such as Pine(), or a list of these, got {method!r}. `rag-middle methods` lists the "
-            "names.",
+            "names."
         )
     if not isinstance(method, str) or ("+" in method and not _is_profile(method)):
         if options:

@@ -144,7 +144,7 @@ class ChatRequest(SamplingRequest):
         if self.tool_choice == "auto" and not self.parallel_tool_calls:
             raise UnsupportedGenerationError(
                 "parallel_tool_calls=False holds only for calls that are forced, which come "
-                "alone: pass a tool_choice, or leave it out.",
+                "alone: pass a tool_choice, or leave it out."
             )
         return {**super().constraints(), "tools": self.tools, "tool_choice": self.tool_choice}
 

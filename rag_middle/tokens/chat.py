@@ -79,7 +79,7 @@ def render_chat(
         raise ChatTemplateError(
             "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
             "instruction-tuned model's tokenizer, or encode a single prompt with template='raw' "
-            "(--template raw).",
+            "(--template raw)."
         )
     write = ChatTemplate(tokenizer, template_options)
     if conversation.tools:
@@ -403,7 +403,7 @@ class _Rendering:
             what = "drops" if len(parts) < expected else "repeats"
             raise ChatTemplateError(
                 f"The {self._name} {what} the message with the documents. Move them into the "
-                "last user message, or use template='raw' (--template raw).",
+                "last user message, or use template='raw' (--template raw)."
             )
         return parts
 

@@ -101,7 +101,7 @@ class Conversation:
         if self.messages and self.messages[0]["role"] == "system":
             raise PromptError(
                 "The messages start with a system message, and system was given too. Only one of "
-                "the two can be.",
+                "the two can be."
             )
         messages = (message_of("system", system), *self.messages)
         return replace(self, messages=messages, at=None if self.at is None else self.at + 1)

@@ -95,7 +95,7 @@ def encode(
             "template_options must not hold documents: the template would write them as text, "
             "and no method could tell where they are. Put them into the prompt: "
             "ContextPrompt(documents=[...]), or documents= of an integration or of a request to "
-            "the server.",
+            "the server."
         )
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
@@ -108,7 +108,7 @@ def encode(
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
             "tools go through the tokenizer's chat template: it has none, or another template "
-            "was chosen. Leave out template=, or use a model whose chat template knows tools.",
+            "was chosen. Leave out template=, or use a model whose chat template knows tools."
         )
     if callable(template):
         if allow_control_tokens or template_options or not add_generation_prompt:
@@ -231,7 +231,7 @@ def _rewritten(
             raise PromptError(
                 "The method writes the text around the documents once more, and "
                 "allow_control_tokens=True lets that text hold control tokens. Leave it out, and "
-                "let a chat template write them.",
+                "let a chat template write them."
             )
         return changed
     conversation = Conversation.of_messages(prompt)

@@ -124,13 +124,13 @@ def _check_schema(schema: Any) -> None:
         raise UnsupportedGenerationError(
             "response_format or the parameters of tools hold multiples of so large numbers, or "
             f"so many, that constrained decoding would count to more than {_MOST_REMAINDERS}. "
-            "Leave multipleOf out and check the answer for it.",
+            "Leave multipleOf out and check the answer for it."
         )
     references = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
     if len(references) * levels_of(schema) > _MOST_LEVELS:
         raise UnsupportedGenerationError(
             "response_format or the parameters of tools hold too many references in a schema of "
-            "so many levels. Write some of the parts where they are used.",
+            "so many levels. Write some of the parts where they are used."
         )
 
 
@@ -157,12 +157,12 @@ def _check_grammar(grammar: str) -> None:
     if len(grammar) > _LONGEST_GRAMMAR or len(_RULE.findall(grammar)) > _MOST_RULES:
         raise UnsupportedGenerationError(
             f"response_format holds a grammar of more than {_LONGEST_GRAMMAR:,} characters or "
-            f"{_MOST_RULES:,} rules. Make it smaller.",
+            f"{_MOST_RULES:,} rules. Make it smaller."
         )
     if "::" in grammar:
         raise UnsupportedGenerationError(
             "response_format holds a grammar with ::, by which rules have parameters that may be "
-            'followed without end. Write the rules out, and :: in a text as ":" ":".',
+            'followed without end. Write the rules out, and :: in a text as ":" ":".'
         )
     schemas = []
     for begun in re.finditer(r"%json\s*", grammar):
