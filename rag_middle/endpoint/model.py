@@ -204,17 +204,14 @@ class EndpointModel:
         `generate`.
         """
         questions = self._questions(prompts, method, method_options, options)
-        with ThreadPoolExecutor(max_batch_size, "rag-middle-endpoint") as pool:
-            asked = {
-                pool.submit(self._answer, question): index
-                for index, question in enumerate(questions)
-            }
-            try:
-                for future in as_completed(asked):
-                    self._warn_of_cut(questions[asked[future]], future.result())
-                    yield asked[future], future.result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        pool = ThreadPoolExecutor(max_batch_size, "rag-middle-endpoint")
+        asked = {pool.submit(self._answer, each): index for index, each in enumerate(questions)}
+        try:
+            for future in as_completed(asked):
+                self._warn_of_cut(questions[asked[future]], future.result())
+                yield asked[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def stream(
         self,

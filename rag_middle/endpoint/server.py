@@ -23,11 +23,11 @@ _CONNECT_SECONDS = 10.0
 _PASSING_FACTS = ("created", "permission", "status")
 #: What to do, by the status of a reply; 0: there was none, or none with an answer.
 _ADVICE = {
-    0: "Is this the address of a running server, with its path (/v1)? Or allow it more time.",
+    0: "Is endpoint the address of a running server, with its path (/v1)? Or raise timeout.",
     400: "Send fewer or shorter documents, or other options.",
-    401: "Name the environment variable with a valid key.",
-    403: "Name the environment variable with a valid key.",
-    404: "Check the name of the model, and the path of the address.",
+    401: "Put a valid key into an environment variable and name that with api_key_env.",
+    403: "Put a valid key into an environment variable and name that with api_key_env.",
+    404: "Check model, and the path of endpoint.",
     429: "Run it again later: a run with records goes on where it stopped.",
 }
 
