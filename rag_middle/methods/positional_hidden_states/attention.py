@@ -186,13 +186,6 @@ def _ones_in(like: Tensor, channels: tuple[int, ...]) -> Tensor:
     return ones
 
 
-def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:
-    """``h + (s - 1) h_t e_t`` for each chosen channel; `hidden` is `[b, n, hidden]`."""
-    changed = hidden.clone()
-    changed[..., list(scaling.channels)] *= scaling.factor
-    return changed
-
-
 def _projects_by_row(module: nn.Module) -> bool:
     """Whether hooks of others tell projections what to do in each row or token, by keyword.
 
@@ -237,10 +230,10 @@ class _Scaler:
             self.traits.affine_projections and rotation_known and not _projects_by_row(self.module)
         )
 
-    def tables(self, arguments: dict[str, Any], rotary: RotaryCall | None) -> WideTables | None:
-        """Tables of the layer's rotation in force, `[b or 1, n, 2r]`, where columns need them."""
+    def _tables(self, arguments: dict[str, Any], rotary: RotaryCall | None) -> WideTables | None:
+        """Tables of the layer's rotation in force, `[b or 1, n, 2r]`; None without rotation."""
         style = self.traits.rotary
-        if rotary is None or style is None or not self.ranks_one:
+        if rotary is None or style is None:
             return None
         device = arguments["hidden_states"].device
         tables = rotary.wide_of(arguments["position_embeddings"], self.traits.table_format, style)
@@ -266,7 +259,7 @@ class _Scaler:
         """
         if self.ranks_one:
             plain = plain._replace(query=plain.query[:, :, -rows:])
-            return self._rank_one(arguments, plain, keep, self.tables(arguments, rotary))
+            return self._rank_one(arguments, plain, keep, self._tables(arguments, rotary))
         projected = self._projected_again(arguments, plain.key, plain.value, keep)
         return projected._replace(query=projected.query[:, :, -rows:])
 
@@ -274,7 +267,8 @@ class _Scaler:
         self, arguments: dict[str, Any], key: Tensor, value: Tensor, keep: Tensor | None
     ) -> Projected:
         """What the module makes of scaled hidden states; its own `key`, `value` where kept."""
-        hidden = scaled_hidden(arguments["hidden_states"], self.scaling)
+        hidden = arguments["hidden_states"].clone()
+        hidden[..., list(self.scaling.channels)] *= self.scaling.factor
         call = capture(self.module, arguments, hidden_states=hidden)
         scaled_value = call.value if self.scaling.scale_values else value
         if keep is None:
@@ -300,9 +294,10 @@ class _Scaler:
     ) -> Projected:
         query, key, value = plain
         columns, value_columns = self._columns_of(arguments)
-        heads = self.traits.heads
+        heads, hidden = self.traits.heads, arguments["hidden_states"]
         for index, channel in enumerate(self.scaling.channels):
-            step, kept = self._steps(arguments, channel, keep)
+            step = hidden[:, None, :, channel : channel + 1]  # [b, 1, n, 1]
+            kept = step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
             column = columns[:, index, None]  # [h + g, 1, d]
             of_query = self._placed(column[:heads], tables, query.shape[2])
             of_key = self._placed(column[heads:], tables, key.shape[2])
@@ -311,14 +306,6 @@ class _Scaler:
             if self.scaling.scale_values:
                 value = torch.addcmul(value, kept, value_columns[:, index, None])
         return Projected(query, key, value)
-
-    def _steps(
-        self, arguments: dict[str, Any], channel: int, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """``h_t`` of every token, `[b, 1, n, 1]`, and with zeros for those to keep."""
-        hidden: Tensor = arguments["hidden_states"]
-        step = hidden[:, None, :, channel : channel + 1]
-        return step, step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
 
     def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
         """``R(p) column`` at each of the last `rows` tokens: `[b or 1, heads, rows or 1, d]`."""
