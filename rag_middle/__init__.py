@@ -18,8 +18,9 @@ from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.attention import applied
-    from rag_middle.documents import ContextPrompt, Document, escape, mark, parse, unmark
+    from rag_middle.documents import ContextPrompt, Document, mark, parse, unmark
     from rag_middle.generation import DocumentCache, Generation, RagMiddleModel, install
+    from rag_middle.markers import escape
     from rag_middle.methods import Method
 
 __version__ = "0.1.0.dev0"

@@ -23,11 +23,8 @@ from typing import Any, Literal
 
 from rag_middle.errors import MarkerError, PromptError
 from rag_middle.markers import (
-    CLOSE_MARKER,
     MARKER_KEY_VARIABLE,
-    OPEN_MARKER,
     Marked,
-    escape,
     literal,
     marked_parts,
     marker_error,
@@ -37,24 +34,6 @@ from rag_middle.markers import (
 from rag_middle.notices import UnreadMarkersWarning, warn_caller
 from rag_middle.plain_data import is_finite_number
 from rag_middle.wording import shortened
-
-__all__ = [
-    "CLOSE_MARKER",
-    "OPEN_MARKER",
-    "ContextPrompt",
-    "Document",
-    "MarkedText",
-    "escape",
-    "gathered",
-    "has_documents",
-    "labelled",
-    "mark",
-    "parse",
-    "prompt_of_parts",
-    "split",
-    "unmark",
-    "with_documents",
-]
 
 _BLANK_LINES = re.compile(r"(?:\s*\n)?")
 

@@ -17,17 +17,14 @@ import pytest
 from transformers import LlamaConfig
 
 from rag_middle.documents import (
-    CLOSE_MARKER,
-    OPEN_MARKER,
     ContextPrompt,
-    escape,
     mark,
     parse,
     unmark,
 )
 from rag_middle.errors import PromptError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.markers import seal
+from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER, escape, seal
 from rag_middle.notices import UnreadMarkersWarning
 from tests.attacks.hostile import tries
 from tests.serving.test_tools import HERMES

@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 
 from rag_middle import markers
 from rag_middle.documents import (
-    CLOSE_MARKER,
-    MARKER_KEY_VARIABLE,
-    OPEN_MARKER,
     ContextPrompt,
     Document,
-    escape,
     has_documents,
     mark,
     parse,
@@ -28,7 +24,13 @@ from rag_middle.documents import (
     unmark,
 )
 from rag_middle.errors import MarkerError, PromptError
-from rag_middle.markers import unescape
+from rag_middle.markers import (
+    CLOSE_MARKER,
+    MARKER_KEY_VARIABLE,
+    OPEN_MARKER,
+    escape,
+    unescape,
+)
 from rag_middle.notices import UnreadMarkersWarning
 
 O, C = OPEN_MARKER, CLOSE_MARKER  # noqa: E741

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
+from rag_middle.documents import ContextPrompt, parse
 from rag_middle.errors import FileFormatError, MissingExtraError
+from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER
 from rag_middle.retrieval import Record, Splitter, load
 from tests.retrieval.pdf import pdf
 
