@@ -84,7 +84,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
                 IgnoredArgumentWarning(f"{name!r} has no effect: the model runs in this process.")
             )
         elif name not in known:
-            raise unknown_option(name, sorted([*OPTIONS, ANSWERS.name]))
+            own = {*OPTIONS, ANSWERS.name, "method", "method_options"}
+            raise unknown_option(name, sorted(own | {*known} & {"documents", "tools"}))
 
 
 def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
