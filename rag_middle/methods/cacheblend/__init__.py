@@ -71,6 +71,7 @@ class CacheBlend(Method):
         "every layer",
         can_hurt_when="the share is small and documents have to be read together",
     )
+    needs_documents = True  # without documents there is nothing in the cache
 
     recompute_share: float = option(0.15, number(least=0, most=1))
     check_layer: int = option(1, whole(1))
@@ -98,8 +99,3 @@ class CacheBlend(Method):
         if self.is_neutral:
             return self
         return replace(self, recompute_share=min(self.recompute_share, _CHECKED_SHARE))
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is nothing in the cache."""
-        return True

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["PINE"]
 
 Ablation = Literal["reversed", "no_reassignment"]
+_RANKINGS: Mapping[Ablation | None, Ranking] = {
+    None: "importance",
+    "reversed": "reversed",
+    "no_reassignment": "prompt",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +96,7 @@ class PINE(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Document order in every layer."""
-        from rag_middle.methods.pine.attention import AblatedOrder, DocumentOrder
+        from rag_middle.methods.pine.attention import DocumentOrder
 
         layers = layers_by_document("pine", traits, rotates="queries")
-        if self.ablation is not None:
-            ranking: Ranking = "reversed" if self.ablation == "reversed" else "prompt"
-            return AttentionPlan.uniform(layers, AblatedOrder(ranking))
-        return AttentionPlan.uniform(layers, DocumentOrder())
+        return AttentionPlan.uniform(layers, DocumentOrder(_RANKINGS[self.ablation]))
