@@ -1,7 +1,7 @@
 """What follows from the figures: every rule by which a diagnosis says something.
 
 All rules read the same scores and the same intervals that the tables show. `answer` says whether
-the middle is lost, `effects` what makes a difference, `recommend` which method to use or none,
+the middle is lost, `recommend` which method to use or none,
 `order_advice` where the best documents go, `next_steps` what to do now, and `notes` what else is to
 be known.
 """
@@ -20,7 +20,6 @@ from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric, best_subspan_em
 from rag_middle.evaluation.results import (
-    MethodSummary,
     PositionCurve,
     PositionCurves,
     Summary,
@@ -306,33 +305,6 @@ def _none(reason: Reason, text: str, verdicts: Sequence[Verdict] = ()) -> Recomm
 # -- what to do now -------------------------------------------------------------------------------
 
 
-def effects(
-    recommendation: Recommendation, summary: Summary, curves: PositionCurves
-) -> tuple[str, ...]:
-    """What was measured to make a difference: the significant ones first, the largest first."""
-    metric, own = summary.metric, curves[BASELINE]
-    if recommendation.reason == "too_few_questions":
-        return ()
-    means = [estimate.value for estimate in own.estimates]
-    best, worst = int(np.argmax(means)), int(np.argmin(means))
-    at_best, at_worst = (
-        f"{metric.shown(means[index])} at {curves.positions[index]}" for index in (best, worst)
-    )
-    measured = [(own.gap, f"best against worst position: {at_best}, {at_worst}")]
-    if (alone := summary.control("gold_only")) is not None:
-        text = (
-            f"the gold document alone: {metric.shown(alone.mean.value)}, among {curves.documents} "
-            f"{metric.shown(own.mean.value)}"
-        )
-        measured.append((alone.difference, text))
-    measured += [(v.worst_difference, f"{v.label}: {v.why}") for v in recommendation.verdicts]
-    measured.sort(key=lambda entry: (entry[0].low <= 0, -entry[0].value))
-    return tuple(
-        f"{metric.amount(gain.value)}: {text}" if gain.low > 0 else f"not significant: {text}"
-        for gain, text in measured
-    )
-
-
 def method_in_use(recommendation: Recommendation, curves: PositionCurves) -> str:
     """The method to use with documents that a retriever ranks.
 
@@ -478,20 +450,6 @@ def _said_again(item: Item) -> bool:
     return any(gold in other for gold in golds for other in others)
 
 
-def order_free_note(method: MethodSummary) -> str | None:
-    """That the order of the documents cannot change answers, and what was seen of it."""
-    if not method.order_free or method.consistency is None:
-        return None
-    changed = method.consistency.changed
-    seen = (
-        "Each question was asked once, and its answer stands at every position."
-        if changed.exact
-        else f"In the orders asked here, answers to {percent(changed.value, digits=1)} of the "
-        "questions changed: by rounding, or because the documents say their own order (numbers)."
-    )
-    return f"Under {method.label} the order of the documents cannot change an answer. {seen}"
-
-
 def notes(summary: Summary, shape: Shape) -> tuple[str, ...]:
     """What the controls say, and what else is to be known."""
     changes = summary[BASELINE].consistency
@@ -524,8 +482,6 @@ def notes(summary: Summary, shape: Shape) -> tuple[str, ...]:
             f"The shape is uncertain: {percent(shape.confidence)} of the resampled curves have it. "
             "More questions make it clearer."
         )
-    free = {method.label for method in summary.methods if method.order_free and method.applied}
-    texts += filter(None, (order_free_note(summary[label]) for label in sorted(free)))
     idle = [m.label for m in summary.methods if m.applied < 1 and m.label != BASELINE]
     if idle:
         texts.append(f"Some prompts left nothing to do for: {', '.join(idle)}.")

@@ -21,7 +21,6 @@ from rag_middle.evaluation.conclusions import (
     Reason,
     Recommendation,
     answer,
-    effects,
     method_in_use,
     next_steps,
     notes,
@@ -47,7 +46,7 @@ from rag_middle.evaluation.trials import (
     check_takes,
     run,
 )
-from rag_middle.evaluation.wrong_answers import AskedQuestion, missing_answers, wrong_answers
+from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator, model_facts
 from rag_middle.methods import (
     LPES,
@@ -97,7 +96,6 @@ class Diagnosis:
             by label; empty where times were not measured.
         shape: of the unmodified model's curve.
         answer: whether the model loses the middle.
-        effects: what makes a difference, the largest significant one first.
         recommendation: what to use.
         profile: the same as a method: the order that was measured, the method, both or none.
         notes: what the controls say, and other things to know.
@@ -114,13 +112,12 @@ class Diagnosis:
     answer_time_ratios: Mapping[str, float]
     shape: Shape
     answer: Answer
-    effects: tuple[str, ...]
     recommendation: Recommendation
     profile: Profile
     notes: tuple[str, ...]
     next_steps: tuple[str, ...]
     left_out: Mapping[str, str]
-    wrong: tuple[AskedQuestion, ...] = ()
+    wrong: Sequence[Mapping[str, Any]] = ()
     grid: Grid | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,13 +130,12 @@ class Diagnosis:
             "answer_time_ratios": self.answer_time_ratios,
             "shape": asdict(self.shape),
             "answer": asdict(self.answer),
-            "effects": self.effects,
             "recommendation": asdict(self.recommendation),
             "profile": self.profile.to_dict(),
             "notes": self.notes,
             "next_steps": self.next_steps,
             "left_out": self.left_out,
-            "wrong": [asdict(question) for question in self.wrong],
+            "wrong": list(self.wrong),
             "grid": self.grid and self.grid.to_dict(),
         }
 
@@ -192,7 +188,6 @@ def diagnose(
         answer_time_ratios=ratios,
         shape=shape,
         answer=answer(recommendation, shape, curves),
-        effects=effects(recommendation, summary, curves),
         recommendation=recommendation,
         profile=recommended_profile(results, curves, in_use, here, recommendation.reason, made),
         notes=(

@@ -246,10 +246,7 @@ class Results:
             ]
         )
 
-    def curves(
-        self,
-        metric_name: str | None = None,
-    ) -> PositionCurves:
+    def curves(self, metric_name: str | None = None) -> PositionCurves:
         """Curves over gold positions, with bootstrap intervals over questions.
 
         Args:

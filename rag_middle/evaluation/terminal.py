@@ -60,8 +60,6 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
             f"{shape[0].upper()}{shape[1:]} ({percent(diagnosis.shape.confidence)} of resamples).",
             soft_wrap=True,
         )
-        for effect in diagnosis.effects:
-            out.print(Text(f"- {effect}"), soft_wrap=True)
         out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)
     left_out = [f"{label}: {reason}" for label, reason in diagnosis.left_out.items()]
     for heading, style, lines in (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from typing import Any
 
-from rag_middle.documents import Document
-from rag_middle.evaluation.conditions import position
+from rag_middle.evaluation.conditions import Item, position
 from rag_middle.evaluation.records import Record
 from rag_middle.evaluation.results import Results
 from rag_middle.wording import counted, shortened
@@ -15,52 +14,13 @@ MOST_QUESTIONS = 20
 _MOST_CHARACTERS = 1500  # of a document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """One answer.
+def wrong_answers(results: Results) -> list[dict[str, Any]]:
+    """The `MOST_QUESTIONS` questions of a run with the most wrong answers, as plain data.
 
-    Attributes:
-        text: as it is shown; None where only its log-likelihood was measured.
-        right: by the main score; of an F1 score, at least one half.
+    Each has ``question``, ``answers``, ``documents`` (the gold ones first), ``conditions`` (as
+    headings), ``replies`` (by method label, one per condition: ``text``, and whether it is
+    ``right`` by the main score; of an F1 score, at least one half), and how many are ``wrong``.
     """
-
-    text: str | None
-    right: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedQuestion:
-    """A question with what was answered.
-
-    Attributes:
-        question: as the model reads it.
-        answers: that count as right.
-        documents: the gold ones first; the text of a long one is cut.
-        golds: how many of them are gold.
-        conditions: under which it was asked, as headings: positions of the gold document.
-        replies: by method label, one per condition.
-    """
-
-    question: str
-    answers: tuple[str, ...]
-    documents: tuple[Document, ...]
-    golds: int
-    conditions: tuple[str, ...]
-    replies: Mapping[str, tuple[Reply, ...]]
-
-    @property
-    def wrong(self) -> int:
-        """How many of its answers are wrong."""
-        return sum(not reply.right for replies in self.replies.values() for reply in replies)
-
-    @property
-    def total(self) -> int:
-        """How many answers it has."""
-        return sum(map(len, self.replies.values()))
-
-
-def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
-    """The `MOST_QUESTIONS` questions of a run with the most wrong answers."""
     conditions = [position(index) for index in results.positions]
     names = [f"at {index}" for index in results.positions]
     if not conditions:
@@ -68,28 +28,34 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
         names = [condition.name.replace("_", " ").replace(":", " ") for condition in conditions]
     score = results.metric.name if results.metric.share else "greedy_match"
 
-    def reply(record: Record) -> Reply:
-        return Reply(text=_shown(record), right=record.scores[score] >= 0.5)
+    def asked(item: Item) -> dict[str, Any]:
+        records = {
+            method.label: [results.records[method.label, c.name, item.id] for c in conditions]
+            for method in results.methods
+        }
+        replies = {
+            label: [{"text": _shown(r), "right": r.scores[score] >= 0.5} for r in own]
+            for label, own in records.items()
+        }
+        golds = item.golds or ((item.gold,) if item.gold else ())
+        return {
+            "question": item.question,
+            "answers": list(item.answers),
+            "documents": [
+                {
+                    "title": document.title,
+                    "text": shortened(document.text, _MOST_CHARACTERS),
+                    "gold": index < len(golds),
+                }
+                for index, document in enumerate((*golds, *item.others))
+            ],
+            "conditions": names,
+            "replies": replies,
+            "wrong": sum(not reply["right"] for own in replies.values() for reply in own),
+        }
 
-    return most_wrong(
-        [
-            AskedQuestion(
-                question=item.question,
-                answers=item.answers,
-                documents=shown_documents((*(item.golds or (item.gold,)), *item.others)),
-                golds=len(item.golds) or int(item.gold is not None),
-                conditions=tuple(names),
-                replies={
-                    method.label: tuple(
-                        reply(results.records[method.label, condition.name, item.id])
-                        for condition in conditions
-                    )
-                    for method in results.methods
-                },
-            )
-            for item in results.items
-        ]
-    )
+    wrong = [question for question in map(asked, results.items) if question["wrong"]]
+    return sorted(wrong, key=lambda question: -question["wrong"])[:MOST_QUESTIONS]
 
 
 def _shown(record: Record) -> str | None:
@@ -139,18 +105,3 @@ def _by_method(results: Results, counts: Callable[[Record], bool]) -> str:
         if number := sum(map(counts, records)):
             parts.append(f"{number} of {counted(len(records), 'answer')} under {method.label}")
     return ", ".join(parts)
-
-
-def most_wrong(asked: Sequence[AskedQuestion]) -> tuple[AskedQuestion, ...]:
-    """Those with the most wrong answers first, in their order where they tie."""
-    wrong = sorted((question for question in asked if question.wrong), key=lambda q: -q.wrong)
-    return tuple(wrong[:MOST_QUESTIONS])
-
-
-def shown_documents(documents: Iterable[Document | None]) -> tuple[Document, ...]:
-    """Documents for a page; long texts are cut."""
-    return tuple(
-        replace(document, text=shortened(document.text, _MOST_CHARACTERS))
-        for document in documents
-        if document is not None
-    )

@@ -10,18 +10,23 @@ from typing import get_args
 
 import pytest
 
-from rag_middle.calibration import SEARCHES
+from rag_middle.calibration import SEARCHES, LayerSearch, calibrate, draw_examples
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation import Diagnosis, Measurement, OwnQuestions, diagnose
+from rag_middle.evaluation import Diagnosis, Measurement, diagnose
 from rag_middle.evaluation.conclusions import comparisons
-from rag_middle.evaluation.diagnosis import CALIBRATED, default_methods, worth_calibrating
-from rag_middle.evaluation.measurement import LabelledMethod
-from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import PINE
+from rag_middle.evaluation.diagnosis import (
+    CALIBRATED,
+    default_methods,
+    fitted_presets,
+    worth_calibrating,
+)
+from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.profiles import Profile, write_profile
 from tests.conftest import FamilyModel
-from tests.evaluation.fake_models import Chance, fake_reader
+from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
+from tests.shipped_profiles import shipping
 from tests.tokenizers import wordlevel
 
 TASK = InventedDocuments(documents=10)
@@ -33,32 +38,6 @@ def u_without_pine(method: str, at: int | None, documents: int) -> float:
         return 0.0
     at_an_end = at in (0, documents - 1)
     return 0.9 if method == "pine" or at_an_end else 0.4
-
-
-@pytest.mark.parametrize(
-    ("chance", "shape"),
-    [
-        (lambda m, at, d: 0.9 if at in (0, d - 1) else 0.4, "U"),
-        (lambda m, at, d: 0.0 if at is None else 0.9 - 0.06 * at, "primacy"),
-        (lambda m, at, d: 0.0 if at is None else 0.4 + 0.06 * at, "recency"),
-        (lambda m, at, d: 0.0 if at is None else 0.7, "flat"),
-    ],
-    ids=["U", "primacy", "recency", "flat"],
-)
-@pytest.mark.one_in(2)
-def test_the_shape_of_a_known_bias_is_named(
-    model: RagMiddleModel, chance: Chance, shape: str
-) -> None:
-    diagnosis = diagnose(fake_reader(model, TASK, chance), TASK, [], HOW)
-    assert diagnosis.shape.name == shape
-    assert diagnosis.shape.confidence > 0.9
-
-
-def test_a_model_without_bias_needs_no_method(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, lambda m, at, d: 0.0 if at is None else 0.7)
-    diagnosis = diagnose(fake, TASK, ["pine", "ms_poe"], HOW)
-    assert diagnosis.recommendation.label == "none"
-    assert "No method needed" in diagnosis.recommendation.text
 
 
 def test_a_method_that_helps_is_found_with_its_cost(model: RagMiddleModel) -> None:
@@ -99,17 +78,6 @@ def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> Non
     assert none.changed.value > none.flip_rate.value > none.minority.value > 0
 
 
-def test_order_freeness_is_proven_and_what_was_seen_beside_it(model: RagMiddleModel) -> None:
-    ablated = LabelledMethod("ablated", PINE(ablation="no_reassignment"))
-    fake = fake_reader(model, TASK, u_without_pine)
-    diagnosis = diagnose(fake, TASK, ["pine", ablated], HOW)
-    free = {method.label: method.order_free for method in diagnosis.summary.methods}
-    assert free == {"none": False, "pine": True, "ablated": False}
-    [said] = [note for note in diagnosis.notes if "cannot change an answer" in note]
-    assert said.startswith("Under pine ")
-    assert said.endswith("Each question was asked once, and its answer stands at every position.")
-
-
 def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
     diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
     data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
@@ -126,21 +94,6 @@ def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
     assert diagnosis.recommendation.reason == "too_few_questions"
     assert diagnosis.answer_time_ratios["pine"] > 0
     assert diagnosis.answer_time_ratios["none"] == 1.0
-
-
-@pytest.mark.parametrize(("limit", "step"), [(3, "Add questions"), (2, "larger --limit")])
-def test_a_larger_limit_is_advised_only_where_the_data_has_more(
-    model: RagMiddleModel, tmp_path: Path, limit: int, step: str
-) -> None:
-    data = tmp_path / "questions.jsonl"
-    line = {"answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
-    lines = [json.dumps({**line, "question": f"Question {number}?"}) for number in range(3)]
-    data.write_text("\n".join(lines), encoding="utf-8")
-    task = OwnQuestions(data=data)
-    diagnosis = diagnose(
-        fake_reader(model, task, u_without_pine), task, [], replace(HOW, limit=limit)
-    )
-    assert step in diagnosis.next_steps[0]
 
 
 def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
@@ -180,11 +133,6 @@ def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleMo
     assert "3 methods" in comparisons(diagnosis.results.compared)
 
 
-def test_where_nothing_is_lost_nothing_is_to_be_calibrated(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, lambda m, at, d: 0.0 if at is None else 0.7)
-    assert calibration_steps(diagnose(fake, TASK, ["pine"], HOW)) == []
-
-
 def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: FamilyModel) -> None:
     offered = [
         name for name in get_args(Fitted) if ":" not in name
@@ -202,3 +150,55 @@ def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None
 
     with pytest.raises(ConfigError, match=r"rag_middle\.evaluation\.run"):
         diagnose(model, NoGold())
+
+
+SMALL = InventedDocuments(documents=4)
+
+
+def profile_for(model: RagMiddleModel) -> Profile:
+    return Profile(
+        method="lpes",
+        options={"factors": 1.2},
+        model=model_facts(model.model, model.tokenizer),
+        recommended=True,
+    )
+
+
+def test_settings_of_another_training_or_that_did_not_help_are_not(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    mine = profile_for(model)
+    others = {
+        "retrained": replace(mine, model=replace(mine.model, weights_sample="0" * 64)),
+        "unknown": replace(mine, model=replace(mine.model, weights_sample=None)),
+        "larger": replace(mine, model=replace(mine.model, layers=99)),
+        "useless": replace(mine, recommended=False),
+        "unchecked": replace(mine, recommended=None),
+    }
+    with shipping(tmp_path, others):
+        assert fitted_presets(model) == ()
+
+
+def test_a_diagnosis_tries_them_by_itself(model: RagMiddleModel, tmp_path: Path) -> None:
+    fake = fake_reader(model, SMALL, lambda method, at, documents: 0.5)
+    with shipping(tmp_path, {"reader": profile_for(model)}):
+        diagnosis = diagnose(fake, SMALL, None, Measurement(limit=2), cost=False)
+    assert "lpes:reader" in diagnosis.curves.labels
+    assert "calibrate --method lpes" not in " ".join(diagnosis.next_steps)
+
+
+def test_a_diagnosis_says_which_of_its_questions_a_method_was_fitted_to(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    examples, held_out = draw_examples(SMALL, "lpes", questions=6, held_out=4)
+    search = LayerSearch(generations=0, population=2, parents=2, control_points=2)
+    path = tmp_path / "lpes.json"
+    fitted = calibrate(model, search, examples, held_out).profile
+    write_profile(replace(fitted, recommended=True), path)
+
+    def notes(seed: int) -> str:
+        measurement = Measurement(limit=10, positions=2, seed=seed, max_new_tokens=2)
+        return " ".join(diagnose(model, SMALL, [f"profile:{path}"], measurement, cost=False).notes)
+
+    assert f"Parameters of profile:{path} were fitted to 6 of these 10 questions" in notes(0)
+    assert "were fitted to" not in notes(1)

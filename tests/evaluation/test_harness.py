@@ -26,7 +26,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that the harness imports
     lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval (extra eval)")
     from lm_eval.models.huggingface import HFLM
-    from lm_eval.tasks import TaskManager
 
     from rag_middle.evaluation.harness import RagMiddleLM
 
@@ -230,27 +229,6 @@ def local_task(folder: Path) -> Path:
         encoding="utf-8",
     )
     return task
-
-
-@pytest.mark.slow
-def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: Path) -> None:
-    local_task(tmp_path)
-    manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
-    results = lm_eval.simple_evaluate(
-        model=RagMiddleLM(model, method="lpes", method_factors=1.2),
-        tasks=["rag_middle_local"],
-        task_manager=manager,
-        bootstrap_iters=0,
-        cache_requests=False,
-    )
-    scores = [
-        model.score("Paris is the capital of", f" {c}", method="lpes", template="raw",
-                    method_options={"factors": 1.2}).total
-        for c in ("France", "Lyon")
-    ]  # fmt: skip
-    found = results["results"]["rag_middle_local"]["acc,none"]
-    assert found == float(scores[0] > scores[1])
-    assert results["results"]["rag_middle_local"]["alias"] == "rag_middle_local"
 
 
 @pytest.mark.slow

@@ -108,13 +108,13 @@ def test_a_report_is_one_file(diagnosis: Diagnosis) -> None:
 
 def test_wrong_answers_can_be_opened_with_their_documents(diagnosis: Diagnosis) -> None:
     first = diagnosis.wrong[0]
-    assert first.wrong == max(question.wrong for question in diagnosis.wrong)
-    assert (len(first.documents), first.golds) == (20, 1)
-    hostile = replace(
-        first,
-        question="<script>alert(1)</script>",
-        documents=(replace(first.documents[0], text="</script><img src=x>"),),
-    )
+    assert first["wrong"] == max(question["wrong"] for question in diagnosis.wrong)
+    assert [document["gold"] for document in first["documents"]] == [True] + 19 * [False]
+    hostile = {
+        **first,
+        "question": "<script>alert(1)</script>",
+        "documents": [{"title": None, "text": "</script><img src=x>", "gold": True}],
+    }
     label = '</script><b id="x">'
     curves = replace(
         diagnosis.curves,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.metrics import METRICS, normalized
 from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
+from rag_middle.evaluation.tasks.data_files import read_entries
 
 DATA = Path(__file__).parent / "data"
 NQ = DATA / "nq_open_gold.jsonl"
@@ -101,12 +103,6 @@ def test_orders_are_shuffled_repeatably_and_differ() -> None:
     assert set(first) == set(second) == set(item.documents)
 
 
-def test_a_position_that_is_not_there_is_refused() -> None:
-    [item] = make_task("key_value_retrieval", {"keys": 3}).items(1, 0)
-    with pytest.raises(ConfigError, match="position 3"):
-        arranged_documents(item, position(3))
-
-
 def test_positions_are_spread_as_in_the_benchmark() -> None:
     assert spread_positions(20, 5) == (0, 4, 9, 14, 19)
     assert spread_positions(3, 5) == (0, 1, 2)
@@ -115,15 +111,6 @@ def test_positions_are_spread_as_in_the_benchmark() -> None:
 
 
 # -- key-value retrieval --------------------------------------------------------------------------
-
-
-def test_the_benchmarks_key_value_file_is_read() -> None:
-    task = make_task("key_value_retrieval", {"data": DATA / "kv_75_keys.jsonl"})
-    assert task.num_positions == 75
-    for item in task.items(None, 0):
-        pairs = json.loads("{" + ", ".join(document.text for document in item.documents) + "}")
-        assert len(pairs) == 75
-        assert pairs[item.question] == item.answers[0]
 
 
 def test_a_key_value_prompt_reads_like_json() -> None:
@@ -140,13 +127,6 @@ def test_a_key_value_prompt_reads_like_json() -> None:
         + "".join(f'"{key}": "{value}",\n ' for key, value in pairs.items())
         + f'}}\n\nKey: "{item.question}"\nCorresponding value:'
     )
-
-
-def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:
-    line = {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "x", "value": "b"}
-    task = make_task("key_value_retrieval", {"data": written(tmp_path / "kv.jsonl", line)})
-    with pytest.raises(FileFormatError, match="the key 'x' among them"):
-        task.items(None, 0)
 
 
 # -- multi-document question answering and own questions ------------------------------------------
@@ -354,3 +334,17 @@ def test_a_changed_file_makes_another_task(tmp_path: Path) -> None:
     assert make_task("own_questions", {"data": moved}).to_dict() == before
     written(path, {**OWN, "answers": ["Rhône"]})
     assert make_task("own_questions", {"data": path}).to_dict() != before
+
+
+@pytest.mark.skipif(not find_spec("pyarrow"), reason="needs pyarrow")
+def test_parquet_rows_are_read_as_lines_are(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [{"question": "Where?", "answers": ["Lyon"], "gold": "Lyon.", "distractors": ["No."]}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "questions.parquet")
+    assert [row for _, row in read_entries(tmp_path / "questions.parquet")] == rows
+    assert task_for_file(tmp_path / "questions.parquet").num_questions == 1
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(FileFormatError, match=r"torn\.parquet.*cannot be read after"):
+        task_for_file(tmp_path / "torn.parquet")

@@ -91,13 +91,6 @@ def test_results_so_far_are_those_of_complete_questions(
     assert 'http-equiv="refresh"' not in text
 
 
-def test_the_curve_is_that_of_the_answers(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, u_shape)
-    curve = run(fake, TASK, ["pine"], HOW).curves()["none"]
-    assert [estimate.value for estimate in curve.estimates] == [1.0, 0.0, 1.0]
-    assert (curve.mean.value, curve.worst.value, curve.gap.value) == (pytest.approx(2 / 3), 0, 1)
-
-
 class KilledError(Exception):
     """Stands for a signal."""
 
@@ -314,8 +307,3 @@ def test_an_order_free_method_is_asked_once_per_question(
     results = run(fake, TASK, ["pine"], replace(how, positions=4, orders=2), records=path)
     assert fake.asked <= total[-1] + 4 * (1 + 2)
     assert len(results.records) == 2 * 4 * (4 + 2 + 2)
-
-
-def test_a_position_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:
-    with pytest.raises(ConfigError, match="positions 0 to 3"):
-        run(model, TASK, [], Measurement(limit=1, positions=(0, 4)))

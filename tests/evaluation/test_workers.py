@@ -80,15 +80,6 @@ def test_what_workers_answered_before_they_ended_is_kept(
 
 
 @pytest.mark.slow
-def test_the_estimate_leaves_out_the_time_to_load_models(model: RagMiddleModel) -> None:
-    told: list[int] = []
-    how = Measurement(limit=20, positions=2, max_batch_size=1, max_new_tokens=1)
-    run(model, TASK, [], how, estimated=lambda _, left: told.append(left))
-    run(model, TASK, [], how, estimated=lambda _, left: told.append(left), workers=Backwards(model))
-    assert told == [39, 40 - 3 - 12]
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["processes", "ray"])
 def test_several_processes_give_the_answers_of_one(
