@@ -274,27 +274,19 @@ def _verdict(
     )
     # Sums of the same scores in another order differ by rounding.
     lowers_mean = mean.value < -1e-9
-    gain = metric.amount(worst.value)
-    fall = f"the mean falls by {metric.amount(-mean.value)}"
-    if exact:
-        why = "changes no score"
-    elif worst.high < 0:
-        why = f"the worst position loses {metric.amount(-worst.value)}"
-        why += f", and {fall}" if mean.high < 0 else ""
-    elif worst.low <= 0:
-        why = "no significant gain at the worst position"
-        why += f", and {fall}, significantly" if mean.high < 0 else ""
-    elif lowers_mean:
-        why = f"the worst position gains {gain}, but {fall}"
-    else:
-        why = f"the worst position gains {gain}, the mean {metric.amount(mean.value)}"
-        why += ", which is not significant" if mean.includes_zero else ""
+
+    def change(estimate: Estimate) -> str:
+        sign = "+" if estimate.value > 0 else ""
+        noted = " (not significant)" if estimate.includes_zero else ""
+        return f"{sign}{metric.amount(estimate.value)}{noted}".replace("-", "−")
+
+    why = f"worst position {change(worst)}, mean {change(mean)}"
     return Verdict(
         label=label,
         worst_difference=worst,
         mean_difference=mean,
         helps=worst.low > 0 and not lowers_mean,
-        why=why,
+        why="changes no score" if exact else why,
     )
 
 

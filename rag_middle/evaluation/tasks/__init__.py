@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -60,16 +59,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     for field in fields(kind):
         if field.default is MISSING and values.get(field.name) is None:
             raise ConfigError(f"Task {name} needs {field.name!r}, such as the path of its data.")
-    task = kind(**values)
-    for option in names:
-        path = getattr(task, option)
-        # Before a model is loaded, and not only when the questions are read.
-        if isinstance(path, Path) and not os.path.exists(path):
-            raise FileFormatError(
-                f"Task {name}: there is no {str(path)!r} ({option}). Pass the path of a file or "
-                "folder that exists."
-            )
-    return task
+    return kind(**values)
 
 
 def shipped_questions(**options: Any) -> Task:

@@ -101,23 +101,6 @@ class OwnQuestions(Task):
     def num_questions(self) -> int:
         return sum(1 for _ in read_entries(self.data))
 
-    @property
-    def description(self) -> str:
-        drawn = self.num_positions - len(self._documents(*first_entry(self.data))[0])
-        source = "the other lines" if self.corpus is None else Path(self.corpus).name
-        return super().description + (
-            f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        described = super().to_dict()
-        if self.distractors == "hard" and self.embedder is not None:
-            from rag_middle.retrieval.embedders import fingerprint_of_name
-
-            # Other files under its name choose other distractors.
-            described["embedder_fingerprint"] = fingerprint_of_name(self.embedder)
-        return described
-
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_entries(self.data))
         items = []
