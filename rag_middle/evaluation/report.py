@@ -145,11 +145,9 @@ def report_page(
     Raises:
         MissingExtraError: there are charts, and matplotlib is not installed.
     """
-    if diagnosis:
-        curves, summary, grid = diagnosis.curves, diagnosis.summary, diagnosis.grid
-    else:
-        curves, summary = results.curves() if results.positions else None, results.summary()
-        grid = grid_of(results)
+    curves = diagnosis.curves if diagnosis else results.curves() if results.positions else None
+    summary = diagnosis.summary if diagnosis else results.summary()
+    grid = diagnosis.grid if diagnosis else grid_of(results)
     return render(
         "report.html.j2",
         charts=_charts(curves, grid),
