@@ -51,6 +51,9 @@ class Watched(RagMiddleModel):
         self._remember(prompts[0], shaping)
         return super().batch(prompts, **options)
 
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        return self.batch([prompt], **options)[0]
+
     def _remember(self, prompt: Any, shaping: dict[str, Any]) -> None:
         ids = self.encode(prompt, **shaping).documents_ids
         self.read = [self.tokenizer.decode(document).removesuffix("\n\n") for document in ids]
