@@ -24,7 +24,6 @@ from rag_middle.errors import (
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import NoMethod, Runner
 from rag_middle.retrieval import (
-    Built,
     Retriever,
     build_index,
 )
@@ -199,27 +198,6 @@ def test_top_k_is_a_number_of_documents(answerer: Answerer, top_k: Any) -> None:
 
 
 # --- over ------------------------------------------------------------------------------------
-
-
-def test_documents_are_indexed_once(
-    docs: Path, model_folder: Path, embedder: HashingEmbedder, tmp_path: Path
-) -> None:
-    done: list[Built] = []
-    options: dict[str, Any] = {
-        "model": model_folder,
-        "embedder": embedder,
-        "index_folder": tmp_path / "index",
-        "on_index": done.append,
-        "method": "pine",
-        "device": "cpu",
-    }
-    first = Answerer.over(docs, **options).ask(QUESTION, **SHORT)
-    embedder.embedded.clear()
-    second = Answerer.over(docs, **options).ask(QUESTION, **SHORT)
-    assert embedder.embedded == [QUESTION]
-    assert [built.changes is None for built in done] == [False, True]
-    assert first.text == second.text
-    assert first.method == "pine"
 
 
 def test_an_index_can_be_given_or_its_folder(

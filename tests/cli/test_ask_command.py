@@ -141,14 +141,3 @@ def test_the_installed_script_with_the_real_embedder(
     assert answer["sources"][0]["path"] == "nantes.md"
     assert answer["usage"]["completion_tokens"] == 6
     assert finished.stderr == b""
-
-
-def test_whoever_names_no_model_is_told_which_one_answers(
-    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(model))
-    page = tmp_path / "own.txt"
-    page.write_text("The harbour is silver.\n", encoding="utf-8")
-    shown = run("ask", "Which colour?", "--docs", page, "--max-new-tokens", 2)
-    assert shown.status == 0, shown.err
-    assert shown.err.count("SmolLM2-135M-Instruct, a very small one") == 1

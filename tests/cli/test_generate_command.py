@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -95,17 +92,11 @@ def test_options_reach_the_model(run: Run, model: Path, prompt_file: Path) -> No
     ("arguments", "kind", "message"),
     [
         (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
-        (("--method", "lpes", "-o", "factor=2"), "MethodConfigError", "Did you mean 'factors'?"),
-        (("--method", "lpes", "-o", "factors"), "MethodConfigError", "NAME=VALUE"),
-        (("--method", "positional_hidden_states"), "MethodConfigError", "channels"),
         (("--method", "lpes"), "MethodConfigError", "rag-middle calibrate --method lpes"),
-        (("--method", "siw+lpes"), "MethodConfigError", "needs factors fitted to the model"),
         (("--template", "chat"), "ChatTemplateError", "no chat template"),
         (("--stream", "--beams", "2"), "UnsupportedGenerationError", "--beams 1"),
         (("--beams", "2", "--temperature", "1"), "UnsupportedGenerationError", "use one of them"),
         (("--max-new-tokens", "100000"), "ContextOverflowError", "--on-overflow drop_documents"),
-        (("--attn-implementation", "nonsense"), "UnsupportedGenerationError", "nonsense"),
-        (("--device", "abacus"), "UnsupportedGenerationError", "abacus"),
     ],
 )
 def test_errors_are_one_message_and_status_2(
@@ -122,36 +113,6 @@ def test_errors_are_one_message_and_status_2(
         assert message in error["message"]
 
 
-def test_a_model_that_is_not_there_and_cannot_be_fetched(
-    run: Run, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    shown = run("generate", "-m", "nobody/nothing", "-p", prompt_file, "--json")
-    assert shown.status == 2
-    assert shown.json["error"]["type"] == "ModelNotFoundError"
-    assert "HF_HUB_OFFLINE" in shown.json["error"]["message"]
-
-
-def test_an_overflow_is_counted(run: Run, model: Path, prompt_file: Path) -> None:
-    ask = ("generate", "-m", model, "-p", prompt_file, "--json", "--max-new-tokens")
-    error: dict[str, Any] = run(*ask, "9999").json["error"]
-    fits = error["context_window"] - error["prompt_tokens"]
-    assert run(*ask, str(fits + 1)).json["error"]["type"] == "ContextOverflowError"
-    dropped = run(*ask, str(fits + 1), "--on-overflow", "drop_documents", "--stop", " ").json
-    assert len(dropped["dropped_documents"]) == 1
-
-
-def test_a_prompt_without_documents_is_refused_or_passed_over_on_request(
-    run: Run, model: Path
-) -> None:
-    ask = ("generate", "-m", model, "-p", "-", *TOKENS, "--method", "pine")
-    refused = run(*ask, "--on-missing-documents", "error", input="No documents here.")
-    assert refused.status == 2
-    assert "--on-missing-documents" in refused.err
-    silent = run(*ask, "--on-missing-documents", "ignore", input="No documents here.")
-    assert (silent.status, silent.err) == (0, "")
-
-
 def test_control_characters_do_not_reach_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,18 +122,3 @@ def test_control_characters_do_not_reach_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_text(text)
     assert capsys.readouterr().out == "line\n\ttab �[31mred�]0;title� �2J�"
-
-
-@pytest.mark.slow  # starts a process that imports everything again
-def test_the_installed_script(model: Path, prompt_file: Path) -> None:
-    script = Path(sys.executable).with_name("rag-middle")
-    finished = subprocess.run(
-        [script, "generate", "-m", model, "-p", "-", *TOKENS, "--method", "pine", "--json"],
-        input=prompt_file.read_bytes(),
-        capture_output=True,
-        check=True,
-    )
-    answer = json.loads(finished.stdout)
-    assert answer["method"] == "pine"
-    assert answer["applied"] is True
-    assert finished.stderr == b""

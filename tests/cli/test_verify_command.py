@@ -76,9 +76,3 @@ def test_a_directory_of_something_else_gives_exit_status_2(run: Run, tmp_path: P
     shown = run("verify", tmp_path)
     assert shown.status == 2
     assert shown.err.startswith(f"Error: '{tmp_path}' has no cases.json.")
-
-
-def test_an_unknown_method_gives_exit_status_2(run: Run) -> None:
-    shown = run("verify", "--method", "mspoe", "--json")
-    assert shown.status == 2
-    assert "Did you mean 'ms_poe'?" in shown.json["error"]["message"]
