@@ -103,10 +103,10 @@ class _Rendering:
     """A conversation as a template writes it, and which of the text comes from messages.
 
     A template may do anything with messages: strip, change case, unescape, reverse, repeat, leave
-    out, wrap in its own text. So sentinels stand around what messages say, and whatever the
+    out, wrap in its own text. The plain rendering is taken if the messages hold nothing that a
+    control token is written with. Else sentinels stand around what messages say, and whatever the
     template made of the text between them is inert. Where sentinels change what the template
-    decides, the plain rendering is taken instead if the messages hold nothing that a control
-    token is written with, or the template's own control tokens can be told in it.
+    decides, the plain rendering is taken if the template's own control tokens can be told in it.
 
     Args:
         write: the template.
@@ -148,6 +148,8 @@ class _Rendering:
         plain = self._split(text)
         if self._names is not None:  # a caller's function may leave out what it likes
             self._check_messages(text)
+        if self._is_harmless() and self._control_ids(plain) == self._own_control_ids():
+            return plain
         texts = ["".join(part) for part in (plain.before, plain.after)]
         # Where the template looks for control tokens in contents, it finds none in the second.
         fenced = self._fenced(self._fence) or self._fenced(
@@ -155,8 +157,6 @@ class _Rendering:
         )
         if fenced is not None and [*map(_joined_text, fenced)] == texts[: len(fenced)]:
             return self._inert_chat(fenced)
-        if self._is_harmless() and self._control_ids(plain) == self._own_control_ids():
-            return plain
         if fenced is not None:
             aligned = [*map(self._aligned, fenced, texts)]
             exact = [segments for segments in aligned if segments is not None]
@@ -189,10 +189,7 @@ class _Rendering:
         for index in missing:  # or changed: `& ` is `&amp; ` for some
             content = messages[index]["content"]
             # At both ends: a template may cut either.
-            messages[index] = {
-                **messages[index],
-                "content": f"x{index}x{content}x{index}x",
-            }
+            messages[index] = {**messages[index], "content": f"x{index}x{content}x{index}x"}
         try:
             shown = self._written(messages, [*self._conversation.tools]) if missing else ""
         except ChatTemplateError:
@@ -341,10 +338,13 @@ class _Rendering:
         map_strings(self._conversation.tools, texts.append)
         return not any(map(self._encoder.has_control_characters, texts))
 
-    def _own_control_ids(self) -> list[int]:
-        """The control tokens of the same conversation with nothing in it."""
-        text = self._apply(self._harmless, self._harmless, self._harmless_role)
-        return self._control_ids(self._split(text))
+    def _own_control_ids(self) -> list[int] | None:
+        """The control tokens of the same conversation with nothing in it; None if it is refused."""
+        try:
+            text = self._apply(self._harmless, self._harmless, self._harmless_role)
+            return self._control_ids(self._split(text))
+        except ChatTemplateError:
+            return None
 
     def _control_ids(self, rendered: RenderedChat) -> list[int]:
         """The control tokens of a rendered conversation, in order."""
