@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,7 +79,7 @@ class Synthesis:
             metadata = self._response.metadata or {}
             self._response.metadata = {**metadata, METADATA_KEY: self.report}
 
-    def _followed(self, pieces: Any) -> Iterator[Any]:
+    def _followed(self, pieces: Any) -> Any:
         """A stream whose calls, which begin as it is read, still belong to this answer."""
         context = copy_context()
         context.run(_running.set, (*_running.get(), self))
