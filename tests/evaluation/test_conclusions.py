@@ -11,7 +11,6 @@ import pytest
 from rag_middle.evaluation import Bootstrap
 from rag_middle.evaluation.conclusions import (
     answer,
-    comparisons,
     next_steps,
     order_advice,
     recommend,
@@ -19,7 +18,6 @@ from rag_middle.evaluation.conclusions import (
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.evaluation.results import PositionCurves, curve_of
 from rag_middle.evaluation.shapes import shape_of
-from rag_middle.evaluation.statistics import comparison_confidence
 
 ACCURACY = METRICS["best_subspan_em"]
 
@@ -137,21 +135,6 @@ def test_what_is_said_of_a_curve(case: Case) -> None:
     assert (recommendation.label == "none") == (case.reason != "helps")
 
 
-def test_a_difference_that_no_question_has_is_not_called_exact() -> None:
-    questions = 100
-    gap = Bootstrap(level(60, 5, questions)).gap()
-    assert gap.exact
-    assert gap.includes_zero
-    assert gap.text(share=True) == "none seen"
-    same = scores([90, 50, 90], questions)
-    [verdict] = recommend({"none": same, "idle": same.copy()}, ACCURACY).verdicts
-    assert verdict.worst_difference.exact
-    assert verdict.mean_difference.exact
-    assert verdict.why == "changes no score"
-    # A gap that is zero only on average is estimated like any other.
-    assert not Bootstrap(scores([60, 60, 60], questions)).gap().exact
-
-
 def test_what_was_tried_is_not_advised_again() -> None:
     base = scores([90, 50, 90], 200)
     nothing_helps = recommend({"none": base, "ms_poe": scores([90, 48, 90], 200)}, ACCURACY)
@@ -182,12 +165,6 @@ def test_the_log_likelihood_is_not_advised_where_it_was_measured() -> None:
     nothing = recommend({"none": np.zeros((100, 3))}, ACCURACY)
     assert "--score-by" in next_steps(nothing, "")[0]
     assert "--score-by" not in next_steps(nothing, "", scored=True)[0]
-
-
-def test_one_correction_is_named_with_its_confidence() -> None:
-    assert "Bonferroni" not in comparisons(1)
-    assert "4 methods" in comparisons(4)
-    assert f"{100 * comparison_confidence(4):.2f} %" in comparisons(4)
 
 
 ACCURACY = METRICS["best_subspan_em"]

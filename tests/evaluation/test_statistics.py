@@ -206,12 +206,3 @@ def test_a_clear_shape_is_sure() -> None:
     shape = shape_of(bootstrap([0.9, 0.4, 0.4, 0.4, 0.9], 300))
     assert shape.name == "U"
     assert shape.confidence > 0.99
-
-
-def test_confidence_is_the_share_of_resampled_curves_with_the_name() -> None:
-    means = bootstrap([0.9, 0.4, 0.4, 0.6], 60)
-    shape = shape_of(means)
-    gap = means.gap()
-    names = [shape_names(m[None], gap.value - gap.low)[0] for m in means.resampled_means[:2000]]
-    # 2,000 of 10,000 resamples: four standard deviations of a share.
-    assert shape.confidence == pytest.approx(names.count(shape.name) / 2000, abs=0.045)

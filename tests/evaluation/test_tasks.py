@@ -196,17 +196,6 @@ def test_hard_distractors_are_those_most_like_the_question(
         assert alike(one.question, one.others) > alike(other.question, other.others)
 
 
-def test_what_was_recognised_is_described(tmp_path: Path) -> None:
-    lines = [
-        {"question": "q", "answers": [f"a{n}"], "title": "t", "text": f"x{n}"} for n in range(3)
-    ]
-    task = task_for_file(written(tmp_path / "own.jsonl", *lines), documents=3)
-    assert task.description == ("Questions of a file (own.jsonl): 3 questions, 3 documents each")
-    generated = make_task("key_value_retrieval", {"keys": 5}).description
-    assert generated.startswith("Key-value retrieval (random pairs generated")
-    assert generated.endswith("5 documents each")
-
-
 def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> None:
     lines = (
         OWN,
@@ -247,12 +236,6 @@ def test_documents_that_repeat_the_gold_one_are_left_out(tmp_path: Path) -> None
     [item] = task.items(None, 0)
     assert [document.text for document in item.golds] == [rhone, gold]
     assert [document.text for document in item.others] == [tiber, tiber, "Third."]
-
-
-def test_too_few_documents_are_refused(tmp_path: Path) -> None:
-    task = make_task("own_questions", {"data": written(tmp_path / "q.jsonl", OWN), "documents": 9})
-    with pytest.raises(FileFormatError, match="6 documents are needed"):
-        task.items(None, 0)
 
 
 # -- what is wrong is said ------------------------------------------------------------------------

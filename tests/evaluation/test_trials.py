@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import rag_middle
 from rag_middle.errors import ConfigError, FileFormatError, MethodConfigError, UnknownNameError
 from rag_middle.evaluation import (
     InterimReport,
@@ -153,16 +152,6 @@ def test_a_file_of_something_else_is_left_as_it_is(
     with pytest.raises(FileFormatError, match=r"no records|another measurement"):
         run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
     assert path.read_bytes() == content
-
-
-def test_a_run_is_not_continued_by_other_versions(
-    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, fake = tmp_path / "records.jsonl", fake_reader(model, TASK, u_shape)
-    run(fake, TASK, [], Measurement(limit=2), records=path)
-    monkeypatch.setattr(rag_middle, "__version__", "99.0")
-    with pytest.raises(FileFormatError, match=r"rag-middle is .* there and '99\.0'"):
-        run(fake, TASK, ["pine"], Measurement(limit=2), records=path)
 
 
 def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path) -> None:
