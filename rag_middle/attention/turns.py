@@ -41,9 +41,12 @@ def model_lock(model: nn.Module) -> RLock:
     An adapter's wrapper and its base, or two heads on one decoder, have the same lock: what a
     request changes for its time (hooks, configs, modes) hangs on modules that they share.
     """
-    networks = [module for module in modules_of(model) if isinstance(module, PreTrainedModel)]
+    innermost = model
+    for module in modules_of(model):
+        if isinstance(module, PreTrainedModel):
+            innermost = module
     with _making_locks:
-        return _locks.setdefault((networks or [model])[-1], threading.RLock())
+        return _locks.setdefault(innermost, threading.RLock())
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from rag_middle.calibration.hidden_states import mean_hidden_states, random_text
 from rag_middle.calibration.objective import ExampleObjective, Outcome
 from rag_middle.calibration.scoring import FromDisk
 from rag_middle.calibration.searches import PRESETS, SEARCHES, make_search
-from rag_middle.calibration.searches.areas import InitialTokenSearch
 from rag_middle.calibration.searches.base import Search
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.genetic import CurveSearch, LayerSearch
 from rag_middle.calibration.searches.grids import (
     GroupSearch,
     HeadSearch,
+    InitialTokenSearch,
     RatioSearch,
     RetrievalHeadSearch,
 )

@@ -9,7 +9,7 @@ from time import perf_counter
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
 from rag_middle.calibration.scoring import Job, Team
-from rag_middle.calibration.searches import Search
+from rag_middle.calibration.searches.base import Search
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, NoMethod
 

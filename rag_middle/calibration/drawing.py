@@ -8,7 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from rag_middle.calibration.examples import Example
-from rag_middle.calibration.searches import Search, make_search
+from rag_middle.calibration.searches import make_search
+from rag_middle.calibration.searches.base import Search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 

@@ -132,8 +132,9 @@ class Journal:
         with _state_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             content = path.read_bytes() if path.exists() else b""
-            if not content:
-                self._append({"identity": identity})
+            first_line = json.dumps({"identity": identity}) + "\n"
+            if first_line.encode().startswith(content):  # new, or killed in its first line
+                path.write_text(first_line, encoding="utf-8")
                 return
             # The last line is torn where the search was killed: its candidate is scored again.
             whole = content[: content.rfind(b"\n") + 1]

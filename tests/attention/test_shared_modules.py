@@ -124,8 +124,14 @@ def test_an_error_in_one_thread_leaves_shared_modules_to_the_other(base: PreTrai
 def is_free(model: nn.Module) -> bool:
     """Whether another thread could take the model now."""
     lock = model_lock(model)
+
+    def take() -> bool:
+        if taken := lock.acquire(blocking=False):
+            lock.release()
+        return taken
+
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: lock.acquire(timeout=0) and lock.release() is None).result()
+        return pool.submit(take).result()
 
 
 def test_models_around_one_network_have_one_lock(base: PreTrainedModel) -> None:

@@ -195,7 +195,7 @@ def test_killed_anywhere_and_started_again_gives_the_same_profile(
     while not (tmp_path / "killed" / "p.json").exists():
         attempts += 1
         try:
-            run(tmp_path / "killed", 5)
+            run(tmp_path / "killed", 3)
         except KilledError:
             continue
     assert attempts > 3

@@ -154,14 +154,3 @@ def test_a_question_with_other_answers_is_not_held_out_from_itself(tmp_path: Pat
     asked = [{example.prompt.suffix for example in part} for part in (searched, held_out)]
     assert all(asked)
     assert asked[0].isdisjoint(asked[1])
-
-
-def test_repetitions_side_by_side_leave_the_numbers_of_questions(tmp_path: Path) -> None:
-    lines = [
-        json.dumps({"question": f"Who is {n}?", "answers": [f"A{n}"], "gold": f"{n} is A{n}."})
-        for n in range(12)
-    ]
-    data = tmp_path / "q.jsonl"
-    data.write_text("".join(f"{line}\n" * 5 for line in lines), encoding="utf-8")
-    parts = draw_examples(task_for_file(data, documents=3), "lpes", questions=6, held_out=5)
-    assert [len({e.prompt.suffix for e in part}) for part in parts] == [6, 5]

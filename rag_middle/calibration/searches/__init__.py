@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from rag_middle.calibration.searches.areas import InitialTokenSearch
 from rag_middle.calibration.searches.base import Search
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.genetic import LayerSearch
 from rag_middle.calibration.searches.grids import (
     GroupSearch,
     HeadSearch,
+    InitialTokenSearch,
     RatioSearch,
     RetrievalHeadSearch,
 )

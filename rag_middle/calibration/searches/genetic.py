@@ -34,7 +34,6 @@ Scoring = Callable[[Sequence[Genome]], list[Outcome]]
 _LOW, _HIGH, _START = 10, 20, 15  # factors, in tenths
 _MAX_STEP_X, _MAX_STEP_Y = 2, 2  # of a mutation: layers, tenths
 _CROSSOVER_TRIES = 4
-_REDRAWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,6 @@ class Evolution:
         self.settings, self.num_layers, self.score = settings, num_layers, score
         self._rng = random.Random(f"lpes {seed}")
         self._population: list[tuple[Genome, Outcome]] = []
-        self._curves: set[tuple[float, ...]] = set()  # that were drawn
 
     def run(self) -> list[tuple[Genome, Outcome]]:
         """Genomes that were kept, the fittest first."""
@@ -114,16 +112,12 @@ class Evolution:
         last = self.num_layers - 1
         steps = settings.control_points - 1
         start: Genome = tuple((round(k * last / steps), _START) for k in range(steps + 1))
-        self._curves.add(self._curve(start))
-        mutants = [self._new_mutant(lambda: start) for _ in range(settings.population - 1)]
+        mutants = [self._mutant(start) for _ in range(settings.population - 1)]
         self._add([(start,), *((mutant,) for mutant in mutants)])
         best, without_gain = self._fitness(self._best()[0][1]), 0
         for _ in range(settings.generations):
             parents = [genome for genome, _ in self._best()[: settings.parents]]
-            mutants = [
-                self._new_mutant(lambda: self._rng.choice(parents))  # noqa: B023 - called at once
-                for _ in range(settings.mutants)
-            ]
+            mutants = [self._mutant(self._rng.choice(parents)) for _ in range(settings.mutants)]
             pairs = [self._crossover(parents) for _ in range(settings.crossovers)]
             self._add([*((mutant,) for mutant in mutants), *filter(None, pairs)])
             before, best = best, self._fitness(self._best()[0][1])
@@ -156,15 +150,6 @@ class Evolution:
             if self.settings.as_in_paper or curve not in kept:
                 self._population.append((genome, outcome))
                 kept.add(curve)
-
-    def _new_mutant(self, parent: Callable[[], Genome]) -> Genome:
-        """A mutant whose curve was not drawn before, if a few draws find one."""
-        for _ in range(_REDRAWS):
-            mutant = self._mutant(parent())
-            if self.settings.as_in_paper or self._curve(mutant) not in self._curves:
-                break
-        self._curves.add(self._curve(mutant))
-        return mutant
 
     def _mutant(self, genome: Genome) -> Genome:
         """Every gene moved, between the neighbours that it had; drawn again until it is valid."""
