@@ -69,23 +69,23 @@ def test_it_answers_until_it_is_told_to_end(chat_model: Path, tmp_path: Path) ->
     settings = ("--method", "pine", "--allow-method", "plain=none", "--max-new-tokens", 5)
     with started("-m", chat_model, *settings, RAG_MIDDLE_API_KEY="a-key") as server:
         assert httpx.get(f"{server.url}/health").status_code == 200
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="a-key", max_retries=0)
-        [listed] = client.models.list().data
-        assert listed.id == chat_model.name
-        assert listed.rag_middle["methods"] == ["pine", "plain"]
-        documents = ["Paris is the capital of France.", "Lyon lies on the river."]
-        answer = client.chat.completions.create(
-            model=chat_model.name,
-            messages=[{"role": "user", "content": "Which river?"}],
-            extra_body={"documents": documents},
-        )
-        model = RagMiddleModel.from_pretrained(chat_model)
-        expected = model.generate(
-            ContextPrompt("", documents, "Which river?"), method="pine", max_new_tokens=5
-        )
-        assert answer.choices[0].message.content == expected.text
-        with pytest.raises(openai.AuthenticationError):
-            client.with_options(api_key="another").models.list()
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="a-key", max_retries=0) as client:
+            [listed] = client.models.list().data
+            assert listed.id == chat_model.name
+            assert listed.rag_middle["methods"] == ["pine", "plain"]
+            documents = ["Paris is the capital of France.", "Lyon lies on the river."]
+            answer = client.chat.completions.create(
+                model=chat_model.name,
+                messages=[{"role": "user", "content": "Which river?"}],
+                extra_body={"documents": documents},
+            )
+            model = RagMiddleModel.from_pretrained(chat_model)
+            expected = model.generate(
+                ContextPrompt("", documents, "Which river?"), method="pine", max_new_tokens=5
+            )
+            assert answer.choices[0].message.content == expected.text
+            with pytest.raises(openai.AuthenticationError):
+                client.with_options(api_key="another").models.list()
         server.process.send_signal(signal.SIGTERM)
         assert server.ended() == 0
     assert "a-key" not in server.log
