@@ -169,6 +169,37 @@ class RagMiddleSettings(BaseModel):
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
 
+    @classmethod
+    def from_model_id(
+        cls,
+        model_id: str,
+        task: str = "text-generation",
+        device: int | str | None = None,
+        batch_size: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A model as ``HuggingFacePipeline.from_model_id`` makes one; weights come when needed.
+
+        Args:
+            model_id: a directory, or a name on the hub.
+            task: ``"text-generation"``; there are no others.
+            device: a number of a GPU, -1 for the CPU, or a name; by default a GPU if there is one.
+            batch_size: `max_batch_size` here.
+            fields: of the constructor: ``model_kwargs``, ``pipeline_kwargs``, `method`, ...
+
+        Raises:
+            UnsupportedGenerationError: another task, or options that cannot be served.
+        """
+        if task != "text-generation":
+            raise UnsupportedGenerationError(
+                f"task={task!r} is not served, only 'text-generation': methods run in decoders."
+            )
+        if isinstance(device, int):
+            device = "cpu" if device < 0 else f"cuda:{device}"
+        stated = {"device": device, "max_batch_size": batch_size}
+        fields |= {name: value for name, value in stated.items() if value is not None}
+        return cls(model=model_id, **fields)
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field: the next call has it. Setting `method` resets `method_options`.
 

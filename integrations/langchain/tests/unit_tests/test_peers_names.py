@@ -33,12 +33,21 @@ class Results(BaseCallbackHandler):
 @pytest.mark.parametrize("kind", CLASSES)
 class TestConstructors:
     def test_it_takes_what_pipelines_are_made_of(self, kind: Any, tiny_folder: Path) -> None:
-        model = kind(
-            model_id=str(tiny_folder),
-            model_kwargs={"torch_dtype": "float32", "token": "hf_SECRET", "cache_dir": "/tmp/none"},
-            pipeline_kwargs={"max_new_tokens": 3, "do_sample": True},
-        )
+        options: dict[str, Any] = {
+            "model_kwargs": {
+                "torch_dtype": "float32",
+                "token": "hf_SECRET",
+                "cache_dir": "/tmp/none",
+            },
+            "pipeline_kwargs": {"max_new_tokens": 3, "do_sample": True},
+        }
+        model = kind(model_id=str(tiny_folder), **options)
         assert (model.dtype, model.max_tokens, model.temperature) == ("float32", 3, 1.0)
+        same = kind.from_model_id(str(tiny_folder), device=-1, batch_size=2, **options)
+        assert (same.dtype, same.max_tokens, same.temperature) == ("float32", 3, 1.0)
+        assert (same.device, same.max_batch_size) == ("cpu", 2)
+        with pytest.raises(UnsupportedGenerationError, match="only 'text-generation'"):
+            kind.from_model_id(str(tiny_folder), "summarization")
         assert model.model_options == model.tokenizer_options == {"cache_dir": "/tmp/none"}
 
     def test_what_a_pipeline_could_not_do_here_is_refused(self, kind: Any) -> None:
