@@ -35,8 +35,10 @@ from rag_middle.evaluation.measurement import (
     LabelledMethod,
     Measurement,
     MethodSpec,
+    labelled_methods,
 )
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
+from rag_middle.evaluation.screening import collapsed
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
@@ -100,7 +102,7 @@ class Diagnosis:
         profile: the same as a method: the order that was measured, the method, both or none.
         notes: what the controls say, and other things to know.
         next_steps: what to do now.
-        left_out: methods that the model cannot take, with the reason.
+        left_out: methods that the model cannot take, or that collapse on it, with the reason.
         wrong: questions with the most wrong answers, with their documents.
         grid: the same with fewer documents, where the measurement has a grid.
     """
@@ -154,8 +156,9 @@ def diagnose(
     Args:
         model: to measure.
         task: one with gold documents.
-        methods: what to try; by default those of `UNCALIBRATED` that the model can take, and what
-            `fitted_presets` has for it. None by default where the model is behind an HTTP address.
+        methods: what to try; those under which the right answers to the first questions become
+            unlikely are left out (`screening.collapse`). By default those of `UNCALIBRATED` that
+            the model can take, and what `fitted_presets` has for it. None by default where the model is behind an HTTP address.
         measurement: how; by default 100 questions, three positions, controls.
         cost: measure times too, where the model's weights are here.
         options: of `run`: ``records``, ``progress``, ``workers`` and the others.
@@ -171,6 +174,10 @@ def diagnose(
     here = model if isinstance(model, RagMiddleModel) else None
     if methods is None:
         methods, left_out = default_methods(model)
+    elif here:  # those tried by default are known not to collapse
+        chosen = labelled_methods(methods)
+        left_out = collapsed(here, task, chosen[1:], measurement, options)
+        methods = [method for method in chosen if method.label not in left_out]
     results = run(model, task, methods, measurement, **options)
     ratios = answer_time_ratios(here, results) if cost and here else {}
     summary, curves = results.summary(), results.curves()

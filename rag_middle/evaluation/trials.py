@@ -268,8 +268,7 @@ def _ask(
 ) -> None:
     """Add the missing answers to those that are `done`."""
     by_method: dict[str, list[_Trial]] = {}
-    # The longest first, so that the time left is not underestimated. Prompts of a question follow
-    # one another: they begin alike, and what they have in common is read once.
+    # The longest first, so that the time left is not underestimated.
     for trial in sorted(missing, key=lambda trial: (-len(trial.prompt.text), trial.item.id)):
         by_method.setdefault(trial.method.label, []).append(trial)
     total = done + len(missing)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -21,6 +21,7 @@ from rag_middle.evaluation.diagnosis import (
     fitted_presets,
     worth_calibrating,
 )
+from rag_middle.evaluation.screening import collapse
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.profiles import Profile, write_profile
 from tests.conftest import FamilyModel
@@ -202,3 +203,36 @@ def test_a_diagnosis_says_which_of_its_questions_a_method_was_fitted_to(
 
     assert f"Parameters of profile:{path} were fitted to 6 of these 10 questions" in notes(0)
     assert "were fitted to" not in notes(1)
+
+
+@pytest.mark.parametrize(
+    ("own", "drops"),
+    [
+        ((-9.0, -8.0, -22.0, -9.5, -8.0), True),  # one question is hard anyway
+        ((-9.0, -8.0, -20.0, -3.0, -1.0), False),  # by chance, perhaps
+        ((-4.0, -5.0, -22.0, -6.0, -4.0), False),  # worse, and not by much
+    ],
+)
+def test_only_a_collapse_beyond_chance_counts(own: tuple[float, ...], drops: bool) -> None:
+    base = (-2.0, -3.0, -21.0, -4.0, -2.0)
+    assert (collapse(base, own) is not None) == drops
+
+
+def test_a_method_under_which_right_answers_become_unlikely_is_dropped_and_named(
+    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def score_batch(prompts: Any, continuations: Any, method: Any = None, **options: Any) -> Any:
+        total = -20.0 if method.name == "ms_poe" else -2.0
+        scored = real(prompts, continuations, method=method, **options)
+        return [replace(score, log_probabilities=(total,)) for score in scored]
+
+    real = model.score_batch
+    monkeypatch.setattr(RagMiddleModel, "score_batch", staticmethod(score_batch))
+    how = Measurement(limit=6, positions=3)
+    records = tmp_path / "answers.jsonl"
+    for asked in (True, False):  # once
+        diagnosis = diagnose(model, TASK, ["siw", "ms_poe"], how, cost=False, records=records)
+        assert [method.label for method in diagnosis.results.methods] == ["none", "siw"]
+        assert diagnosis.left_out["ms_poe"].startswith("dropped after 5 questions")
+        if asked:
+            monkeypatch.setattr(RagMiddleModel, "score_batch", None)
