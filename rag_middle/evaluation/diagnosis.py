@@ -158,7 +158,8 @@ def diagnose(
         task: one with gold documents.
         methods: what to try; those under which the right answers to the first questions become
             unlikely are left out (`screening.collapse`). By default those of `UNCALIBRATED` that
-            the model can take, and what `fitted_presets` has for it. None by default where the model is behind an HTTP address.
+            the model can take, and what `fitted_presets` has for it; none where the model is
+            behind an HTTP address.
         measurement: how; by default 100 questions, three positions, controls.
         cost: measure times too, where the model's weights are here.
         options: of `run`: ``records``, ``progress``, ``workers`` and the others.

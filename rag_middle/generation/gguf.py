@@ -1,8 +1,8 @@
 """GGUF files: read by transformers once, and kept as safetensors in the user's cache.
 
 transformers dequantises a GGUF file while it loads it, which takes longer than the loading itself.
-What it read is saved, whole or not at all, under a digest of the file's path, size and time; from
-there it is loaded like any other folder, so nothing else in this package knows of GGUF.
+What it read is saved, whole or not at all, under the file's digest; from there it is loaded like
+any other folder, so nothing else in this package knows of GGUF.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
 def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
     """A file's folder `name` in the cache; `write` fills it if it is not there."""
     cache = user_cache("gguf")
-    target = cache / _state(file) / name
+    target = cache / _digest(file) / name
     if target.is_dir():
         return target
     for package in ("gguf", "accelerate"):
@@ -205,8 +205,7 @@ def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
     return target
 
 
-def _state(file: Path) -> str:
-    """A digest of the file's path, size and time of change: another file is another model."""
-    status = file.stat()
-    state = repr((os.path.realpath(file), status.st_size, status.st_mtime_ns))
-    return hashlib.sha256(state.encode()).hexdigest()
+def _digest(file: Path) -> str:
+    """Of what the file holds: moved, it is the same model. Takes about a second for each gigabyte."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

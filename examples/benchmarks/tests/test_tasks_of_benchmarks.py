@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from rag_middle_benchmarks.helmet import Helmet
@@ -104,7 +105,8 @@ def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.Mo
     retrieval.build_index(pages, tmp_path / "index", embedder=embedder)
     data = tmp_path / "q.jsonl"
     data.write_text('{"question": "Lyon lies on the", "answer": "Rhône"}', encoding="utf-8")
-    for best, order_of_texts in (("first", 1), ("last", -1)):
+    ways: tuple[tuple[Literal["first", "last"], int], ...] = (("first", 1), ("last", -1))
+    for best, order_of_texts in ways:
         task = RetrievedQA(data=data, index=tmp_path / "index", documents=2, best=best)
         [item] = task.items(None, 0)
         retrieved = retrieval.Retriever(
