@@ -206,6 +206,6 @@ def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
 
 
 def _digest(file: Path) -> str:
-    """Of what the file holds: moved, it is the same model. Takes about a second for each gigabyte."""
+    """Of what the file holds: moved, it is the same model. About a second for each gigabyte."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
