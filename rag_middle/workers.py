@@ -73,20 +73,13 @@ class Processes(Workers[Task, Result]):
         make_work: called in each process.
         count: of processes.
         threads_each: of PyTorch in each process.
-        devices: one for each process (`worker_devices`), which `make_work` is called with.
-
-    Raises:
-        ConfigError: another number of devices than of processes.
+        devices: one for each process (`worker_devices`), which `make_work` is called with; none
+            where it is called without.
     """
 
     def __init__(
         self, make_work: MakeWork, count: int, threads_each: int, devices: Sequence[str] = ()
     ) -> None:
-        if devices and len(devices) != count:
-            raise ConfigError(
-                f"There are {count} worker processes and {len(devices)} devices: give one device "
-                "for each, or none."
-            )
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.count = count
@@ -139,11 +132,7 @@ class RayWorkers(Workers[Task, Result]):
     """
 
     def __init__(
-        self,
-        make_work: MakeWork,
-        count: int,
-        threads_each: int,
-        gpus_each: int = 0,
+        self, make_work: MakeWork, count: int, threads_each: int, gpus_each: int = 0
     ) -> None:
         ray = self._ray = require("ray", package="ray", what="backend='ray'", extra="ray")
         self.count = count
@@ -237,7 +226,6 @@ def worker_devices(
     *,
     device: str | None = None,
     device_map: Any | None = None,
-    gpus: int | None = None,
     cluster: bool = False,
 ) -> tuple[str, ...]:
     """A GPU for each worker, where models are loaded onto GPUs.
@@ -248,7 +236,6 @@ def worker_devices(
         count: of workers.
         device: that the model is asked for on; None for a GPU if there is one.
         device_map: that the model is asked to be spread by.
-        gpus: how many there are here; asked of PyTorch by default.
         cluster: GPUs are those of a cluster, which has others and hands them out itself.
 
     Returns:
@@ -258,15 +245,14 @@ def worker_devices(
         ConfigError: more workers than GPUs, several for one GPU that is named by its number, or
             for a model that is spread over all.
     """
-    if device_map is not None or device == "auto":
+    if device_map is not None:
         if count > 1:
-            spread = f"device={device!r}" if device_map is None else f"device_map={device_map!r}"
             raise ConfigError(
-                f"workers={count} load the model once each, and {spread} spreads one model over "
-                "all devices: leave out one of them."
+                f"workers={count} load the model once each, and device_map={device_map!r} spreads "
+                "one model over all devices: leave out one of them."
             )
         return ()
-    gpus = torch.cuda.device_count() if gpus is None else gpus
+    gpus = torch.cuda.device_count()
     where = torch.device(device or ("cuda" if gpus else "cpu"))
     if where.type != "cuda":
         return ()

@@ -77,7 +77,8 @@ class GoldenCase:
         """What a run of a model gave.
 
         Raises:
-            FileFormatError: something is missing, or does not fit the rest.
+            FileFormatError: tokens, spans, positions and model do not fit together.
+            KeyError: an array is missing.
         """
         input_ids = self._ints("input_ids")
         tokens = self._ints("generated_tokens")
@@ -85,18 +86,10 @@ class GoldenCase:
             raise self.malformed("input_ids is empty")
         model = self._model()
         arrays = self.arrays()
-        names = ("prefill_positions", "prefill_logits", "decode_logits")
-        if missing := [name for name in names if name not in arrays]:
-            raise self.malformed(f"its arrays lack {missing[0]}")
-        positions, prefill, decode = (arrays[name] for name in names)
-        if positions.ndim != 1 or not len(positions) or prefill.shape[:1] != positions.shape:
-            raise self.malformed(
-                f"prefill_positions {positions.shape} and prefill_logits {prefill.shape} do not "
-                "name the same rows"
-            )
+        positions, decode = arrays["prefill_positions"], arrays["decode_logits"]
         if positions.min() < 0 or positions.max() >= len(input_ids):
             raise self.malformed(f"prefill_positions reach outside its {len(input_ids)} tokens")
-        if prefill.ndim != 2 or decode.shape != (len(tokens), prefill.shape[1]):
+        if len(decode) != len(tokens):
             raise self.malformed(
                 f"decode_logits should be [{len(tokens)}, vocabulary], got {decode.shape}"
             )
@@ -106,7 +99,7 @@ class GoldenCase:
             layout=self._layout(len(input_ids)),
             generated_tokens=tokens,
             positions=positions.astype("int64"),
-            prefill_logits=prefill,
+            prefill_logits=arrays["prefill_logits"],
             decode_logits=decode,
         )
 

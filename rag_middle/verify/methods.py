@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -38,25 +38,6 @@ from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.verify.cases import GoldenCase
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenMethod:
-    """A method name of golden cases.
-
-    Attributes:
-        kind: the method here.
-        translate: makes the method object, from the case's parameters by keyword; None where they
-            have the same names here.
-    """
-
-    kind: type[Method]
-    translate: Callable[..., Method] | None = None
-
-    @property
-    def name(self) -> str:
-        """The registered name it has here."""
-        return self.kind.name
-
-
 def method_for(case: GoldenCase) -> Method:
     """The method object that should give what the case recorded.
 
@@ -64,16 +45,16 @@ def method_for(case: GoldenCase) -> Method:
         FileFormatError: parameters that are missing, not known or refused.
     """
     try:
-        if case.method == "moice":
-            return _moice(case)
-        return _built(case.method, case.params)
+        build = partial(_moice, case) if case.method == "moice" else None
+        return _built(case.method, case.params, build)
     except (MethodConfigError, TypeError, KeyError) as error:
         raise case.malformed(f"its params do not fit {case.method}: {error}") from error
 
 
-def _built(name: str, params: Mapping[str, Any]) -> Method:
-    method = GOLDEN_METHODS[name]
-    build = method.translate or method.kind
+def _built(
+    name: str, params: Mapping[str, Any], build: Callable[..., Method] | None = None
+) -> Method:
+    build = build or _TRANSLATED.get(name, GOLDEN_METHODS[name])
     signature(build).bind(**params)  # before the call, whose own TypeErrors mean something else
     return build(**params)
 
@@ -85,13 +66,12 @@ def _ms_poe(
     compress_ratio_max: float,
     head_type: str | None,
 ) -> Method:
-    if head_type not in (None, "normal"):
-        raise MethodConfigError(f"head_type {head_type!r} is not supported")
+    orders: dict[str | None, Any] = {None: "awareness", "normal": "sequential"}
     return MsPoE(
         min_ratio=compress_ratio_min,
         max_ratio=compress_ratio_max,
         layers=tuple(apply_layers),
-        head_order="awareness" if head_type is None else "sequential",
+        head_order=orders[head_type],
         reference_code=True,
     )
 
@@ -126,22 +106,19 @@ def _self_extend(*, group_size: int, window_size: int, scale_base: float) -> Met
 
 
 def _rotor(*, ordering: str, global_ordering: Sequence[int]) -> Method:
-    names = {"lexical": "lexical", "freq": "frequency", "given": "given"}
-    if ordering not in names:
-        raise MethodConfigError(f"ordering {ordering!r} is not supported")
-    return RoToR(order=names[ordering])  # type: ignore[arg-type]
+    names: dict[str, Any] = {"lexical": "lexical", "freq": "frequency", "given": "given"}
+    return RoToR(order=names[ordering])
 
 
 def _attention_sorting(*, iterations: int, best_doc_last: bool) -> Method:
     return AttentionSorting(iterations=iterations, best_last=best_doc_last)
 
 
-def _moice(case: GoldenCase) -> Method:
-    """The method with the routers of the case's arrays, its bases relative to the model's own."""
-    params: dict[str, Any] = dict(case.params)
-    bases, experts, top_k = (params.pop(name) for name in ("base_set", "expert_nums", "topk"))
-    if params or experts != len(bases):
-        raise case.malformed(f"its params do not fit moice: {dict(case.params)}")
+def _moice(case: GoldenCase, *, base_set: Sequence[float], expert_nums: int, topk: int) -> Method:
+    """The method with the routers of the case's arrays, its bases relative to the model's own.
+
+    `expert_nums` is the length of `base_set`.
+    """
     config = json.loads((case.recorded().model / "config.json").read_text(encoding="utf-8"))
     own_base = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
     arrays = case.arrays()
@@ -152,14 +129,14 @@ def _moice(case: GoldenCase) -> Method:
             torch.from_numpy(arrays[f"gate_{number}_layer{layer}"]) for number in (1, 2, 3)
         )
         gates[layer] = ExpertGate(gate=gate, down=down, up=up)
-    routers = ExpertRouters(base_factors=tuple(base / own_base for base in bases), gates=gates)
-    return MoICE(routers=routers, top_k=top_k)
+    routers = ExpertRouters(base_factors=tuple(base / own_base for base in base_set), gates=gates)
+    return MoICE(routers=routers, top_k=topk)
 
 
 def _dysco(
     *,
     selected_heads: Sequence[Sequence[int]],
-    top_k: int | None,
+    top_k: int,
     top_p: float | None,
     strength: float,
     decay_factor: float,
@@ -167,9 +144,6 @@ def _dysco(
     intervention_warmup_steps: int,
     template_sequences: Sequence[Sequence[int]],
 ) -> Method:
-    limits: dict[str, Any] = {"top_p": 1.0 if top_p is None else top_p}
-    if top_k is not None:
-        limits["top_k"] = top_k
     return DySCO(
         heads=tuple((layer, head) for layer, head in selected_heads),
         strength=strength,
@@ -177,7 +151,8 @@ def _dysco(
         changed_prompt_tokens=intervention_warmup_steps + 1,
         observed_tokens=context_warmup_steps - 1,
         template_sequences=tuple(map(tuple, template_sequences)),
-        **limits,
+        top_k=top_k,
+        top_p=1.0 if top_p is None else top_p,
     )
 
 
@@ -186,20 +161,31 @@ def _compose(*, methods: Sequence[Mapping[str, Any]]) -> Method:
 
 
 #: By the name in ``cases.json``. A new method with golden values gets a line here.
-GOLDEN_METHODS: dict[str, GoldenMethod] = {
-    "none": GoldenMethod(NoMethod),
-    "pine": GoldenMethod(PINE),
-    "ms_poe": GoldenMethod(MsPoE, _ms_poe),
-    "positional_hidden": GoldenMethod(PositionalHiddenStates, _positional_hidden),
-    "lpes": GoldenMethod(LPES),
-    "siw": GoldenMethod(SIW),
-    "position_interpolation": GoldenMethod(PositionInterpolation),
-    "moice": GoldenMethod(MoICE),  # its routers are in the case's arrays: `_moice`
-    "rotor": GoldenMethod(RoToR, _rotor),
-    "attention_sorting": GoldenMethod(AttentionSorting, _attention_sorting),
-    "self_extend": GoldenMethod(SelfExtend, _self_extend),
-    "pcw": GoldenMethod(ParallelContextWindows),
-    "ape": GoldenMethod(APE),
-    "dysco": GoldenMethod(DySCO, _dysco),
-    "compose": GoldenMethod(Compose, _compose),
+GOLDEN_METHODS: dict[str, type[Method]] = {
+    "none": NoMethod,
+    "pine": PINE,
+    "ms_poe": MsPoE,
+    "positional_hidden": PositionalHiddenStates,
+    "lpes": LPES,
+    "siw": SIW,
+    "position_interpolation": PositionInterpolation,
+    "moice": MoICE,
+    "rotor": RoToR,
+    "attention_sorting": AttentionSorting,
+    "self_extend": SelfExtend,
+    "pcw": ParallelContextWindows,
+    "ape": APE,
+    "dysco": DySCO,
+    "compose": Compose,
+}
+
+#: What makes the method of the case's parameters, where they have other names here.
+_TRANSLATED: dict[str, Callable[..., Method]] = {
+    "ms_poe": _ms_poe,
+    "positional_hidden": _positional_hidden,
+    "rotor": _rotor,
+    "attention_sorting": _attention_sorting,
+    "self_extend": _self_extend,
+    "dysco": _dysco,
+    "compose": _compose,
 }

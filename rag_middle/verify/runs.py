@@ -100,8 +100,8 @@ def verify(
 
 
 def _name_here(case: GoldenCase) -> str:
-    method = GOLDEN_METHODS.get(case.method)
-    return case.method if method is None else method.name
+    kind = GOLDEN_METHODS.get(case.method)
+    return kind.name if kind else case.method
 
 
 def _of_methods(
@@ -159,9 +159,7 @@ def _compared(case: GoldenCase, load: Callable[[Path], PreTrainedModel]) -> tupl
     logits = _logits(model, method, run)
     expected = np.concatenate((run.prefill_logits, run.decode_logits))
     if logits.shape != expected.shape:
-        raise case.malformed(
-            f"its logits have {expected.shape[1]} columns, its model gives {logits.shape[1]}"
-        )
+        raise case.malformed(f"its logits are {expected.shape}, its model gives {logits.shape}")
     return float(np.abs(logits - expected).max()), ""
 
 
@@ -199,10 +197,9 @@ def _arranged(
 
 def _recorded_order(case: GoldenCase, sorts: bool) -> list[int]:
     """From the first to the last document."""
-    order = case.fields["final_order"] if sorts else case.params.get("global_ordering")
-    if not isinstance(order, list) or not all(type(index) is int for index in order):
-        raise case.malformed(f"its order should be a list of integers, got {order!r}")
-    return order if sorts else order[::-1]  # a global order begins next to the question
+    if sorts:
+        return list(case.fields["final_order"])
+    return list(case.params["global_ordering"])[::-1]  # it begins next to the question
 
 
 def _prompt(run: RecordedRun) -> TokenizedPrompt:
@@ -242,7 +239,8 @@ def _loaded(attn_implementation: str, path: Path) -> PreTrainedModel:
         trust_remote_code=False,
         use_safetensors=True,
     )
-    return model.eval()
+    model.eval()
+    return model
 
 
 @contextmanager

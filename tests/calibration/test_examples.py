@@ -120,7 +120,7 @@ def test_the_papers_sizes_have_a_name() -> None:
 
 def test_tasks_without_gold_documents_give_no_examples() -> None:
     class NoGold(InventedDocuments):
-        num_positions = 0  # type: ignore[assignment]
+        num_positions = 0
 
     with pytest.raises(ConfigError, match="cannot be calibrated on"):
         draw_examples(NoGold(), "lpes", questions=10, held_out=2)

@@ -106,7 +106,10 @@ def test_parents_are_cut_anywhere_also_inside_a_control_point(as_in_paper: bool)
     drawn = {tuple(genes(child) for child in evolution._crossover(parents)) for _ in range(500)}
     possible = {
         pair
-        for pairs in (naive.children(*map(genes, order), 32) for order in (parents, parents[::-1]))
+        for pairs in (
+            naive.children(genes(order[0]), genes(order[1]), 32)
+            for order in (parents, parents[::-1])
+        )
         for pair in pairs
         if pair
     }

@@ -67,7 +67,7 @@ def test_generated_answers_weigh_as_in_the_naive_fitness(
         model.model,
         [[list(model.encode(e.prompt).input_ids) for e in made[i : i + 3]] for i in (0, 3, 6, 9)],
         [[e.answers for e in made[i : i + 3]] for i in (0, 3, 6, 9)],
-        lambda ids: model.tokenizer.decode(ids, skip_special_tokens=True),
+        lambda ids: str(model.tokenizer.decode(ids, skip_special_tokens=True)),
         max_new_tokens=6,
     )
     assert outcome.score == pytest.approx(expected)

@@ -128,35 +128,45 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("count", "options", "devices"),
+    ("count", "gpus", "options", "devices"),
     [
-        (3, {"gpus": 0}, ()),
-        (3, {"gpus": 4, "device": "cpu"}, ()),
-        (1, {"gpus": 4}, ("cuda:1",)),
-        (3, {"gpus": 4}, ("cuda:1", "cuda:2", "cuda:3")),
-        (4, {"gpus": 4, "device": "cuda"}, ("cuda:1", "cuda:2", "cuda:3", "cuda:0")),
-        (1, {"gpus": 4, "device": "cuda:2"}, ("cuda:2",)),
-        (1, {"gpus": 4, "device_map": "auto"}, ()),
-        (6, {"gpus": 1, "cluster": True}, ("cuda",) * 6),
+        (3, 0, {}, ()),
+        (3, 4, {"device": "cpu"}, ()),
+        (1, 4, {}, ("cuda:1",)),
+        (3, 4, {}, ("cuda:1", "cuda:2", "cuda:3")),
+        (4, 4, {"device": "cuda"}, ("cuda:1", "cuda:2", "cuda:3", "cuda:0")),
+        (1, 4, {"device": "cuda:2"}, ("cuda:2",)),
+        (1, 4, {"device_map": "auto"}, ()),
+        (6, 1, {"cluster": True}, ("cuda",) * 6),
     ],
 )
 def test_workers_get_a_gpu_each(
-    count: int, options: dict[str, Any], devices: tuple[str, ...]
+    count: int,
+    gpus: int,
+    options: dict[str, Any],
+    devices: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert worker_devices(count, **options) == devices
 
 
 @pytest.mark.parametrize(
-    ("count", "options", "message"),
+    ("count", "gpus", "options", "message"),
     [
-        (3, {"gpus": 2}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
-        (2, {"gpus": 4, "device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
-        (2, {"gpus": 4, "device_map": "auto"}, "device_map='auto' .*spreads one model"),
+        (3, 2, {}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
+        (2, 4, {"device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
+        (2, 4, {"device_map": "auto"}, "device_map='auto' .*spreads one model"),
     ],
 )
 def test_devices_that_do_not_fit_are_refused(
-    count: int, options: dict[str, Any], message: str
+    count: int,
+    gpus: int,
+    options: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(ConfigError, match=message):
         worker_devices(count, **options)
 

@@ -214,9 +214,13 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
         ("ms_poe", {"head_rules": ("rand",)}, "'rank' and 'code', got \\('rand'"),
         ("zero_tuning", {"shares": (1.5,)}, "between 0 and 1"),
         ("zero_tuning", {"factors": (0.5, 1)}, "changes nothing"),
-        ("self_extend", {"groups": (1,)}, "groups must be a whole number >= 2"),
+        (
+            "self_extend",
+            {"groups": (1,)},
+            "groups must be a list of at least one whole number >= 2",
+        ),
         ("self_extend", {"groups": (8,), "windows": (4,)}, "nothing can be tried"),
-        ("dysco", {"counts": (0,)}, "counts must be a whole number >= 1"),
+        ("dysco", {"counts": (0,)}, "counts must be a list of at least one whole number >= 1"),
         ("dysco", {"strengths": (1.0,)}, "changes nothing"),
     ],
 )

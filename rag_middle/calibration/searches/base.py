@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from rag_middle.attention import model_traits
@@ -134,9 +135,10 @@ def require_whole(least: int, **values: Any) -> None:
             raise ConfigError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
-def require_numbers(**values: Any) -> None:
-    """Raise ConfigError unless all are lists of numbers that are not empty."""
+def require_numbers(least: int | None = None, **values: Any) -> None:
+    """Raise ConfigError unless all are lists of numbers, not empty; of whole ones from `least`."""
+    is_number = is_finite_number if least is None else partial(is_whole, least=least)
+    kind = "number" if least is None else f"whole number >= {least}"
     for name, numbers in values.items():
-        is_list = isinstance(numbers, list | tuple)
-        if not is_list or not numbers or not all(map(is_finite_number, numbers)):
-            raise ConfigError(f"{name} must be a list of at least one number, got {numbers!r}.")
+        if not isinstance(numbers, list | tuple) or not numbers or not all(map(is_number, numbers)):
+            raise ConfigError(f"{name} must be a list of at least one {kind}, got {numbers!r}.")

@@ -65,10 +65,10 @@ class CurveSearch:
     as_in_paper: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("control_points", "population", "parents", "patience"):
-            require_whole(1, **{name: getattr(self, name)})
-        for name in ("mutants", "crossovers", "generations"):
-            require_whole(0, **{name: getattr(self, name)})
+        require_whole(1, control_points=self.control_points, patience=self.patience)
+        require_whole(1, population=self.population, parents=self.parents)
+        require_whole(0, mutants=self.mutants, crossovers=self.crossovers)
+        require_whole(0, generations=self.generations)
         if self.curve not in get_args(Curve):
             raise ConfigError(
                 f"curve must be one of {', '.join(get_args(Curve))}, got {self.curve!r}."

@@ -192,11 +192,8 @@ class GroupSearch(Search):
     windows: tuple[int, ...] = (128, 256, 512, 1024, 2048)
 
     def __post_init__(self) -> None:
-        require_numbers(groups=self.groups, windows=self.windows)
-        for group in self.groups:
-            require_whole(2, groups=group)
-        for window in self.windows:
-            require_whole(1, windows=window)
+        require_numbers(2, groups=self.groups)
+        require_numbers(1, windows=self.windows)
         if not self._pairs():
             raise ConfigError("No group is as small as a window: nothing can be tried.")
 
@@ -314,10 +311,8 @@ class RetrievalHeadSearch(Search):
     top_ks: tuple[int, ...] = (64, 4096)
 
     def __post_init__(self) -> None:
-        require_numbers(counts=self.counts, strengths=self.strengths, top_ks=self.top_ks)
-        for name in ("counts", "top_ks"):
-            for value in getattr(self, name):
-                require_whole(1, **{name: value})
+        require_numbers(strengths=self.strengths)
+        require_numbers(1, counts=self.counts, top_ks=self.top_ks)
         for strength in self.strengths:  # refused now, not after an hour
             if DySCO(heads=((0, 0),), strength=strength).is_neutral:
                 raise ConfigError("A strength of 1 changes nothing: leave it out.")
@@ -336,10 +331,7 @@ class RetrievalHeadSearch(Search):
         heads = retrieval_heads(
             inputs.model.model,
             max(self.counts),
-            # The needle's repetition has to fit behind.
-            prompt_tokens=min(
-                _PROMPT, (inputs.model.context_window or _PROMPT + _NEEDLE) - _NEEDLE
-            ),
+            prompt_tokens=_prompt_tokens(inputs.model),
             needle_tokens=_NEEDLE,
             needles=_NEEDLES,
             seed=inputs.seed,
