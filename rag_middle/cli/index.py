@@ -51,17 +51,16 @@ def index(
     Only documents that have changed are embedded again. What could not be read is reported on
     standard error.
     """
-    from rag_middle.retrieval import check_exists
-
-    check_exists(path)  # before numpy is loaded, and the embedder
     from rag_middle.retrieval import (
         DEFAULT_EMBEDDER,
         SentenceTransformerEmbedder,
         Splitter,
         build_index,
+        check_exists,
         default_index_folder,
     )
 
+    check_exists(path)
     if precompute is None:
         refuse_set(loading, "is about the model of --precompute: name that too.", but="device")
     folder = out or default_index_folder(path, embedder=embedder or DEFAULT_EMBEDDER)

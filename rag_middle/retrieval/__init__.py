@@ -8,29 +8,22 @@
 Needs ``pip install 'rag-middle[demo]'``; the libraries are imported when first used.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from rag_middle.lazy import names_on_first_use
+from rag_middle.retrieval.building import (
+    Built,
+    build_index,
+    default_index_folder,
+    default_splitter,
+)
+from rag_middle.retrieval.embedders import (
+    DEFAULT_EMBEDDER,
+    Embedder,
+    SentenceTransformerEmbedder,
+    TruncatedTextWarning,
+)
+from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
 from rag_middle.retrieval.readers import Loaded, Record, Skipped, check_exists, load
+from rag_middle.retrieval.retriever import Retriever
 from rag_middle.retrieval.splitting import Chunk, Splitter
-
-if TYPE_CHECKING:
-    from rag_middle.retrieval.building import (
-        Built,
-        build_index,
-        default_index_folder,
-        default_splitter,
-    )
-    from rag_middle.retrieval.embedders import (
-        DEFAULT_EMBEDDER,
-        Embedder,
-        SentenceTransformerEmbedder,
-        TruncatedTextWarning,
-    )
-    from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
-    from rag_middle.retrieval.retriever import Retriever
 
 __all__ = [
     "DEFAULT_EMBEDDER",
@@ -53,6 +46,3 @@ __all__ = [
     "default_splitter",
     "load",
 ]
-
-# What is wrong with a path is said without numpy, which these need.
-__getattr__, __dir__ = names_on_first_use(__name__)

@@ -103,6 +103,10 @@ class SentenceTransformerEmbedder:
         vars(self).update(state, _lock=threading.RLock())
 
     @property
+    def _is_default(self) -> bool:
+        return self._source == DEFAULT_EMBEDDER and self._revision is None
+
+    @property
     def name(self) -> str:
         return f"{self._source}@{self._revision}" if self._revision else self._source
 
@@ -112,8 +116,22 @@ class SentenceTransformerEmbedder:
 
     @property
     def fingerprint(self) -> str | None:
-        """Changes with the files it is loaded from; see :func:`fingerprint_of_name`."""
-        return fingerprint_of_name(self._source, self._revision)
+        """What changes with the files of the model, without loading it.
+
+        The digest of a folder's files, the commit of a name on the hub, and for the packaged
+        default model the sha256 of its weights. None where it is not on this machine.
+        """
+        if self._is_default and find_spec(_PACKAGED):
+            return _PACKAGED_SHA256  # others are not loaded
+        if not os.path.isdir(self._source):
+            file = _cached(self._source, self._revision)
+            return None if file is None else file.parent.name
+        digest = hashlib.sha256()
+        for path in sorted(Path(self._source).rglob("*")):
+            if path.suffix in _READ and path.is_file():
+                name = path.relative_to(self._source).as_posix()
+                digest.update(f"{name!r} {file_sha256(path)}\n".encode())
+        return digest.hexdigest()
 
     @property
     def max_tokens(self) -> int | None:
@@ -191,9 +209,7 @@ class SentenceTransformerEmbedder:
             from transformers.utils import logging as transformers_logging
 
             transformers_logging.disable_progress_bar()
-        source = self._source
-        if source == DEFAULT_EMBEDDER and self._revision is None:
-            source = str(_packaged_folder() or source)
+        source = str((self._is_default and _packaged_folder()) or self._source)
         is_folder = os.path.isdir(source)
         is_here = is_folder or _cached(source, self._revision) is not None
         if not (is_here or self._may_fetch):
@@ -222,30 +238,6 @@ def embed_questions(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.floa
     """Vectors of questions, by the embedder's `embed_query` if it has one."""
     vectors: NDArray[np.float32] = getattr(embedder, "embed_query", embedder.embed)(texts)
     return vectors
-
-
-def fingerprint_of(embedder: Embedder) -> str | None:
-    """What an embedder says its weights are; None where it says nothing."""
-    fingerprint: str | None = getattr(embedder, "fingerprint", None)
-    return fingerprint
-
-
-def fingerprint_of_name(name: str, revision: str | None = None) -> str | None:
-    """What changes with the files of a model, without loading it.
-
-    The digest of a folder's files, the commit of a name on the hub, and for the packaged default
-    model the sha256 of its weights. None where it is not on this machine.
-    """
-    if name == DEFAULT_EMBEDDER and revision is None and find_spec(_PACKAGED):
-        return _PACKAGED_SHA256  # others are not loaded
-    if not os.path.isdir(name):
-        file = _cached(name, revision)
-        return None if file is None else file.parent.name
-    digest = hashlib.sha256()
-    for path in sorted(Path(name).rglob("*")):
-        if path.suffix in _READ and path.is_file():
-            digest.update(f"{path.relative_to(name).as_posix()!r} {file_sha256(path)}\n".encode())
-    return digest.hexdigest()
 
 
 def _packaged_folder() -> Path | None:

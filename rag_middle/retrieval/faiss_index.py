@@ -12,21 +12,16 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import (
-    ConfigError,
-    FileFormatError,
-    OutputWriteError,
-)
+from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.extras import require
-from rag_middle.files import reason, write_files
-from rag_middle.plain_data import is_whole
+from rag_middle.files import write_files
 from rag_middle.retrieval.embedders import (
     Embedder,
     SentenceTransformerEmbedder,
     embed_questions,
-    fingerprint_of,
 )
 from rag_middle.retrieval.readers import MANIFEST, Skipped
+from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.retrieval.splitting import Chunk
 
 _FORMAT, _VERSION = "rag-middle-index", 3
@@ -155,11 +150,9 @@ class FaissIndex:
             ConfigError: `k` is below 1, the query is empty, or the vector of another dimension,
                 zero or not finite.
         """
-        if not is_whole(k, 1):
-            raise ConfigError(f"k must be a whole number, at least 1, got {k!r}.")
+        check_top_k(k)
         if isinstance(query, str):
-            if not query.strip():
-                raise ConfigError("The query is empty. Ask for something.")
+            check_question(query)
             [query] = embed_questions(self.embedder, [query])
         if not self._chunks:
             return []
@@ -189,7 +182,7 @@ class FaissIndex:
             "format": _FORMAT,
             "version": _VERSION,
             "embedder": self.embedder.name,
-            "fingerprint": fingerprint_of(self.embedder),
+            "fingerprint": getattr(self.embedder, "fingerprint", None),
             **names,
             "corpus": None if self.corpus is None else asdict(self.corpus),
         }
@@ -204,17 +197,9 @@ class FaissIndex:
         contents = {
             names["vectors"]: _faiss().serialize_index(vectors).tobytes(),
             names["chunks"]: "".join(lines).encode(),
+            MANIFEST: json.dumps(manifest, indent=2).encode(),  # replaces the old one last
         }
-        try:
-            write_files(path, contents)
-            write_files(path, {MANIFEST: json.dumps(manifest, indent=2).encode()})
-        except OutputWriteError as error:
-            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise OutputWriteError(
-                f"The index cannot be saved in {str(folder)!r} ({reason(cause)}). Free space, "
-                "correct the permissions, or choose another folder "
-                "(--index; of rag-middle index --out). XDG_CACHE_HOME moves the default one."
-            ) from error
+        write_files(path, contents)
         for old in [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]:
             if old.name not in contents:
                 old.unlink()
@@ -232,23 +217,48 @@ class FaissIndex:
                 with another embedder, or with other files of this one.
         """
         path = Path(folder)
+        if not (path / MANIFEST).exists():
+            raise FileFormatError(
+                f"There is no index in {str(folder)!r}. Build one with "
+                "build_index(documents, folder) (rag-middle index)."
+            )
         index = cls(SentenceTransformerEmbedder() if embedder is None else embedder)
-        manifest = _read_manifest(path, index.embedder)
         try:
+            manifest = json.loads((path / MANIFEST).read_bytes())
+            if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+                raise ValueError("it is of another format or of an earlier version")
+            index._check_embedder(folder, manifest["embedder"], manifest["fingerprint"])
             content = np.frombuffer((path / manifest["vectors"]).read_bytes(), dtype=np.uint8)
             index._vectors = _faiss().deserialize_index(content)
             lines = (path / manifest["chunks"]).read_text(encoding="utf-8").splitlines()
             chunks = [Chunk(**json.loads(line)) for line in lines]
             index._chunks = {chunk.id: chunk for chunk in chunks}
-            index.corpus = _corpus(manifest)
+            if corpus := manifest["corpus"]:
+                skipped = tuple(Skipped(**it) for it in corpus.pop("skipped"))
+                index.corpus = Corpus(**corpus, skipped=skipped)
             if len(index) != index._vectors.ntotal:
                 raise ValueError(f"{len(index)} chunks and {index._vectors.ntotal} vectors")
+        except FileFormatError:
+            raise
         except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
             why = " ".join(str(error).split())[:200]
             raise FileFormatError(
                 f"The index {str(folder)!r} is damaged ({why}). {_REBUILD}"
             ) from error
         return index
+
+    def _check_embedder(self, folder: str | Path, name: str, fingerprint: str | None) -> None:
+        if name != self.embedder.name:
+            raise FileFormatError(
+                f"The index {str(folder)!r} was made with the embedder {name}, not with "
+                f"{self.embedder.name}. Pass that embedder (--embedder {name}). {_REBUILD}"
+            )
+        now = getattr(self.embedder, "fingerprint", None)
+        if fingerprint != now and None not in (fingerprint, now):
+            raise FileFormatError(
+                f"The index {str(folder)!r} was made with other files of the embedder {name}, "
+                f"whose vectors differ. {_REBUILD}"
+            )
 
     def _unit(self, vectors: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float32]:
         """The vectors, divided by their lengths."""
@@ -271,42 +281,6 @@ def check_index_folder(folder: Path) -> None:
             f"The folder {str(folder)!r} holds something else ({others[0]!r}): choose an empty or "
             "a new folder for the index (--index; of rag-middle index --out)."
         )
-
-
-def _read_manifest(folder: Path, embedder: Embedder) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
-            raise ValueError("it is of another format or of an earlier version")
-        name, fingerprint = manifest["embedder"], manifest["fingerprint"]
-    except FileNotFoundError as error:
-        raise FileFormatError(
-            f"There is no index in {str(folder)!r}. Build one with "
-            "build_index(documents, folder) (rag-middle index)."
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(
-            f"The index {str(folder)!r} cannot be read ({error}). {_REBUILD}"
-        ) from error
-    if name != embedder.name:
-        raise FileFormatError(
-            f"The index {str(folder)!r} was made with the embedder {name}, not with "
-            f"{embedder.name}. Pass that embedder (--embedder {name}). {_REBUILD}"
-        )
-    now = fingerprint_of(embedder)
-    if fingerprint != now and None not in (fingerprint, now):
-        raise FileFormatError(
-            f"The index {str(folder)!r} was made with other files of the embedder {name}, whose "
-            f"vectors differ. {_REBUILD}"
-        )
-    return manifest
-
-
-def _corpus(manifest: dict[str, Any]) -> Corpus | None:
-    if manifest["corpus"] is None:
-        return None
-    skipped = tuple(Skipped(**it) for it in manifest["corpus"].pop("skipped"))
-    return Corpus(**manifest["corpus"], skipped=skipped)
 
 
 def _faiss() -> Any:

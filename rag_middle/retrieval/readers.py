@@ -233,28 +233,22 @@ def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
 
 def _table(rows: Iterable[tuple[int, Iterable[Any]]], source: str) -> Iterator[Record]:
     """Tables of Markdown with a few rows each, all under the header, which is the first row."""
-    header = ""
-    part: list[str] = []
-    first = 0
+    header, part, first = "", "", 0
     for number, cells in rows:
         row = ["" if cell is None else " ".join(str(cell).split()) for cell in cells]
-        line = f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+        line = f"\n| {' | '.join(cell.replace('|', '/') for cell in row)} |"
         if not any(row):
             continue
         if not header:
-            header, first = f"{line}\n|{' --- |' * len(row)}", number
+            header, first = f"{line[1:]}\n|{' --- |' * len(row)}", number
             continue
-        if part and len("\n".join(part)) + len(line) > _TABLE_CHARACTERS:
-            yield _rows(header, part, source, first)
-            part = []
+        if part and len(part) + len(line) > _TABLE_CHARACTERS:
+            yield Record(text=header + part, source=source, metadata={"line": first})
+            part = ""
         first = first if part else number
-        part.append(line)
+        part += line
     if header:
-        yield _rows(header, part, source, first)
-
-
-def _rows(header: str, lines: list[str], source: str, first: int) -> Record:
-    return Record(text="\n".join([header, *lines]), source=source, metadata={"line": first})
+        yield Record(text=header + part, source=source, metadata={"line": first})
 
 
 def _read_json(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -390,12 +384,6 @@ def _location(record: Record) -> str:
 
 
 def _no_documents(root: Path, skipped: list[Skipped]) -> FileFormatError:
-    if root.is_file() and len(skipped) == 1:
-        return FileFormatError(f"{str(root)!r} cannot be loaded: {skipped[0].reason}")
-    shown = "".join(f"\n  {entry}" for entry in skipped[:5])
-    more = f"\n  and {len(skipped) - 5} more" if len(skipped) > 5 else ""
-    left_out = f" Left out:{shown}{more}" if skipped else " It is empty."
-    return FileFormatError(
-        f"There are no documents in {str(root)!r}. Put files with the suffixes {_SUFFIXES} "
-        f"there.{left_out}"
-    )
+    why = [str(entry) for entry in skipped[:5]] or [f"it is empty. Put there {_SUFFIXES}."]
+    more = [f"and {len(skipped) - 5} more"] * (len(skipped) > 5)
+    return FileFormatError("\n  ".join([f"There are no documents in {str(root)!r}:", *why, *more]))

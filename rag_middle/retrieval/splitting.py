@@ -7,7 +7,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -122,7 +122,7 @@ class Splitter:
         """Offsets of the chunks: neighbouring parts, as long as they are small enough together."""
         chunk: deque[tuple[int, int, int]] = deque()  # start, end and length of parts
         total = 0
-        for start, end, length in self._parts(text, 0, len(text)):
+        for start, end, length in self._parts(text, 0, len(text), self.chunk_size):
             if chunk and total + length > self.chunk_size:
                 yield _stripped(text, chunk[0][0], chunk[-1][1])
                 total -= chunk.popleft()[2]
@@ -134,39 +134,29 @@ class Splitter:
             yield _stripped(text, chunk[0][0], chunk[-1][1])
 
     def _parts(
-        self, text: str, start: int, end: int, separators: tuple[str, ...] = ("\n\n", "\n")
+        self, text: str, start: int, end: int, size: int, separators: Sequence[str] = ("\n\n", "\n")
     ) -> Iterator[tuple[int, int, int]]:
-        """Offsets and lengths of paragraphs, of lines of long ones, and of parts of long lines."""
-        if not text[start:end].strip():
-            return
-        length = (self.length or len)(text[start:end])
-        if length <= self.chunk_size:
-            yield start, end, length
-        elif separators:
-            # A separator begins the part that follows it.
-            found = re.finditer(separators[0], text[start:end])
-            cuts = [start, *(start + it.start() for it in found if it.start()), end]
-            for begin, stop in pairwise(cuts):
-                yield from self._parts(text, begin, stop, separators[1:])
-        else:
-            yield from self._halves(text, start, end)
+        """Offsets and lengths of paragraphs, of lines of long ones, and of parts of long lines.
 
-    def _halves(self, text: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Parts of a long line, as small as what neighbouring chunks share.
-
-        To measure every word, or character, would take minutes for a large file.
+        Those parts are as small as what neighbouring chunks share, and found by halving: to measure
+        every word, or character, would take minutes for a large file.
         """
         if not text[start:end].strip():
             return
         length = (self.length or len)(text[start:end])
-        if length <= (self.overlap or -(-self.chunk_size // 4)) or end - start == 1:
+        if length <= size or end - start == 1:
             yield start, end, length
             return
-        middle = (start + end) // 2
-        space = text.rfind(" ", start + 1, middle + 1)
-        cut = space if space > 0 else middle
-        yield from self._halves(text, start, cut)
-        yield from self._halves(text, cut, end)
+        if separators:  # each begins the part that follows it
+            found = re.finditer(separators[0], text[start:end])
+            cuts = [start + it.start() for it in found if it.start()]
+        else:
+            size = self.overlap or -(-self.chunk_size // 4)
+            middle = (start + end) // 2
+            space = text.rfind(" ", start + 1, middle + 1)
+            cuts = [space if space > 0 else middle]
+        for begin, stop in pairwise([start, *cuts, end]):
+            yield from self._parts(text, begin, stop, size, separators[1:])
 
 
 def content_id(*parts: str | int | None) -> str:

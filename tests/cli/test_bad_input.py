@@ -118,7 +118,7 @@ def test_no_write_permission(
         refused = ask()
         in_cache = run("ask", QUESTION, "--docs", docs, "--model", chat_model)
     for shown in (refused, in_cache):
-        _refused(shown, "(Permission denied)", "--index", "XDG_CACHE_HOME")
+        _refused(shown, "(Permission denied)", "Choose another folder")
     assert _indexed(index) == TOWNS
     assert ask().status == 0
     assert _indexed(index) == {*TOWNS, "bordeaux.md"}

@@ -85,7 +85,7 @@ def test_what_only_prints_imports_no_deep_learning_library() -> None:
 @pytest.mark.parametrize(
     ("arguments", "content", "message"),
     [
-        (("index", "damaged.pdf"), "no PDF", "damaged.pdf' cannot be loaded"),
+        (("index", "damaged.pdf"), "no PDF", "damaged.pdf: it cannot be read"),
         (("diagnose", "--data", "damaged.jsonl"), "{", "damaged.jsonl' cannot be read"),
         (("diagnose", "--data", "damaged.jsonl"), '{"gold": "x"}', "no field 'question'"),
     ],

@@ -27,7 +27,6 @@ from rag_middle.retrieval import (
     default_splitter,
     embedders,
 )
-from rag_middle.retrieval.embedders import fingerprint_of_name
 from tests.tokenizers import wordpiece
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -178,7 +177,7 @@ def test_the_fingerprint_of_a_hub_name_is_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
-    assert fingerprint_of_name("some/model") is None
+    assert SentenceTransformerEmbedder("some/model").fingerprint is None
     commits = ["a" * 40, "b" * 40]
     cached = tmp_path / "models--some--model"
     (cached / "refs").mkdir(parents=True)
@@ -186,8 +185,9 @@ def test_the_fingerprint_of_a_hub_name_is_its_commit(
         (cached / "snapshots" / commit).mkdir(parents=True)
         (cached / "snapshots" / commit / file).touch()
         (cached / "refs" / "main").write_text(commit)
-        assert fingerprint_of_name("some/model") == commit
-    assert fingerprint_of_name("some/model", commits[0]) == commits[0]
+        assert SentenceTransformerEmbedder("some/model").fingerprint == commit
+    first = SentenceTransformerEmbedder("some/model", revision=commits[0])
+    assert first.fingerprint == commits[0]
 
 
 def test_weights_that_are_not_the_models_are_refused(

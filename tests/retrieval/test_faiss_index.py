@@ -119,8 +119,8 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
 @pytest.mark.parametrize(
     ("query", "k", "message"),
     [
-        ("Lyon", 0, "k must be a whole number, at least 1, got 0"),
-        (" \n", 5, "The query is empty"),
+        ("Lyon", 0, "top_k must be a whole number of documents, at least 1, got 0"),
+        (" \n", 5, "The question is empty"),
     ],
 )
 def test_wrong_questions_are_refused(query: object, k: int, message: str) -> None:

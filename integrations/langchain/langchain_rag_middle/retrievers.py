@@ -270,9 +270,7 @@ class RagMiddleEmbeddings(Embeddings):
     @property
     def fingerprint(self) -> str:
         """Changes with the embedder and, where it says so, with its weights."""
-        from rag_middle.retrieval.embedders import fingerprint_of
-
-        return f"{self._embedder.name}:{fingerprint_of(self._embedder)}"
+        return f"{self._embedder.name}:{getattr(self._embedder, 'fingerprint', None)}"
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector for each text, in order."""
