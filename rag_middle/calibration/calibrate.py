@@ -174,7 +174,7 @@ def calibrate(
                         team,
                         criterion=criterion,
                         held_out_criterion=held_out_criterion,
-                        known=len(journal),
+                        known=len(journal.outcomes),
                         max_batch_size=max_batch_size,
                     )
                 )

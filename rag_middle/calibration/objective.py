@@ -72,16 +72,23 @@ class ExampleObjective:
         max_batch_size: int = 8,
         template: TemplateName = "auto",
     ) -> None:
-        self._model = _without_self_check(model)
+        self._model = RagMiddleModel(
+            model.model,
+            model.tokenizer,
+            context_window=model.context_window,
+            # Hundreds of candidates differ in numbers only: that the method reaches the model is
+            # checked once, for the winner.
+            self_check=False,
+            kernels=model.kernels,
+        )
         self.examples = tuple(examples)
         # Fractions, so that equal scores are equal to the last bit.
         self._weights = [Fraction(e.weight).limit_denominator(1000) for e in self.examples]
         self._prompts = [self._model.encode(e.prompt, template=template) for e in self.examples]
         self._answers = [self._model.token_ids(e.answer) for e in self.examples]
-        limits = [len(answer) + _PHRASING for answer in self._answers]
         limits = [
-            min(limit, e.max_new_tokens or limit)
-            for limit, e in zip(limits, self.examples, strict=True)
+            min(len(answer) + _PHRASING, e.max_new_tokens or len(answer) + _PHRASING)
+            for answer, e in zip(self._answers, self.examples, strict=True)
         ]
         # One limit for all, so that a prompt's answer does not depend on the rest of its batch.
         self._max_new_tokens = max(limits, default=1)
@@ -172,18 +179,3 @@ class ExampleObjective:
                 "a wider format."
             )
         return mean
-
-
-def _without_self_check(model: RagMiddleModel) -> RagMiddleModel:
-    """The model under no method.
-
-    Hundreds of candidates differ in numbers only: that the method reaches the model is checked
-    once, for the winner.
-    """
-    return RagMiddleModel(
-        model.model,
-        model.tokenizer,
-        context_window=model.context_window,
-        self_check=False,
-        kernels=model.kernels,
-    )

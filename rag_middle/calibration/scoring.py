@@ -120,13 +120,16 @@ class Journal:
         path: of the file, which is created if it does not exist; None to keep outcomes in memory.
         identity: of the search, JSON-ready; must equal that in an existing file.
 
+    Attributes:
+        outcomes: by key of the candidate.
+
     Raises:
         FileFormatError: the file belongs to another search, is none, or cannot be written.
     """
 
     def __init__(self, path: Path | None = None, identity: Mapping[str, Any] | None = None) -> None:
         self._path = path
-        self._outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, Outcome] = {}
         if path is None:
             return
         with _state_errors(path):
@@ -147,17 +150,8 @@ class Journal:
                     f"{', '.join(different)}. Continue that one with its own settings, choose "
                     "another folder (--out), or delete the file."
                 )
-            self._outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
+            self.outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
             os.truncate(path, len(whole))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._outcomes
-
-    def __getitem__(self, key: str) -> Outcome:
-        return self._outcomes[key]
-
-    def __len__(self) -> int:
-        return len(self._outcomes)
 
     def add(self, key: str, outcome: Outcome) -> None:
         """Keep an outcome.
@@ -166,16 +160,12 @@ class Journal:
             FileFormatError: the file cannot be written.
         """
         if self._path is not None:
-            with _state_errors(self._path):
-                self._append({"key": key, "outcome": asdict(outcome)})
-        self._outcomes[key] = outcome
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        assert self._path is not None
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            line = json.dumps({"key": key, "outcome": asdict(outcome)}) + "\n"
+            with _state_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        self.outcomes[key] = outcome
 
 
 @contextmanager
@@ -229,7 +219,7 @@ class Evaluator:
         for candidate in candidates:
             self._candidates.setdefault(candidate.key, candidate)
         self._run({c.key: Job(method=c.method, stop=self._examples) for c in candidates})
-        return [self._journal[candidate.key] for candidate in candidates]
+        return [self._journal.outcomes[candidate.key] for candidate in candidates]
 
     def held_out(self, methods: Mapping[str, Method], criterion: Criterion) -> list[Outcome]:
         """Outcomes of methods on the examples after those of the search."""
@@ -247,18 +237,19 @@ class Evaluator:
         It follows from seed and scores alone, whatever the workers.
         """
         return [
-            {"candidate": key, **candidate.details, "score": self._journal[key].score}
+            {"candidate": key, **candidate.details, "score": self._journal.outcomes[key].score}
             for key, candidate in self._candidates.items()
         ]
 
     def _run(self, jobs: Mapping[str, Job]) -> list[Outcome]:
-        missing = [key for key in jobs if key not in self._journal]
+        missing = [key for key in jobs if key not in self._journal.outcomes]
         self._report()
         for index, outcome in self._team.results([jobs[key] for key in missing]):
             self._journal.add(missing[index], outcome)
             self._report()
-        return [self._journal[key] for key in jobs]
+        return [self._journal.outcomes[key] for key in jobs]
 
     def _report(self) -> None:
         if self._progress:
-            self._progress(len(self._journal), max(self.max_scores, len(self._journal)))
+            known = len(self._journal.outcomes)
+            self._progress(known, max(self.max_scores, known))

@@ -137,13 +137,12 @@ def make_profile(
                 "No candidate scores higher than the unmodified model on the prompts of the search "
                 f"({before.score:.4g}). {note}"
             )
-    settings = {field.name: field.default for field in fields(method)}  # type: ignore[arg-type]
     return Profile(
         method=method.name,
         options={
-            name: _to_json(getattr(method, name))
-            for name, default in settings.items()
-            if getattr(method, name) != default
+            field.name: _to_json(getattr(method, field.name))
+            for field in fields(method)  # type: ignore[arg-type]
+            if getattr(method, field.name) != field.default
         },
         model=facts,
         note=note,

@@ -49,7 +49,7 @@ from rag_middle.wording import counted, percent, points
 if TYPE_CHECKING:
     from rag_middle.calibration import Calibration, Estimate, Example
     from rag_middle.calibration.objective import Criterion
-    from rag_middle.calibration.scoring import MakeTeam, Team
+    from rag_middle.calibration.scoring import Team
 
 _search_flag = partial(typer.Option, rich_help_panel="Search")
 Fitted = Literal[
@@ -167,26 +167,20 @@ def calibrate(
     loaded = load(model, **loading)
     examples, held_out = draw(chat=uses_chat_template(loaded.tokenizer, batches["template"]))
     count = workers or len(devices) or _fitting_workers(loaded.model)
-    team: MakeTeam | None = None
-    if count > 1 or backend == "ray":
 
-        def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
-            opening = FromDisk(
-                **origin(loaded),
-                examples=tuple(examples),
-                criterion=criterion,
-                options=placement,
-                **batches,
-            )
-            return start_workers(
-                opening,
-                backend=backend,
-                count=count,
-                threads=searched["threads_each"],
-                devices=devices,
-            )
+    def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
+        opening = FromDisk(
+            **origin(loaded),
+            examples=tuple(examples),
+            criterion=criterion,
+            options=placement,
+            **batches,
+        )
+        threads = searched["threads_each"]
+        return start_workers(
+            opening, backend=backend, count=count, threads=threads, devices=devices
+        )
 
-        team = make_team
     profile = out / f"{search.method}.json"
     state = out / f"{search.method}.state"
     with progress_bar("scoring", hidden=as_json) as progress:
@@ -195,7 +189,7 @@ def calibrate(
             search,
             examples,
             held_out,
-            workers=team,
+            workers=make_team if count > 1 or backend == "ray" else None,
             **searched,
             **batches,
             state=state,
