@@ -19,7 +19,7 @@ from transformers import (
     StaticCache,
     cache_utils,
 )
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import DynamicLayer
 
 from benchmarks.operation_counts import prompt_of, without_numbers
 from rag_middle.attention import applied
@@ -156,7 +156,7 @@ def test_layers_that_share_keys_and_values_have_no_length(new: Callable[[], Cach
         width = 12
 
 
-def _shared() -> list[CacheLayerMixin]:
+def _shared() -> list[Any]:
     """For a layer without keys of its own; older versions of transformers have nothing there."""
     return [cache_utils.DummyLayer()] if hasattr(cache_utils, "DummyLayer") else []
 

@@ -64,9 +64,9 @@ def test_none_and_new_orders_work_and_the_rest_is_refused(
         PROMPT, max_new_tokens=1
     )
     network = compiled(build("compiled", config, "sdpa"))
-    for method in ("none", "long_context_reorder"):
-        model = RagMiddleModel(network, tokenizer, method=method)
-        assert model.generate(PROMPT, max_new_tokens=1).token_ids == expected.token_ids, method
+    for name in ("none", "long_context_reorder"):
+        model = RagMiddleModel(network, tokenizer, method=name)
+        assert model.generate(PROMPT, max_new_tokens=1).token_ids == expected.token_ids, name
     for method in ("pine", LPES(factors=1.5), "attn_rank"):
         for self_check in (True, False):
             with pytest.raises(UnsupportedArchitectureError, match=REFUSED):

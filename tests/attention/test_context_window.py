@@ -29,7 +29,7 @@ LONGROPE = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0]
 
 
 def llama(window: int, rope: dict[str, Any] | None = None) -> PretrainedConfig:
-    return LlamaConfig(max_position_embeddings=window, rope_scaling=rope)
+    return LlamaConfig(max_position_embeddings=window, rope_scaling=rope)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def llama(window: int, rope: dict[str, Any] | None = None) -> PretrainedConfig:
         (llama(4096, {"rope_type": "yarn", "factor": 4.0}), 16384),
         (llama(131072, LLAMA3), 131072),  # Llama 3.2: includes the factor
         (
-            Phi3Config(
+            Phi3Config(  # type: ignore[call-arg]
                 max_position_embeddings=131072,
                 original_max_position_embeddings=4096,
                 rope_scaling=dict(LONGROPE),
@@ -53,7 +53,7 @@ def llama(window: int, rope: dict[str, Any] | None = None) -> PretrainedConfig:
             131072,
         ),
         (  # scaled in some layers only: the length is the one after it
-            Gemma3TextConfig(
+            Gemma3TextConfig(  # type: ignore[call-arg]
                 max_position_embeddings=131072, rope_scaling={"rope_type": "linear", "factor": 8.0}
             ),
             131072,

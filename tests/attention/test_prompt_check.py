@@ -42,7 +42,7 @@ def test_tokens_beyond_the_layout_are_refused(family_model: FamilyModel) -> None
 
 
 def test_assisted_decoding_is_refused_rather_than_wrong(family_model: FamilyModel) -> None:
-    model = family_model("llama")
+    model: Any = family_model("llama")
     # A prompt that repeats itself, so that looking up n-grams in it proposes tokens.
     ids = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9]])
     with (
@@ -217,13 +217,13 @@ def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> Non
             with applied(model, method, prompt):
                 logits = model(input_ids=IDS, position_ids=picture).logits
             torch.testing.assert_close(logits, expected)
-        for method in READERS:
+        for reader in READERS:
             with (
                 pytest.raises(UnsupportedGenerationError, match="several axes"),
-                applied(model, method, prompt),
+                applied(model, reader, prompt),
             ):
                 model(input_ids=IDS, position_ids=picture)
-            with applied(model, method, prompt):
+            with applied(model, reader, prompt):
                 model(input_ids=IDS, position_ids=flat)
 
 

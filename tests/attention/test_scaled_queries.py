@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_document_order_changes_nothing(method: Method, order: tuple[int, ...]) 
 
 @pytest.mark.parametrize("method", [PINE(), RoToR(), ParallelContextWindows()], ids=str)
 def test_one_document_changes_nothing(method: Method) -> None:
-    model = _ministral()
+    model: Any = _ministral()
     plain = model.generate(ONE_DOCUMENT.ids, max_new_tokens=6)
     with applied(model, method, [ONE_DOCUMENT.tokens]):
         assert torch.equal(model.generate(ONE_DOCUMENT.ids, max_new_tokens=6), plain)

@@ -157,7 +157,7 @@ def test_traits_are_found_anew_where_a_module_was_replaced(base: PreTrainedModel
     wrapper = twin(base)
     assert model_traits(base) is model_traits(base)
     assert model_traits(wrapper).layers[1].affine_projections
-    attention: Any = base.model.layers[1].self_attn  # type: ignore[index, union-attr]
+    attention: Any = base.model.layers[1].self_attn
     attention.q_proj = Bent(64, 64, bias=False)
     for model in (base, wrapper):
         assert [t.affine_projections for t in model_traits(model).layers.values()] == [
@@ -194,9 +194,9 @@ def test_a_method_is_tried_again_where_a_module_was_replaced(
     base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     model = RagMiddleModel(base, tokenizer, method=LPES(factors=1.5))
-    for layer in base.model.layers:  # type: ignore[union-attr]
-        layer.self_attn.o_proj = nn.Linear(64, 64, bias=False)  # type: ignore[union-attr]
-        nn.init.zeros_(layer.self_attn.o_proj.weight)  # type: ignore[union-attr, arg-type]
+    for layer in base.model.layers:
+        layer.self_attn.o_proj = nn.Linear(64, 64, bias=False)
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
     with pytest.raises(PatchIneffectiveError):
         model.checked_method(LPES(factors=1.5))
 

@@ -61,7 +61,7 @@ def test_neutral_methods_keep_to_the_window(name: str, method: str) -> None:
 @pytest.mark.parametrize("method", [PINE(), RoToR(), ParallelContextWindows()])
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_one_document_changes_nothing_and_is_generated_from(name: str, method: Any) -> None:
-    model = _model(name)
+    model: Any = _model(name)
     plain = model.generate(ONE_DOCUMENT.ids, max_new_tokens=6)
     with applied(model, method, [ONE_DOCUMENT.tokens]):
         assert torch.equal(model.generate(ONE_DOCUMENT.ids, max_new_tokens=6), plain)
