@@ -52,11 +52,7 @@ class Workers(ABC, Generic[Task, Result]):
 
 
 class InProcess(Workers[Task, Result]):
-    """One task after the other, in this process.
-
-    Args:
-        work: does a task.
-    """
+    """One task after the other, in this process."""
 
     def __init__(self, work: Callable[[Task], Result]) -> None:
         self._work = work

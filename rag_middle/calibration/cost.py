@@ -49,11 +49,7 @@ def estimate_cost(
 ) -> Estimate:
     """Time a batch on every worker of the team at once, as in the search, and multiply.
 
-    Args:
-        team: scores `examples`.
-        criterion: of the search; `held_out_criterion` of the check on `held_out`.
-        known: scores that are known already.
-        max_batch_size: prompts of a batch.
+    Scores that are `known` need no more time.
     """
     batch = examples[:max_batch_size]
 

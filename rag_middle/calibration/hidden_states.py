@@ -26,13 +26,6 @@ def random_texts(
     """Texts of documents in random order: ids `[count, tokens]`.
 
     Over many texts, content averages out, and what depends on a token's position is left.
-
-    Args:
-        model: whose tokenizer is used.
-        examples: whose documents are taken.
-        count: of texts.
-        tokens: of each text.
-        seed: of the order.
     """
     texts = {doc.render(): None for example in examples for doc in example.prompt.documents}
     pieces = [model.token_ids(text + "\n\n") for text in texts]

@@ -56,11 +56,9 @@ class ExampleObjective:
     accuracy.
 
     Args:
-        model: to run; its own method is not used.
+        model: its own method is not used.
         examples: those of the search, followed by the held-out ones.
-        criterion: what the score is.
         max_batch_size: prompts per forward pass.
-        template: as in generation.
     """
 
     def __init__(
@@ -107,13 +105,7 @@ class ExampleObjective:
         *,
         criterion: Criterion | None = None,
     ) -> Outcome:
-        """The mean over examples `start` to `stop`.
-
-        Args:
-            method: a candidate.
-            start: first example.
-            stop: the one after the last; None for all.
-            criterion: instead of the objective's.
+        """The mean over ``examples[start:stop]``, by the objective's criterion or another.
 
         Raises:
             ConfigError: a log-likelihood is not finite, or every answer was cut within

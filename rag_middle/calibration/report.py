@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_calibration(profile: Profile, path: str | Path, *, command: str = "") -> Path:
-    """Write the page of a calibration.
-
-    Args:
-        profile: that was fitted.
-        path: of the page.
-        command: that repeats the calibration.
-
-    Returns:
-        The path.
+    """Write the page of a calibration, with the command that repeats it; returns its path.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

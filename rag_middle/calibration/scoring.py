@@ -43,14 +43,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One method to score.
-
-    Attributes:
-        method: what is scored.
-        start: first example.
-        stop: the one after the last; None for all.
-        criterion: what the score is, if not the objective's own.
-    """
+    """One method to score on ``examples[start:stop]``, by the objective's criterion or another."""
 
     method: Method
     start: int = 0
@@ -190,10 +183,7 @@ class Evaluator:
     """Scores candidates and remembers in which order they were asked for.
 
     Args:
-        team: of workers that score.
-        journal: of the search.
         examples: how many the search has, which are the first of the team's.
-        progress: called after every candidate.
 
     Attributes:
         max_scores: for `progress`; set once the search is known.

@@ -59,13 +59,9 @@ class HeldOutCheck:
 def check_held_out(
     examples: Sequence[Example], before: Outcome, after: Outcome, *, seed: int = 0
 ) -> HeldOutCheck:
-    """Compare accuracy on held-out questions.
+    """Compare accuracy on held-out questions, each of which is asked at the same positions.
 
-    Args:
-        examples: every question at the same positions.
-        before: of the unmodified model.
-        after: of the fitted settings.
-        seed: of the resampling.
+    `before` is that of the unmodified model, `after` that of the fitted settings.
     """
     positions = sorted({example.position for example in examples})
     questions = sorted({example.question for example in examples})
@@ -119,10 +115,9 @@ def make_profile(
     """The best settings, where they come from, and whether they help.
 
     Args:
-        identity: of the search, as in its journal.
-        before: of the unmodified model, on the prompts of the search.
+        identity: as in the journal.
+        before: of the unmodified model, on `examples`, the prompts of the search.
         check: of the winner on held-out examples; None where there are none.
-        examples: of the search.
     """
     note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
     method: Method = NoMethod()

@@ -84,11 +84,7 @@ def tell_of_default() -> None:
 
 
 def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
-    """One line about an answer, on standard error.
-
-    Args:
-        retrieve: seconds spent on finding its documents, if they were searched for.
-    """
+    """One line about an answer, on standard error; `retrieve`: seconds of finding documents."""
     from rich.text import Text
 
     idle = not answer.applied and answer.method != "none"
@@ -118,8 +114,7 @@ def quiet_progress_bars() -> None:
 def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
     """A bar on standard error with the time left; nothing where that is no terminal.
 
-    Yields:
-        A function of the number done, the number of all, and perhaps what is done now.
+    Yields a function of the number done, the number of all, and perhaps what is done now.
     """
     from rich.markup import escape
     from rich.progress import MofNCompleteColumn, Progress

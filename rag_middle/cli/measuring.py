@@ -43,9 +43,7 @@ def data_options(
 def load(name: str | None, **options: Any) -> RagMiddleModel:
     """The model of that name, or the default one, without progress bars.
 
-    Args:
-        name: directory, GGUF file or hub name; None for the default model.
-        options: arguments of ``RagMiddleModel.from_pretrained``; device as on the command line.
+    `options` are arguments of ``RagMiddleModel.from_pretrained``, device as on the command line.
 
     Raises:
         RagMiddleError: it cannot be loaded, or cannot take the method.
@@ -83,13 +81,11 @@ def chosen_task(
         task = task or (None if data else "multi_hop")
     if "phrases" in options:
         task = task or "abstention"
-    if data is not None:
-        if task is None:
-            return task_for_file(data, **options)
-        return make_task(task, {"data": data, **options})
     if task is None:
-        return shipped_questions(**options)
-    if task in ("key_value_retrieval", "key_value_chains") and "documents" in options:
+        return shipped_questions(**options) if data is None else task_for_file(data, **options)
+    if data is not None:
+        options["data"] = data
+    elif task in ("key_value_retrieval", "key_value_chains") and "documents" in options:
         options["keys"] = options.pop("documents")
     return make_task(task, options)
 

@@ -186,9 +186,7 @@ _RENAMED = {"num_beams": "--beams", "quantization_config": "--quantize"}
 def generation_options(names: Iterable[str] = GENERATION, **defaults: Any) -> list[Parameter]:
     """Options that `GenerationOptions` declares, with the first sentence of what it says of them.
 
-    Args:
-        names: of the options, some of `GENERATION`.
-        defaults: where they are not those of the declaration.
+    `defaults` replace those of the declaration.
     """
     return [_declared(name, defaults.get(name, OPTIONS[name].default)) for name in names]
 
@@ -218,15 +216,10 @@ def placed(loading: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_set(options: Mapping[str, Any], why: str, *, but: str = "") -> None:
-    """Refuse options of a group that say nothing here.
-
-    Args:
-        options: values of `endpoint_options` or `loading_options`.
-        why: they do not, and what to do.
-        but: a name that does.
+    """Refuse values of `endpoint_options` or `loading_options`, which say nothing here.
 
     Raises:
-        UnsupportedGenerationError: one of them is not as it is by default.
+        UnsupportedGenerationError: one of them, `but` for that name, is not as it is by default.
     """
     groups = (*_parameters(endpoint_options), *_parameters(loading_options))
     defaults = {parameter.name: parameter.default.default for parameter in groups}
@@ -240,9 +233,6 @@ def parse_method_options(given: Iterable[str], flag: str = "--method-option") ->
     """Values are JSON where they can be read as JSON, and strings otherwise.
 
     Keys of objects that are whole numbers become such: layers are numbers.
-
-    Args:
-        flag: that they were given with, for messages.
 
     Raises:
         MethodConfigError: an entry without ``=``, or a name given twice.

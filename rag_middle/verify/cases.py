@@ -35,7 +35,6 @@ class RecordedRun:
     """A prompt, the tokens fed after it, and the logits that were recorded.
 
     Attributes:
-        model: directory that ``AutoModelForCausalLM`` loads.
         input_ids: ``l`` prompt tokens.
         layout: spans of the documents; none where the case has no segments.
         generated_tokens: ``m`` tokens, fed one by one after the prompt.

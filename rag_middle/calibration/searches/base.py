@@ -24,10 +24,7 @@ class SearchInputs:
     """What a search runs on.
 
     Attributes:
-        model: to fit.
-        examples: of the search; may be none where the objective is the user's own.
-        evaluator: scores candidates.
-        seed: of whatever is drawn.
+        examples: may be none where the objective is the user's own.
         max_batch_size: rows per forward pass of what is not scoring.
     """
 

@@ -92,14 +92,7 @@ class CurveSearch:
 
 
 class Evolution:
-    """One genetic search.
-
-    Args:
-        settings: of the search.
-        num_layers: of the model.
-        seed: the same seed and outcomes give the same search.
-        score: computes the fitness of genomes.
-    """
+    """One genetic search; the same seed and outcomes give the same one."""
 
     def __init__(self, settings: CurveSearch, num_layers: int, seed: int, score: Scoring) -> None:
         self.settings, self.num_layers, self.score = settings, num_layers, score
