@@ -7,8 +7,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
 
-from rag_middle.answering.request import AnswerRequest
-from rag_middle.answering.results import Answer, AnswerStream
+from rag_middle.answering.request import AnswerRequest, AnswerStream
+from rag_middle.answering.results import Answer
 from rag_middle.answering.states import states_folder
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
@@ -209,14 +209,10 @@ class Answerer:
         Warns:
             MissingDocumentsWarning: no document was retrieved or fits.
         """
-        generation_options = _with_defaults(options)
-        request = self._request(question, documents, top_k)
-        generation = self.model.generate(
-            request.prompt,
-            method=_resolve(method, method_options) or self._named,
-            **generation_options,
-        )
-        self._check_documents(request, generation.document_ids, generation_options)
+        asked = _resolve(method, method_options) or self._named
+        request, arguments = self._request(question, documents, top_k, options)
+        generation = self.model.generate(request.prompt, method=asked, **arguments)
+        self._check_documents(request, generation.document_ids, arguments)
         return request.answer(generation)
 
     def stream(
@@ -233,36 +229,33 @@ class Answerer:
 
         The documents are retrieved, and errors raised, before this returns.
         """
-        generation_options = _with_defaults(options)
-        request = self._request(question, documents, top_k)
-        pieces = self.model.stream(
-            request.prompt,
-            method=_resolve(method, method_options) or self._named,
-            **generation_options,
-        )
-        self._check_documents(request, pieces.document_ids, generation_options)
-        return AnswerStream(
-            pieces,
-            sources=request.sources(pieces.document_ids),
-            prompt=request.sent(pieces.document_ids),
-            make_answer=request.answer,
-        )
+        asked = _resolve(method, method_options) or self._named
+        request, arguments = self._request(question, documents, top_k, options)
+        pieces = self.model.stream(request.prompt, method=asked, **arguments)
+        self._check_documents(request, pieces.document_ids, arguments)
+        return AnswerStream(request, pieces)
 
     def _request(
-        self, question: str, documents: Iterable[Document | str] | None, top_k: int | None
-    ) -> AnswerRequest:
+        self,
+        question: str,
+        documents: Iterable[Document | str] | None,
+        top_k: int | None,
+        options: Mapping[str, Any],
+    ) -> tuple[AnswerRequest, dict[str, Any]]:
+        """The question with its documents, and the options for the model."""
+        arguments = {"on_overflow": "drop_documents", **options}
+        checked_options(arguments, allowed=GenerationKwargs)
         check_question(question)
-        if top_k is not None:
-            check_top_k(top_k)
         start = perf_counter()
         if documents is None:
             documents = self.retriever(question, top_k=top_k)
-        return AnswerRequest(
+        request = AnswerRequest(
             question=question,
             documents=ContextPrompt(documents=documents).documents,
             template=self.prompt_template,
             seconds=perf_counter() - start,
         )
+        return request, arguments
 
     def _check_documents(
         self, request: AnswerRequest, sent: Sequence[str | None], options: Mapping[str, Any]
@@ -287,19 +280,8 @@ class Answerer:
         warn_caller(MissingDocumentsWarning(problem))
 
 
-def _with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a question, checked; documents that do not fit are left out by default."""
-    chosen = {"on_overflow": "drop_documents", **options}
-    checked_options(chosen, allowed=GenerationKwargs)
-    return chosen
-
-
 def _resolve(method: MethodLike | None, options: Mapping[str, Any] | None) -> Method | None:
-    """The method that is named, if one is.
-
-    Raises:
-        MethodConfigError: options without a method.
-    """
+    """The method that is named, if one is."""
     if method is not None:
         return resolve_method(method, options)
     if options:

@@ -1,14 +1,14 @@
-"""A question with its documents: the prompt to send, and the answer to its generation."""
+"""A question with its documents: the prompt to send, and the answer, whole or in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rag_middle.answering.results import Answer, AnswerTimings, Source, cites
+from rag_middle.answering.results import Answer, AnswerTimings, Source, mentions
 from rag_middle.answering.template import PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.generation import Generation
+from rag_middle.generation import Generation, GenerationStream
 
 SentIds = Sequence[str | None]
 """Of the documents in a prompt as sent: indices of `AnswerRequest.documents`."""
@@ -53,7 +53,7 @@ class AnswerRequest:
             Source(
                 document=document,
                 position=positions.get(index),
-                cited=index in positions and cites(answer, document.title),
+                cited=index in positions and bool(mentions(answer, document.title)),
             )
             for index, document in enumerate(self.documents)
         )
@@ -68,6 +68,49 @@ class AnswerRequest:
             generation=generation,
             timings=AnswerTimings(retrieve=self.seconds, **asdict(generation.timings)),
         )
+
+
+class AnswerStream(Iterator[str]):
+    """Pieces of an answer's text as they come; `result` afterwards.
+
+    ::
+
+        with answerer.stream("On which river does Nantes lie?") as pieces:
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        print(pieces.result.cited)
+
+    Leaving the ``with`` block, `close`, or dropping the stream ends the generation after the
+    current decode step; `result` is then the answer up to there.
+
+    Attributes:
+        sources: the retrieved documents; nothing is cited yet.
+        prompt: as in `Answer`.
+    """
+
+    def __init__(self, request: AnswerRequest, pieces: GenerationStream) -> None:
+        self.sources = request.sources(pieces.document_ids)
+        self.prompt = request.sent(pieces.document_ids)
+        self._request = request
+        self._pieces = pieces
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def result(self) -> Answer:
+        """The whole answer; waits for its end. Unread pieces are skipped."""
+        return self._request.answer(self._pieces.result)
+
+    def close(self) -> None:
+        """End the generation after the current decode step. Any thread may call."""
+        self._pieces.close()
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _indices(ids: SentIds) -> list[int]:

@@ -1,16 +1,16 @@
-"""Answers, their sources, and answers that are still being written."""
+"""Answers, their sources, and what of these they cite."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.generation import Generation, GenerationStream
+from rag_middle.generation import Generation
 from rag_middle.generation.results import FinishReason, Timings, Usage
 from rag_middle.wording import shortened
 
@@ -195,71 +195,19 @@ class Answer:
         }
 
 
-class AnswerStream(Iterator[str]):
-    """Pieces of an answer's text as they come; `result` afterwards.
-
-    ::
-
-        with answerer.stream("On which river does Nantes lie?") as pieces:
-            for piece in pieces:
-                print(piece, end="", flush=True)
-        print(pieces.result.cited)
-
-    Leaving the ``with`` block, `close`, or dropping the stream ends the generation after the
-    current decode step; `result` is then the answer up to there.
-
-    Attributes:
-        sources: the retrieved documents; nothing is cited yet.
-        prompt: as in `Answer`.
-    """
-
-    def __init__(
-        self,
-        pieces: GenerationStream,
-        *,
-        sources: tuple[Source, ...],
-        prompt: ContextPrompt,
-        make_answer: Callable[[Generation], Answer],
-    ) -> None:
-        self.sources = sources
-        self.prompt = prompt
-        self._pieces = pieces
-        self._make_answer = make_answer
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    @property
-    def result(self) -> Answer:
-        """The whole answer; waits for its end. Unread pieces are skipped."""
-        return self._make_answer(self._pieces.result)
-
-    def close(self) -> None:
-        """End the generation after the current decode step. Any thread may call."""
-        self._pieces.close()
-
-    def __enter__(self) -> AnswerStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def cites(answer: str, title: str | None) -> bool:
-    """Whether an answer names a title: ``(Lyon) On the Rhône.`` or ``Lyon: on the Rhône.``
-
-    In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
-    a line. Case, kind of whitespace, the width of signs (``（长江）``), quotes or emphasis around a
-    title (``(**Lyon**)``, ``**Lyon:**``) and the form of accents make no difference.
-    """
-    return bool(mentions(answer, title))
-
-
 _SIGNS = "[\"'`*_“”„‘’‚«»「」『』《》]*"  # quotes and emphasis around a title
 
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
-    """Where an answer names a title, as `cites` says: start and end in characters, in order."""
+    """Where an answer cites a title: ``(Lyon) On the Rhône.`` or ``Lyon: on the Rhône.``
+
+    In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
+    a line. Case, kind of whitespace, the width of signs (``（长江）``), quotes or emphasis around a
+    title (``(**Lyon**)``, ``**Lyon:**``) and the form of accents make no difference.
+
+    Returns:
+        Start and end in characters, in order.
+    """
     name = "".join(_compared(title or "")[0]).strip()
     if not name or len(name) > 4 * len(answer):
         return []

@@ -9,6 +9,8 @@ from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.retrieval import FaissIndex
 
+_AT_ONCE = 16  # documents per forward pass
+
 
 def states_folder(index_folder: str | Path) -> Path:
     """The folder of a document cache for an index: beside the index."""
@@ -16,14 +18,11 @@ def states_folder(index_folder: str | Path) -> Path:
     return folder.with_name(f"{folder.name}.states")
 
 
-def precompute(
-    index: FaissIndex, model: RagMiddleModel, template: PromptTemplate, *, at_once: int = 16
-) -> int:
+def precompute(index: FaissIndex, model: RagMiddleModel, template: PromptTemplate) -> int:
     """Prefill all documents of an index into the model's `document_cache`.
 
     Args:
         index: its chunks are the documents.
-        at_once: documents per forward pass.
 
     Returns:
         How many pieces (documents, and the text before them) were computed.
@@ -39,7 +38,7 @@ def precompute(
         )
     documents = [chunk.document(0.0) for chunk in index.chunks]
     prompts = [
-        template.prompt("", documents[start : start + at_once])
-        for start in range(0, len(documents), at_once)
+        template.prompt("", documents[start : start + _AT_ONCE])
+        for start in range(0, len(documents), _AT_ONCE)
     ]
     return model.precompute(prompts)

@@ -56,12 +56,10 @@ def demo(
     """
     options = parse_method_options(method_option or ())
     from rag_middle.demo import Demo, full_measurement, write_demonstration
-    from rag_middle.demo.demonstration import CHOSEN, compared_method
+    from rag_middle.demo.demonstration import CHOSEN
     from rag_middle.evaluation.plots import new_figure
 
-    # What can be refused is refused before minutes are spent.
-    compared_method(method, options)
-    new_figure()  # without matplotlib there is no picture
+    new_figure()  # without matplotlib there is no picture: said before minutes are spent
     quiet_progress_bars()
 
     def say(text: str, *, stderr: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Citations: where an answer names the documents that it was given.
 
 An answer cites a document where it names the document's title, or its id where it has none, in
-parentheses or before a colon (`rag_middle.answering.results.cites`). That says what the model
+parentheses or before a colon (`rag_middle.answering.results.mentions`). That says what the model
 claims, not that it is right.
 """
 

@@ -19,7 +19,7 @@ from rag_middle.evaluation import Bootstrap, Item, MultiDocumentQA, position, sp
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.statistics import Estimate, paired_difference, wilson
 from rag_middle.generation import MethodLike, RagMiddleModel
-from rag_middle.methods import Method, resolve_method
+from rag_middle.methods import resolve_method
 from rag_middle.passages import passages_path
 from rag_middle.tokens import uses_chat_template
 
@@ -44,22 +44,6 @@ def full_measurement() -> dict[str, Any] | None:
     """A measurement as `Demo.measure` makes, of more questions, if it comes with the package."""
     file = resources.files(__package__).joinpath("full_measurement.json")
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-
-
-def compared_method(method: MethodLike, options: Mapping[str, Any] | None = None) -> Method:
-    """The method to compare with the unmodified model.
-
-    Raises:
-        ConfigError: it is the unmodified model.
-        UnknownNameError, MethodConfigError: no such method, or parameters that it refuses.
-    """
-    chosen = resolve_method(method, options)
-    if chosen.name == "none":
-        raise ConfigError(
-            "The demonstration compares the unmodified model with a method: name one, such as "
-            "method='pine' (--method pine)."
-        )
-    return chosen
 
 
 class Demo:
@@ -89,7 +73,12 @@ class Demo:
         top_k: int = 10,
         **options: Any,
     ) -> None:
-        compared = compared_method(method, method_options)
+        compared = resolve_method(method, method_options)
+        if compared.name == "none":
+            raise ConfigError(
+                "The demonstration compares the unmodified model with a method: name one, such as "
+                "method='pine' (--method pine)."
+            )
         self.methods = {"none": resolve_method("none"), compared.name: compared}
         self.answerer = Answerer.over(passages_path(), model=model, top_k=top_k, **options)
         assert isinstance(self.answerer.model, RagMiddleModel)  # it was loaded here

@@ -84,6 +84,4 @@ def title_of(label: str) -> str:
 
 def in_brackets(mean: Mapping[str, float], *, share: bool) -> str:
     """``38 [14, 69]`` in per cent, or ``−9.6 [−13.8, −6.2]``."""
-    scale, digits = (100, 0) if share else (1, 1)
-    value, low, high = (f"{scale * mean[name]:.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]".replace("-", "−")
+    return Estimate(**mean).text(share=share, digits=0 if share else 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle.answering import DEFAULT_TEMPLATE, Answerer, PromptTemplate
+from rag_middle.answering import DEFAULT_TEMPLATE, Answerer, PromptTemplate, states
 from rag_middle.answering.states import precompute, states_folder
 from rag_middle.errors import PromptError
 from rag_middle.generation import DocumentCache, RagMiddleModel
@@ -32,6 +32,7 @@ def test_questions_find_what_was_read_beforehand(
     tokenizer: PreTrainedTokenizerFast,
     embedder: HashingEmbedder,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index = tmp_path / "index"
     plain = over(docs, model_folder, embedder, index, "ape")
@@ -40,7 +41,8 @@ def test_questions_find_what_was_read_beforehand(
 
     cache = DocumentCache(max_bytes=0, directory=states_folder(index))
     reading = RagMiddleModel(plain.model.model, tokenizer, document_cache=cache)
-    read = precompute(plain.retriever.index, reading, DEFAULT_TEMPLATE, at_once=3)
+    monkeypatch.setattr(states, "_AT_ONCE", 3)
+    read = precompute(plain.retriever.index, reading, DEFAULT_TEMPLATE)
     assert read == len(RIVERS) + 1  # and the text before them
 
     source, kept = (index, None) if saved_index else (docs, index)
