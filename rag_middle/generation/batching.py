@@ -17,53 +17,46 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tokens of a prompt, and tokens that may follow it.
-Size = tuple[int, int]
-
 
 def in_groups(
     model: PreTrainedModel,
-    sizes: Sequence[Size],
-    max_batch_size: int,
+    prompts: Sequence[PreparedPrompt],
+    new_tokens: Sequence[int],
     run: Callable[[list[int]], list[T]],
-    rows: Sequence[int],
+    *,
+    method: Method,
+    documents: DocumentCache | None,
+    max_batch_size: int,
 ) -> list[T]:
     """Results of `run` for groups of prompts of similar length, in the order of the prompts.
 
     Args:
         model: it says whether a prompt may share a batch with longer ones.
-        sizes: of each prompt.
-        max_batch_size: most rows in a group; a prompt with more goes alone.
+        prompts: ready for the method.
+        new_tokens: that may follow each prompt.
         run: takes 0-based indices of prompts, returns their results in that order.
-        rows: of the batch that each prompt takes: its branches.
+        method: of the request.
+        documents: keys and values computed for earlier requests.
+        max_batch_size: most rows in a group; a prompt with more branches goes alone.
 
     Raises:
         UnsupportedGenerationError: `max_batch_size` is no whole number above 0.
     """
     check_whole("max_batch_size", max_batch_size, least=1)
+    sizes = [(len(p.tokens), new) for p, new in zip(prompts, new_tokens, strict=True)]
+    rows = [len(prompt.branches) for prompt in prompts]
+    # Prefilled caches differ in length; virtual tokens are as far away as a row's padding is wide.
+    if serves(documents, model, method) or puts_virtual_tokens(model):
+        rows = [max_batch_size] * len(prompts)
     results: dict[int, T] = {}
     limit = length_that_changes_frequencies(model)
     for group in _groups(sizes, rows, max_batch_size, limit):
         results.update(zip(group, run(group), strict=True))
-    return [results[index] for index in range(len(sizes))]
-
-
-def rows_of(
-    prompts: Sequence[PreparedPrompt],
-    model: PreTrainedModel,
-    method: Method,
-    documents: DocumentCache | None,
-    max_batch_size: int,
-) -> list[int]:
-    """How many rows of a batch each prompt takes under a method: all, where it has to go alone."""
-    # Prefilled caches differ in length; virtual tokens are as far away as a row's padding is wide.
-    if serves(documents, model, method) or puts_virtual_tokens(model):
-        return [max_batch_size] * len(prompts)
-    return [len(prompt.branches) for prompt in prompts]
+    return [results[index] for index in range(len(prompts))]
 
 
 def _groups(
-    sizes: Sequence[Size], rows: Sequence[int], most: int, limit: float
+    sizes: Sequence[tuple[int, int]], rows: Sequence[int], most: int, limit: float
 ) -> Iterator[list[int]]:
     group: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):

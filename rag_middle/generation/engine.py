@@ -308,15 +308,7 @@ def _generated_tokens(
         )
         processors.append(run.constrained)
     if options.samples:
-        processors.append(
-            Sampler(
-                [seed for seed in request.seeds if seed is not None],
-                temperature=options.temperature,
-                top_k=options.top_k,
-                top_p=options.top_p,
-                typical_p=options.typical_p,
-            )
-        )
+        processors.append(Sampler([seed for seed in request.seeds if seed is not None], options))
     if method.combines:
         processors = [run.finite, Combined(method, branches, options.num_beams, processors)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from math import isnan
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,25 +25,15 @@ from rag_middle.attention import (
 )
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.batching import length_that_changes_frequencies
-from rag_middle.generation.processors import combined
-from rag_middle.methods import Method
+from rag_middle.generation.effect import acts_on
+from rag_middle.generation.processors import combined, refuse_not_finite
+from rag_middle.generation.results import Score
+from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
-from rag_middle.options import KernelsUsed
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-
-class TokenScores(NamedTuple):
-    """What the model thinks of a continuation, token by token.
-
-    Attributes:
-        log_probabilities: natural logarithm, one per token.
-        is_greedy: every token is the most probable one.
-        kernels: what computed the method's attention.
-    """
-
-    log_probabilities: tuple[float, ...]
-    is_greedy: bool
-    kernels: KernelsUsed
+if TYPE_CHECKING:
+    from rag_middle.generation.prompts import PreparedPrompt
 
 
 def cached_length(cache: DynamicCache | None) -> int:
@@ -89,18 +80,18 @@ def prompt_logits(
 @torch.no_grad()
 def continuation_scores(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[TokenizedPrompt]],
+    prompts: Sequence[PreparedPrompt],
     continuations: Sequence[Sequence[int]],
     method: Method,
     documents: DocumentCache | None = None,
-) -> list[TokenScores]:
-    """Log-probability of each continuation token, and whether all are greedy.
+) -> list[Score]:
+    """How likely each prompt's continuation (token ids) is under the method.
 
     The prompts, each with its branches, go through the model once, left-padded, and leave a KV
     cache; then all continuation tokens at once, as if they had been generated.
     """
-    batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
-    counts = [len(branches) for branches in prompts]
+    batch = TokenizedBatch(tuple(branch for prompt in prompts for branch in prompt.branches))
+    counts = [len(prompt.branches) for prompt in prompts]
     rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
     with turn(model), in_eval_mode(model):
         cache = with_documents(documents, model, method, batch.prompts)
@@ -113,13 +104,23 @@ def continuation_scores(
             following = forward.feed([ids[:-1] for ids in rows], cache)
         logits = combined(method, torch.cat([logits[:, -1:], *following], dim=1), counts)
     results = []
-    for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
+    for prompt, row, ids in zip(prompts, logits.log_softmax(dim=-1), continuations, strict=True):
         expected = torch.tensor(ids, device=row.device)
         predicted = row[: len(ids)]
-        log_probabilities = predicted.gather(1, expected[:, None])[:, 0]
-        is_greedy = bool((predicted.argmax(dim=-1) == expected).all())
+        log_probabilities = predicted.gather(1, expected[:, None])[:, 0].tolist()
+        # NaN or infinite logits leave no log-probability; that of a token ruled out is -inf.
+        if isnan(sum(log_probabilities)):
+            refuse_not_finite(method)
         results.append(
-            TokenScores(tuple(log_probabilities.tolist()), is_greedy, request.kernels_used)
+            Score(
+                token_ids=tuple(ids),
+                log_probabilities=tuple(log_probabilities),
+                is_greedy=bool((predicted.argmax(dim=-1) == expected).all()),
+                prompt_tokens=len(prompt.tokens),
+                method=method_name(method),
+                applied=acts_on(method, prompt.tokens.layout),
+                kernels=request.kernels_used,
+            )
         )
     return results
 

@@ -17,7 +17,7 @@ from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.fingerprint import fingerprint
 from rag_middle.generation import engine, forward
-from rag_middle.generation.batching import in_groups, rows_of
+from rag_middle.generation.batching import in_groups
 from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import (
@@ -33,7 +33,6 @@ from rag_middle.generation.prompts import (
     Prompt,
 )
 from rag_middle.generation.results import Generation, Score
-from rag_middle.generation.scoring import scores
 from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
@@ -125,10 +124,6 @@ class RagMiddleModel:
                     f"{name} must be a loaded one of transformers, got {shortened(repr(value))}. "
                     "RagMiddleModel.from_pretrained loads both by name.",
                 )
-        if not isinstance(document_cache, DocumentCache | None):
-            raise UnsupportedGenerationError(
-                f"document_cache must be a DocumentCache, got {document_cache!r}."
-            )
         if model.config.is_encoder_decoder or not model.can_generate():
             raise UnsupportedGenerationError(
                 f"{type(model).__name__} is no decoder with a language-modelling head: load one "
@@ -278,11 +273,15 @@ class RagMiddleModel:
                 )
             )
 
-        sizes = [(len(prompt.tokens), settings.max_new_tokens) for prompt in request.prompts]
-        rows = rows_of(
-            request.prompts, self.model, request.method, self.document_cache, max_batch_size
+        return in_groups(
+            self.model,
+            request.prompts,
+            [settings.max_new_tokens] * len(prompts),
+            run,
+            method=request.method,
+            documents=self.document_cache,
+            max_batch_size=max_batch_size,
         )
-        return in_groups(self.model, sizes, max_batch_size, run, rows)
 
     def as_completed(
         self,
@@ -390,11 +389,6 @@ class RagMiddleModel:
         Repeat a prompt to compare continuations of it.
         """
         chosen, settings = self._chosen(options, PromptKwargs)
-        for name, values in (("prompts", prompts), ("continuations", continuations)):
-            if isinstance(values, str) or not isinstance(values, Sequence):
-                raise UnsupportedGenerationError(
-                    f"{name} must be a list, got {type(values).__name__}."
-                )
         if len(prompts) != len(continuations):
             raise UnsupportedGenerationError(
                 f"Give one continuation per prompt: there are {len(continuations)} for "
@@ -403,13 +397,23 @@ class RagMiddleModel:
         ids = [self._prepare.continuation(text) for text in continuations]
         room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
         with use_kernels(self._kernels):
-            return scores(
+            prepared = self._prepare.prompts(prompts, chosen, settings, room)
+
+            def run(group: list[int]) -> list[Score]:
+                members = [prepared[index] for index in group]
+                expected = [ids[index] for index in group]
+                return forward.continuation_scores(
+                    self.model, members, expected, chosen, self.document_cache
+                )
+
+            return in_groups(
                 self.model,
-                self._prepare.prompts(prompts, chosen, settings, room),
-                ids,
-                chosen,
-                max_batch_size=max_batch_size,
+                prepared,
+                [len(continuation) for continuation in ids],
+                run,
+                method=chosen,
                 documents=self.document_cache,
+                max_batch_size=max_batch_size,
             )
 
     def logits(

@@ -28,6 +28,7 @@ from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation.results import TokenLogProbability
 from rag_middle.generation.text import Decode, first_stop
 from rag_middle.methods import Method
+from rag_middle.options import GenerationOptions
 
 _LEAST = -9999.0  # JSON has no infinity: what cannot be generated
 
@@ -137,30 +138,19 @@ class Sampler(LogitsProcessor):
 
     Args:
         seeds: one per row.
-        temperature: above 0; logits are divided by it.
-        top_k: number of most probable tokens to sample from; 0 for all.
-        top_p: total probability of the most probable tokens to sample from.
-        typical_p: that of the most typical tokens, of those that are left.
+        options: of the request; `typical_p` chooses among what `top_k` and `top_p` leave.
     """
 
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        *,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        typical_p: float = 1.0,
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], options: GenerationOptions) -> None:
         self._sources = [Random(seed) for seed in seeds]
-        self._temperature = temperature
+        self._temperature = options.temperature
         self._warpers: list[LogitsProcessor] = []
-        if top_k > 0:
-            self._warpers.append(TopKLogitsWarper(top_k))
-        if top_p < 1:
-            self._warpers.append(TopPLogitsWarper(top_p))
-        if typical_p < 1:
-            self._warpers.append(TypicalLogitsWarper(typical_p))
+        if options.top_k > 0:
+            self._warpers.append(TopKLogitsWarper(options.top_k))
+        if options.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(options.top_p))
+        if options.typical_p < 1:
+            self._warpers.append(TypicalLogitsWarper(options.typical_p))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[b, v]` logits to `[b, v]` with 0 for the drawn tokens and -inf elsewhere."""

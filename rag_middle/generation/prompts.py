@@ -335,17 +335,10 @@ def arranged(prompt: TokenizedPrompt, method: Method, runner: Runner) -> Tokeniz
 def branched(
     prompt: TokenizedPrompt, method: Method, runner: Runner
 ) -> tuple[TokenizedPrompt, ...]:
-    """The prompts of the method's forward passes, the arranged one alone for most methods.
-
-    Raises:
-        PromptError: the method names no branch, or documents that do not exist.
-    """
+    """The prompts of the method's forward passes, the arranged one alone for most methods."""
     if not method.combines:
         return (prompt,)
-    branches = tuple(prompt.select(selection) for selection in method.branches(prompt, runner))
-    if not branches:
-        raise PromptError(f"{method.name} named no branch. This is a mistake in the method.")
-    return branches
+    return tuple(prompt.select(selection) for selection in method.branches(prompt, runner))
 
 
 def fit_to_window(

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rag_middle.errors import MethodConfigError
 from rag_middle.options import GenerationOptions
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ class ServerSettings:
             more of them than were there at the same time since the last batch began.
         max_body_bytes: of a request.
         max_documents: of a prompt.
-
-    Raises:
-        MethodConfigError: there are no methods.
     """
 
     model_name: str
@@ -50,10 +46,6 @@ class ServerSettings:
     batch_wait: float = 0.02
     max_body_bytes: int = 2 << 20
     max_documents: int = 200
-
-    def __post_init__(self) -> None:
-        if not self.methods:
-            raise MethodConfigError("A server needs at least one method: 'none' is one.")
 
     @property
     def default_method(self) -> str:

@@ -18,10 +18,9 @@ from rag_middle.tokens.encode import (
     encode,
     uses_chat_template,
 )
-from rag_middle.tokens.prompt import PaddedIds, TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
 
 __all__ = [
-    "PaddedIds",
     "TemplateName",
     "TokenizedBatch",
     "TokenizedPrompt",

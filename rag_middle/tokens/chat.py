@@ -4,7 +4,7 @@ The documents are taken out of their message and a private-use character is left
 The template is rendered to text, and the text is split there. Another such character marks the
 cuts inside message contents that keep control tokens inert (see ``text.TextEncoder``).
 
-A template is the tokenizer's own (`render_chat`) or a function of the caller (`render_written`).
+A template is the tokenizer's own (`render_chat`) or a function of the caller (`Rendering`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
-from rag_middle.options import TemplateFunction
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import MODEL_ROLES, SYSTEM_ROLES, Conversation, Message
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template, vocabulary
@@ -84,22 +83,10 @@ def render_chat(
     write = ChatTemplate(tokenizer, template_options)
     if conversation.tools:
         write.check_tools(conversation.messages)
-    return _Rendering(write, encoder, conversation, write.sources, template_options).render()
+    return Rendering(write, encoder, conversation, write.sources, template_options).render()
 
 
-def render_written(
-    write: TemplateFunction, encoder: TextEncoder, conversation: Conversation
-) -> RenderedChat:
-    """What a caller's function makes of a conversation; only the function writes control tokens.
-
-    Raises:
-        ChatTemplateError: the function fails, drops or repeats the documents, or makes control
-            tokens of what messages say.
-    """
-    return _Rendering(write, encoder, conversation).render()
-
-
-class _Rendering:
+class Rendering:
     """A conversation as a template writes it, and which of the text comes from messages.
 
     A template may do anything with messages: strip, change case, unescape, reverse, repeat, leave
@@ -140,6 +127,10 @@ class _Rendering:
 
     def render(self) -> RenderedChat:
         """The conversation as the template writes it, or as near to that as is safe.
+
+        Raises:
+            ChatTemplateError: the template fails, drops or repeats the documents, or makes control
+                tokens of what messages say.
 
         Warns:
             ChatTemplateWarning: it is not exactly as the template writes it.

@@ -11,7 +11,7 @@ from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import OPTIONS, Template
-from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
+from rag_middle.tokens.chat import RenderedChat, Rendering, render_chat
 from rag_middle.tokens.conversation import Conversation, Message
 from rag_middle.tokens.prompt import TokenizedPrompt
 from rag_middle.tokens.templates import has_chat_template
@@ -117,7 +117,7 @@ def encode(
                 "template_options and add_generation_prompt."
             )
         conversation = _conversation(asked, system)
-        rendered = render_written(template, encoder, conversation)
+        rendered = Rendering(template, encoder, conversation).render()
         return _encode_rendered(encoder, rendered, conversation)
     if isinstance(asked, ContextPrompt) and not uses_chat_template(tokenizer, template):
         if template_options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
@@ -37,19 +37,13 @@ class TokenizedPrompt:
     shows_tools: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.input_ids) != self.layout.length:
+        expected = self.layout.length, len(self.layout.documents), len(self.layout.documents)
+        scores = self.layout.documents if self.scores is None else self.scores
+        sizes = len(self.input_ids), len(self.document_ids), len(scores)
+        if sizes != expected:
             raise PromptError(
-                f"The layout counts {self.layout.length} tokens, there are {len(self.input_ids)}."
-            )
-        if len(self.document_ids) != len(self.layout.documents):
-            raise PromptError(
-                f"The layout has {len(self.layout.documents)} documents, "
-                f"document_ids names {len(self.document_ids)}."
-            )
-        if self.scores is not None and len(self.scores) != len(self.layout.documents):
-            raise PromptError(
-                f"The layout has {len(self.layout.documents)} documents, there are "
-                f"{len(self.scores)} scores: give one per document."
+                "The layout asks for {} input_ids, {} document_ids and {} scores, got {}, {} and "
+                "{}: give one of the latter two for each document.".format(*expected, *sizes)
             )
 
     @classmethod
@@ -69,8 +63,6 @@ class TokenizedPrompt:
             PromptError: there is no token at all.
         """
         input_ids = tuple(chain(prefix, *documents, suffix))
-        if not input_ids:
-            raise PromptError("The prompt is empty. Pass a question or documents.")
         ends = accumulate(map(len, documents), initial=len(prefix))
         layout = PromptLayout(length=len(input_ids), documents=tuple(pairwise(ends)))
         return cls(
@@ -127,43 +119,18 @@ class TokenizedPrompt:
         )
 
 
-class PaddedIds(NamedTuple):
-    """Left-padded prompts: ``input_ids`` and ``attention_mask``, both int64 ``[b, n]``."""
-
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor
-
-
 @dataclass(frozen=True, slots=True)
 class TokenizedBatch:
-    """Prompts that go through the model together.
-
-    Raises:
-        PromptError: there are none.
-    """
+    """Prompts that go through the model together, at least one."""
 
     prompts: tuple[TokenizedPrompt, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prompts", tuple(self.prompts))
-        if not self.prompts:
-            raise PromptError("A batch needs at least one prompt.")
+    def padded(
+        self, pad_token_id: int, *, device: torch.device | str | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and attention mask, both int64 ``[b, n]``.
 
-    def __len__(self) -> int:
-        """Number of prompts (``b``)."""
-        return len(self.prompts)
-
-    @property
-    def layouts(self) -> tuple[PromptLayout, ...]:
-        """Where the documents of each prompt lie, padding not counted."""
-        return tuple(prompt.layout for prompt in self.prompts)
-
-    def padded(self, pad_token_id: int, *, device: torch.device | str | None = None) -> PaddedIds:
-        """The prompts as tensors, padded on the left to the longest one.
-
-        Args:
-            pad_token_id: written to the left of shorter prompts, with mask 0.
-            device: where the tensors live; torch's default if None.
+        Shorter prompts are padded on the left, with mask 0.
         """
         import torch
 
@@ -173,7 +140,7 @@ class TokenizedBatch:
             gap = width - len(prompt)
             ids.append([pad_token_id] * gap + list(prompt.input_ids))
             mask.append([0] * gap + [1] * len(prompt))
-        return PaddedIds(
+        return (
             torch.tensor(ids, dtype=torch.long, device=device),
             torch.tensor(mask, dtype=torch.long, device=device),
         )

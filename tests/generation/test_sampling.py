@@ -17,6 +17,7 @@ from transformers import (
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.processors import Sampler
+from rag_middle.options import GenerationOptions
 
 DRAWS = 4000
 
@@ -78,7 +79,8 @@ def test_tokens_are_drawn_from_the_distribution_transformers_draws_from(
         warped = TopPLogitsWarper(top_p)(None, warped)
     expected = warped.softmax(-1)[0]
 
-    sampler = Sampler(range(DRAWS), temperature=temperature, top_k=top_k, top_p=top_p)
+    options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
+    sampler = Sampler(range(DRAWS), options)
     scores = sampler(torch.zeros(DRAWS, 1, dtype=torch.long), logits.expand(DRAWS, -1))
 
     assert (scores > -torch.inf).sum(dim=1).eq(1).all()
@@ -95,6 +97,6 @@ def test_typical_sampling_is_that_of_transformers() -> None:
     assert not allowed[0], "the most probable token is not the most typical one here"
     drawn = set()
     for seed in range(60):
-        sampler = Sampler([seed], temperature=1.0, top_k=0, top_p=1.0, typical_p=0.5)
+        sampler = Sampler([seed], GenerationOptions(temperature=1.0, typical_p=0.5))
         drawn.add(int(sampler(torch.empty(1, 0), logits).argmax()))
     assert drawn == set(allowed.nonzero()[:, 0].tolist())

@@ -48,7 +48,7 @@ def test_select_refuses_documents_named_twice_or_missing(order: list[int]) -> No
 
 @pytest.mark.parametrize(
     ("ids", "document_ids", "message"),
-    [((1, 2), ("a",), "counts 3 tokens"), ((1, 2, 3), (), "document_ids names 0")],
+    [((1, 2), ("a",), "got 2, 1 and 1"), ((1, 2, 3), (), "got 3, 0 and 1")],
 )
 def test_parts_that_do_not_fit_are_refused(
     ids: tuple[int, ...], document_ids: tuple[str, ...], message: str
@@ -60,10 +60,10 @@ def test_parts_that_do_not_fit_are_refused(
 
 def test_shorter_prompts_are_padded_on_the_left() -> None:
     batch = TokenizedBatch((prompt([3, 4]), prompt([], prefix=(7,))))
-    padded = batch.padded(0)
-    assert padded.input_ids.tolist() == [[1, 2, 3, 4, 9], [0, 0, 0, 7, 9]]
-    assert padded.attention_mask.tolist() == [[1, 1, 1, 1, 1], [0, 0, 0, 1, 1]]
-    assert padded.input_ids.dtype == padded.attention_mask.dtype == torch.long
+    input_ids, attention_mask = batch.padded(0)
+    assert input_ids.tolist() == [[1, 2, 3, 4, 9], [0, 0, 0, 7, 9]]
+    assert attention_mask.tolist() == [[1, 1, 1, 1, 1], [0, 0, 0, 1, 1]]
+    assert input_ids.dtype == attention_mask.dtype == torch.long
 
 
 def test_scores_follow_their_documents() -> None:
@@ -75,7 +75,7 @@ def test_scores_follow_their_documents() -> None:
         scores=(0.1, 0.3, 0.2),
     )
     assert prompt.select((2, 1)).scores == (0.2, 0.3)
-    with pytest.raises(PromptError, match="3 documents, there are 2 scores"):
+    with pytest.raises(PromptError, match="got 6, 3 and 2"):
         TokenizedPrompt(
             input_ids=prompt.input_ids,
             layout=prompt.layout,
