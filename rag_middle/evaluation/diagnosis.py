@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,11 +42,7 @@ from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
-from rag_middle.evaluation.trials import (
-    check_measurement,
-    check_takes,
-    run,
-)
+from rag_middle.evaluation.trials import check_measurement, check_takes, run
 from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator, model_facts
 from rag_middle.methods import (
@@ -70,17 +65,15 @@ UNCALIBRATED = ("pine", "rotor")
 
 #: Methods that ``rag-middle calibrate`` has a search for, each with settings that any model of a
 #: fitting build takes.
-CALIBRATED: Mapping[str, Method] = MappingProxyType(
-    {
-        "positional_hidden_states": PositionalHiddenStates(channels=(0,), factor=0.5),
-        "lpes": LPES(factors=1.5),
-        "siw": SIW(),
-        "ms_poe": MsPoE(),
-        "zero_tuning": ZeroTuning(factor=2.0),
-        "self_extend": SelfExtend(),
-        "dysco": DySCO(heads=((0, 0),)),
-    }
-)
+CALIBRATED: Mapping[str, Method] = {
+    "positional_hidden_states": PositionalHiddenStates(channels=(0,), factor=0.5),
+    "lpes": LPES(factors=1.5),
+    "siw": SIW(),
+    "ms_poe": MsPoE(),
+    "zero_tuning": ZeroTuning(factor=2.0),
+    "self_extend": SelfExtend(),
+    "dysco": DySCO(heads=((0, 0),)),
+}
 
 _TIMED_PROMPTS, _TIMED_TOKENS = 2, 16
 
@@ -368,12 +361,11 @@ def searched_notes(results: Results) -> tuple[str, ...]:
 def _voting_notes(results: Results) -> tuple[str, ...]:
     """Of a model behind an HTTP address: under which methods answers were voted on."""
     voting = [labelled.label for labelled in results.methods if labelled.method.votes]
-    if not voting:
-        return ()
-    return (
+    text = (
         f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
-        "an HTTP address gives no probabilities of tokens to combine.",
+        "an HTTP address gives no probabilities of tokens to combine."
     )
+    return (text,) if voting else ()
 
 
 # -- which methods to try -------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class Grid:
     def sentences(self) -> tuple[str, ...]:
         """What follows from it: on columns, on rows, on abstentions, and on each method."""
         first, title = self.rows[0], self.column_title.lower()
+        means = [self.metric.shown(row.curves[BASELINE].mean.value) for row in self.rows]
         uneven = [
             row.name
             for row in self.rows
@@ -88,18 +89,15 @@ class Grid:
             if uneven
             else f"The unmodified model does not differ significantly by {title}.",
             *(
-                f"{row.name[0].upper()}{row.name[1:]}: {self._mean(row)}; {first.name}: "
-                f"{self._mean(first)}. The difference is "
+                f"{row.name[0].upper()}{row.name[1:]}: {mean}; {first.name}: {means[0]}. "
+                "The difference is "
                 f"{'not ' if row.changes[BASELINE].includes_zero else ''}statistically significant."
-                for row in self.rows[1:]
+                for row, mean in zip(self.rows[1:], means[1:], strict=True)
                 if not self.abstentions
             ),
             *(_about_abstentions(label, shares) for label, shares in self.abstentions.items()),
             *(self._about(label) for label in self.labels if label != BASELINE),
         )
-
-    def _mean(self, row: GridRow) -> str:
-        return self.metric.shown(row.curves[BASELINE].mean.value)
 
     def _about(self, label: str) -> str:
         groups: dict[str, list[str]] = {

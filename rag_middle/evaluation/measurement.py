@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import (
+    AS_GIVEN,
     CHANGES,
     Change,
     Condition,
@@ -181,7 +182,7 @@ class Measurement:
         conditions = tuple(position(index) for index in self.gold_positions(task))
         if not conditions:
             layout = self.layout(task)
-            conditions = task.conditions() if layout is None else layout.conditions
+            conditions = (AS_GIVEN,) if layout is None else layout.conditions
         return (*conditions, *(order(index) for index in range(self.orders)))
 
     def grid_conditions(self, task: Task) -> tuple[Condition, ...]:

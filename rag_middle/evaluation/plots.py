@@ -44,12 +44,11 @@ def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[An
     return figure, panel_axes
 
 
-def plot_position_curves(curves: PositionCurves, *, title: str | None = None) -> Figure:
+def plot_position_curves(curves: PositionCurves) -> Figure:
     """A line per method over the gold document's position, with bars for the intervals.
 
     Args:
         curves: from `Results.curves`.
-        title: above the chart; by default the number of questions and documents.
 
     Returns:
         A matplotlib figure; ``savefig`` writes it.
@@ -63,7 +62,7 @@ def plot_position_curves(curves: PositionCurves, *, title: str | None = None) ->
     axes.set_xlabel(f"Position of the gold document (0 to {curves.documents - 1})")
     axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
     counts = f"{curves.questions} questions, {curves.documents} documents"
-    axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
+    axes.set_title(f"{counts}; bars: 95 % intervals", fontsize=10)
     return axes.figure  # type: ignore[no-any-return]
 
 

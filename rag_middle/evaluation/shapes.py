@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -25,18 +24,16 @@ ShapeName = Literal[
     "irregular",
 ]
 
-SHAPES: Mapping[ShapeName, str] = MappingProxyType(
-    {
-        "U": "U-shape: scores are higher at both ends than in the middle",
-        "inverted U": "inverted U: scores are higher in the middle than at both ends",
-        "primacy": "primacy: scores are highest at the first positions and fall after them",
-        "recency": "recency: scores are highest at the last positions",
-        "primacy deficit": "primacy deficit: scores are lowest at the first positions",
-        "recency deficit": "recency deficit: scores are lowest at the last positions",
-        "flat": "flat: no two positions differ significantly",
-        "irregular": "irregular: positions differ, without one rise or fall",
-    }
-)
+SHAPES: Mapping[ShapeName, str] = {
+    "U": "U-shape: scores are higher at both ends than in the middle",
+    "inverted U": "inverted U: scores are higher in the middle than at both ends",
+    "primacy": "primacy: scores are highest at the first positions and fall after them",
+    "recency": "recency: scores are highest at the last positions",
+    "primacy deficit": "primacy deficit: scores are lowest at the first positions",
+    "recency deficit": "recency deficit: scores are lowest at the last positions",
+    "flat": "flat: no two positions differ significantly",
+    "irregular": "irregular: positions differ, without one rise or fall",
+}
 
 _NOTICEABLE = 0.25  # of the whole range: what differs less counts as level
 _ROUNDING = 1e-12  # means that are equal may differ by it

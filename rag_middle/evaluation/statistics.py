@@ -7,13 +7,12 @@ seed draws the same questions whatever is computed from them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import log2, sqrt
-from statistics import NormalDist
+from math import sqrt
+from statistics import NormalDist, fmean
 from typing import SupportsFloat
 
 import numpy as np
@@ -51,18 +50,16 @@ class Estimate:
         """Whether zero lies in the interval, its ends included: not statistically significant."""
         return self.low <= 0 <= self.high
 
-    def text(self, *, share: bool, digits: int | None = None, signed: bool = False) -> str:
+    def text(self, *, share: bool, signed: bool = False) -> str:
         """``63.5 [60.1, 66.0]``; ``none seen`` where no question has any.
 
         Args:
-            share: show per cent.
-            digits: after the point; by default 1 for a share and 2 otherwise.
+            share: show per cent, with one digit after the point; else two.
             signed: write a plus sign, as for differences.
         """
         if self.exact:
             return "none seen"
-        scale, default = (100, 1) if share else (1, 2)
-        digits = default if digits is None else digits
+        scale, digits = (100, 1) if share else (1, 2)
         numbers = (self.value, self.low, self.high)
         value, low, high = (
             # Adding 0.0 turns -0.0 into 0.0; zero has no sign.
@@ -216,11 +213,9 @@ def _estimate(*values: SupportsFloat) -> Estimate:
     return Estimate(value, low, high)
 
 
-def paired_difference(
-    own: Array, other: Array, confidence: float = CONFIDENCE, *, seed: int = 0
-) -> Estimate:
+def paired_difference(own: Array, other: Array, confidence: float = CONFIDENCE) -> Estimate:
     """Mean of `own` minus that of `other`, both `[questions]`, the same ones; exact where equal."""
-    return Bootstrap((own - other)[:, None], seed=seed).estimate(
+    return Bootstrap((own - other)[:, None]).estimate(
         lambda means: means[..., 0], confidence, exact=np.array_equal(own, other)
     )
 
@@ -251,60 +246,41 @@ def _cached_draws(questions: int, resamples: int, seed: int) -> tuple[NDArray[np
     return tuple(_draws(questions, resamples, seed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Consistency:
     """How much answers depend on the order of the documents; 0 is not at all.
 
     Attributes:
         flip_rate: chance that an answer changes when the documents are shuffled again; it does not
-            depend on how many orders were tried, as the others do.
+            depend on how many orders were tried, as `changed` does.
         changed: share of questions with more than one answer over the orders.
-        entropy: of a question's answers over the orders, bits.
-        minority: share of answers that are not their question's most frequent one.
     """
 
     flip_rate: Estimate
     changed: Estimate
-    entropy: Estimate
-    minority: Estimate
 
 
-def consistency(
-    answers: Sequence[Sequence[object]], *, resamples: int = RESAMPLES, seed: int = 0
-) -> Consistency:
+def consistency(answers: Sequence[Sequence[object]], *, resamples: int = RESAMPLES) -> Consistency:
     """How much the answers to each question agree over orders of its documents.
 
-    All four are exact where no question has two answers: nothing is estimated then.
+    Exact where no question has two answers: nothing is estimated then.
 
     Args:
-        answers: by question, one per order, comparable.
-
-    Raises:
-        ConfigError: fewer than two orders.
+        answers: by question, one per order, at least two, comparable.
     """
-    disagreements = np.array([_disagreement(of_question) for of_question in answers])
-    bootstrap = Bootstrap(disagreements, resamples=resamples, seed=seed)
-    exact = not disagreements.any()
-    flips, changed, entropy, minority = (
-        Estimate(0.0, 0.0, 0.0, exact=True) if exact else estimate
-        for estimate in bootstrap.estimates()
-    )
-    return Consistency(flip_rate=flips, changed=changed, entropy=entropy, minority=minority)
+    differs = [
+        [first != second for first, second in combinations(of_question, 2)]
+        for of_question in answers
+    ]
+    scores = np.array([[fmean(pairs), any(pairs)] for pairs in differs])
+    if not scores.any():
+        none = Estimate(0.0, 0.0, 0.0, exact=True)
+        return Consistency(none, none)
+    return Consistency(*Bootstrap(scores, resamples=resamples).estimates())
 
 
-def _disagreement(answers: Sequence[object]) -> tuple[float, float, float, float]:
-    """Of one question: share of pairs that differ, any difference, entropy, share off the mode."""
-    if len(answers) < 2:
-        raise ConfigError("Answers can only flip between at least two orders.")
-    pairs = list(combinations(answers, 2))
-    flips = sum(first != second for first, second in pairs) / len(pairs)
-    shares = [count / len(answers) for count in Counter(answers).values()]
-    entropy = -sum(share * log2(share) for share in shares) + 0.0  # -0.0 is 0
-    return flips, float(len(shares) > 1), entropy, 1 - max(shares)
-
-
-def wilson(right: int, asked: int, confidence: float = CONFIDENCE) -> Estimate:
-    """A share with Wilson's score interval.
+def wilson(right: int, asked: int) -> Estimate:
+    """A share with Wilson's score interval (95 %).
 
     Unlike a bootstrap interval it has a width where all or none of the answers are right.
 
@@ -312,7 +288,7 @@ def wilson(right: int, asked: int, confidence: float = CONFIDENCE) -> Estimate:
         asked: number of questions, at least one.
     """
     share = right / asked
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     centre = share + z * z / (2 * asked)
     half = z * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
     scale = 1 + z * z / asked

@@ -237,4 +237,5 @@ def test_answers_that_differ_by_a_sign_of_a_number_flip() -> None:
         results = run(EndpointModel(server.url), TASK, measurement=orders)
     flips = results.summary()["none"].consistency
     assert flips is not None
-    assert (flips.changed.value, flips.entropy.value, flips.minority.value) == (1, 1, 0.5)
+    assert flips.changed.value == 1
+    assert flips.flip_rate.value == pytest.approx(2 / 3)

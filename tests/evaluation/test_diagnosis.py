@@ -74,9 +74,9 @@ def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> Non
     assert pine is not None
     assert none is not None
     assert pine.flip_rate.exact  # its chance is the same everywhere
-    assert pine.entropy.exact
+    assert pine.changed.exact
     assert none.flip_rate.low > 0
-    assert none.changed.value > none.flip_rate.value > none.minority.value > 0
+    assert none.changed.value > none.flip_rate.value
 
 
 def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
-from rag_middle.evaluation import Condition, position
+from rag_middle.evaluation import AS_GIVEN, Condition, position
 from rag_middle.evaluation.plots import image, new_figure
 from rag_middle_reproduce.attention_view import (
     DocumentAttention,
@@ -145,7 +145,7 @@ def pictures(
             conditions: dict[int | None, Condition] = {
                 gold: position(gold) for gold in measurement.gold_positions(task)
             }
-            conditions = conditions or {None: task.conditions()[0]}
+            conditions = conditions or {None: AS_GIVEN}
             for method in config.methods_of(entry, data):
                 views = {
                     gold: document_attention(

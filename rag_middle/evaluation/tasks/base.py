@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import (
-    AS_GIVEN,
     CLOSED_BOOK,
     GOLD_ONLY,
     Condition,
@@ -134,10 +133,6 @@ class Task(ABC):
             template: as in generation.
         """
         return prompt
-
-    def conditions(self) -> tuple[Condition, ...]:
-        """The conditions of a task without gold documents; see `num_positions`."""
-        return (AS_GIVEN,)
 
     def layout(self, columns: int) -> Layout | None:
         """The conditions of a task that varies something else than one position, else None.

@@ -114,7 +114,7 @@ class OwnQuestions(Task):
             if missing > 0:
                 rng = random.Random(f"{self.name} {seed} {index}")
                 near = [self._gold(*lines[other]) for other in self._nearest(content, len(lines))]
-                others += self._pool.draw(missing, question, answers, documents, rng, near)
+                others += self._distractors(missing, question, answers, documents, rng, near)
                 gold_position = 0
             items.append(
                 Item(
@@ -168,14 +168,78 @@ class OwnQuestions(Task):
         distractors = get_field(given, "distractors", list, line)
         return [as_document(value, line) for value in (gold, *distractors)], 0
 
+    def _distractors(
+        self,
+        count: int,
+        question: str,
+        answers: Sequence[str],
+        present: Sequence[Document],
+        rng: random.Random,
+        nearest: Sequence[Document],
+    ) -> list[Document]:
+        """`count` documents that hold none of the answers, in title or text (`best_subspan_em`).
+
+        Args:
+            present: documents that are there already.
+            rng: of random ones, and of the order of hard ones.
+            nearest: the hardest ones, where they are known.
+
+        Raises:
+            FileFormatError: there are not so many.
+            MissingExtraError, RagMiddleError: for hard ones, the embedder cannot be had.
+        """
+        taken = {document.text for document in present}
+        drawn: list[Document] = []
+        for document in chain(nearest, self._ranked_pool(question, rng)):
+            if document.text in taken or best_subspan_em(document.render(), answers):
+                continue
+            taken.add(document.text)
+            drawn.append(document)
+            if len(drawn) == count:
+                # The most alike must not always stand first: distractors have no positions.
+                rng.shuffle(drawn)
+                return drawn
+        raise FileFormatError(
+            f"{count} documents are needed that do not answer {question!r}, and there are "
+            f"{len(drawn)} among {len(self._pool)}. Ask for documents="
+            f"{len(present) + len(drawn)} or fewer, or give more data."
+        )
+
     @cached_property
-    def _pool(self) -> _Pool:
+    def _pool(self) -> list[Document]:
+        """Documents to draw distractors from; of equal texts, the first one is kept."""
         documents = (
             [self._gold(*entry) for entry in read_entries(self.data)]
             if self.corpus is None
             else [self._shown(as_document(c, line)) for line, c in read_entries(self.corpus)]
         )
-        return _Pool(documents, self.distractors, self.embedder)
+        by_text: dict[str, Document] = {}
+        for document in documents:
+            by_text.setdefault(document.text, document)
+        return list(by_text.values())
+
+    def _ranked_pool(self, question: str, rng: random.Random) -> Iterator[Document]:
+        """The pool in random order, or those most like the question first; drawn when asked for."""
+        if self.distractors == "random":
+            documents = list(self._pool)
+            rng.shuffle(documents)
+            yield from documents
+            return
+        from rag_middle.retrieval.embedders import embed_questions
+
+        embedder, vectors = self._embedded_pool
+        similarity = vectors @ embed_questions(embedder, [question])[0]
+        for index in np.argsort(-similarity, kind="stable"):
+            yield self._pool[int(index)]
+
+    @cached_property
+    def _embedded_pool(self) -> tuple[Embedder, NDArray[np.float32]]:
+        from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
+
+        embedder = SentenceTransformerEmbedder(self.embedder)
+        with warnings.catch_warnings():  # what begins like the question is near enough
+            warnings.simplefilter("ignore", TruncatedTextWarning)
+            return embedder, embedder.embed([each.render() for each in self._pool])
 
     def _shown(self, document: Document) -> Document:
         """A document as the prompt shows it."""
@@ -268,85 +332,3 @@ def _ranked(text: str, rank: int) -> str:
     """A passage with its 1-based rank, as the benchmark writes it."""
     rest = text.removeprefix("Document")
     return f"Document [{rank}]{rest.removeprefix(' ') if rest.startswith(' (') else rest}"
-
-
-class _Pool:
-    """Documents to draw distractors from.
-
-    Args:
-        documents: of equal texts, the first one is kept.
-        kind: which to take.
-        embedder: for hard ones: a folder or hub name of a sentence-transformers model; None for
-            the default, which needs no network.
-    """
-
-    def __init__(
-        self, documents: Sequence[Document], kind: Distractors, embedder: str | None
-    ) -> None:
-        by_text: dict[str, Document] = {}
-        for document in documents:
-            by_text.setdefault(document.text, document)
-        self._documents = list(by_text.values())
-        self._kind = kind
-        self._embedder_name = embedder
-
-    def draw(
-        self,
-        count: int,
-        question: str,
-        answers: Sequence[str],
-        present: Sequence[Document],
-        rng: random.Random,
-        nearest: Sequence[Document] = (),
-    ) -> list[Document]:
-        """`count` documents that hold none of the answers, in title or text (`best_subspan_em`).
-
-        Args:
-            question: that hard ones should be like.
-            answers: that none may hold.
-            present: documents that are there already.
-            rng: of random ones, and of the order of hard ones.
-            nearest: the hardest ones, where they are known.
-
-        Raises:
-            FileFormatError: there are not so many.
-            MissingExtraError, RagMiddleError: for hard ones, the embedder cannot be had.
-        """
-        taken = {document.text for document in present}
-        drawn: list[Document] = []
-        for document in chain(nearest, self._ranking(question, rng)):
-            if document.text in taken or best_subspan_em(document.render(), answers):
-                continue
-            taken.add(document.text)
-            drawn.append(document)
-            if len(drawn) == count:
-                # The most alike must not always stand first: distractors have no positions.
-                rng.shuffle(drawn)
-                return drawn
-        raise FileFormatError(
-            f"{count} documents are needed that do not answer {question!r}, and there are "
-            f"{len(drawn)} among {len(self._documents)}. Ask for documents="
-            f"{len(present) + len(drawn)} or fewer, or give more data."
-        )
-
-    def _ranking(self, question: str, rng: random.Random) -> Iterator[Document]:
-        if self._kind == "random":
-            documents = list(self._documents)
-            rng.shuffle(documents)
-            yield from documents
-            return
-        from rag_middle.retrieval.embedders import embed_questions
-
-        embedder, vectors = self._embedded
-        similarity = vectors @ embed_questions(embedder, [question])[0]
-        for index in np.argsort(-similarity, kind="stable"):
-            yield self._documents[int(index)]
-
-    @cached_property
-    def _embedded(self) -> tuple[Embedder, NDArray[np.float32]]:
-        from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
-
-        embedder = SentenceTransformerEmbedder(self._embedder_name)
-        with warnings.catch_warnings():  # what begins like the question is near enough
-            warnings.simplefilter("ignore", TruncatedTextWarning)
-            return embedder, embedder.embed([each.render() for each in self._documents])
