@@ -82,6 +82,6 @@ def title_of(label: str) -> str:
     return METHODS.get(label).info.title if label in METHODS else label
 
 
-def in_brackets(mean: Mapping[str, float], *, share: bool) -> str:
+def in_brackets(mean: Mapping[str, Any], *, share: bool) -> str:
     """``38 [14, 69]`` in per cent, or ``−9.6 [−13.8, −6.2]``."""
     return Estimate(**mean).text(share=share, digits=0 if share else 1)

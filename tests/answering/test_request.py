@@ -34,17 +34,11 @@ def _answer(text: str, sent: tuple[str, ...]) -> Answer:
         dropped_documents=(),
         seed=None,
     )
-    request = AnswerRequest(
-        question="Where?", documents=RETRIEVED, template=DEFAULT_TEMPLATE, seconds=1.0
-    )
-    return request.answer(generation)
+    return REQUEST.answer(generation)
 
 
 def test_documents_are_identified_by_their_index_whatever_their_ids() -> None:
-    request = AnswerRequest(
-        question="Where?", documents=RETRIEVED, template=DEFAULT_TEMPLATE, seconds=0
-    )
-    assert [document.id for document in request.prompt.documents] == ["0", "1", "2"]
+    assert [document.id for document in REQUEST.prompt.documents] == ["0", "1", "2"]
     answer = _answer("", sent=("2", "0"))  # a method changed the order, the second did not fit
     assert [source.position for source in answer.sources] == [1, None, 0]
     assert [source.document for source in answer.sources] == list(RETRIEVED)
