@@ -58,14 +58,7 @@ def check_documents(
     *,
     prompt: object = None,
 ) -> None:
-    """Speak up where a method needs documents and the prompt has none.
-
-    Args:
-        method: what the request runs under.
-        layout: of the prompt.
-        options: what to do, and what to advise.
-        example: 0-based index in the batch, for the message.
-        prompt: what was asked.
+    """Speak up where a method needs documents and the prompt, number `example` from 0, has none.
 
     Raises:
         PromptError: there are none, and `on_missing_documents` is ``"error"``.
@@ -96,9 +89,7 @@ def _text(prompt: object) -> str:
 def check_numbers(method: Method, starts: Sequence[str]) -> None:
     """Warn where the order comes back through numbers in documents, under an order-free method.
 
-    Args:
-        method: what the request runs under.
-        starts: how each document of the prompt begins, in order.
+    `starts` are the beginnings of the prompt's documents, in order.
     """
     numbers = [int(match[1]) if (match := _NUMBER.match(start)) else None for start in starts]
     if len(starts) < 2 or numbers not in ([*range(len(starts))], [*range(1, len(starts) + 1)]):

@@ -70,12 +70,9 @@ class GenerationRequest:
 
     Attributes:
         prompts: that go through the model together, left-padded.
-        method: what the request runs under.
-        options: how to generate.
         seeds: one per prompt, ``None`` where nothing is drawn.
         documents: keys and values computed for earlier requests.
         followers: one per prompt, or none.
-        kernels: what computes the method's attention.
         reader: of the calls of tools in the answers.
         constraint: that the answers keep to.
     """
@@ -116,11 +113,7 @@ def ends_thinking(ids: Sequence[int], tokenizer: LockedTokenizer) -> bool:
 def generate(
     model: PreTrainedModel, tokenizer: LockedTokenizer, request: GenerationRequest
 ) -> list[Generation]:
-    """Generate for all prompts of the request; the model is used as it is, and left so.
-
-    Returns:
-        In the order of the prompts.
-    """
+    """Generate for all prompts of the request, in order; the model is left as it is."""
     stops = (*request.options.stop, *own_stop_strings(model))
     before: Sequence[int] = ()
     if request.constraint is not None:
@@ -155,10 +148,6 @@ class _Run(StoppingCriteria):
     """A batch on its way through the model: its texts, who follows them, and when they end.
 
     Reading tokens makes a GPU wait, so texts are followed as they grow only where somebody asks.
-
-    Args:
-        request: to be served.
-        completions: of its prompts.
     """
 
     def __init__(self, request: GenerationRequest, completions: list[Completion]) -> None:

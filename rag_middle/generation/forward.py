@@ -56,13 +56,6 @@ def prompt_logits(
 ) -> Tensor:
     """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32.
 
-    Args:
-        model: that runs.
-        branches: what the method's forward passes read.
-        method: of the request.
-        all_positions: after every token.
-        documents: keys and values computed for earlier requests; not used for all positions.
-
     Raises:
         UnsupportedGenerationError: all positions of a method that combines several passes.
     """

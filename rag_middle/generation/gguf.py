@@ -102,9 +102,7 @@ def _not_found(source: str, problem: str, folder: Path) -> ModelNotFoundError:
 def dequantised_model(file: Path, dtype: str | torch.dtype) -> Path:
     """The folder in the user's cache with the model of a GGUF file, written if it is not there.
 
-    Args:
-        file: of the model.
-        dtype: of the weights that are kept; ``"auto"`` for float32.
+    Its weights are kept in `dtype`; ``"auto"`` for float32.
 
     Raises:
         MissingExtraError: what reads GGUF is not installed.

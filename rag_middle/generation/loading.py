@@ -283,12 +283,6 @@ def _check_reachable(
     """Fail at once where nothing is cached and the hub cannot be asked.
 
     Loading itself would try again and again for the better part of a minute first.
-
-    Args:
-        what: is loaded, in words.
-        source: path, or name on the hub.
-        options: of transformers' own loading, some of which say where files are.
-        gguf_file: of the model, if it has one.
     """
     if os.path.exists(source) or _is_path(source):
         return

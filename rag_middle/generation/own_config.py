@@ -62,14 +62,7 @@ def request_config(
 ) -> GenerationConfig:
     """A new config for a request, whole: nothing is left for transformers to fill in.
 
-    Drawing is done by a `Sampler`: to transformers it is greedy.
-
-    Args:
-        model: whose own config has a say.
-        options: of the request.
-        width: columns of the prompts.
-        pad: token to fill with.
-        ends: tokens that end a text.
+    Drawing is done by a `Sampler`: to transformers it is greedy. The prompts have `width` columns.
     """
     own: Any = model.generation_config
     # Stop strings are looked for elsewhere, and sequences that repeat are told apart elsewhere:

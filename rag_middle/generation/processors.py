@@ -37,9 +37,6 @@ class FiniteCheck(LogitsProcessor):
     """Notes on the device whether scores were NaN or infinite; asked where it is waited for anyway.
 
     Greedy generation would go on with token 0 and say nothing.
-
-    Args:
-        method: of the request, for the message.
     """
 
     def __init__(self, method: Method) -> None:
@@ -180,15 +177,10 @@ class Sampler(LogitsProcessor):
 
 
 def combined(method: Method, logits: Tensor, branches: Sequence[int]) -> Tensor:
-    """One row per prompt from one row per branch.
+    """One row per prompt, `[b, ..., v]`, from one row per branch, float32 `[rows, ..., v]`.
 
-    Args:
-        method: of the request.
-        logits: `[rows, ..., v]` in float32.
-        branches: how many rows each prompt has.
-
-    Returns:
-        `[b, ..., v]`: of the method, or the logits as they are where it combines nothing.
+    `branches` says how many rows each prompt has. Where the method combines nothing, the logits
+    stay as they are.
     """
     if not method.combines:
         return logits
@@ -231,17 +223,11 @@ def first_rows(branches: Sequence[int]) -> list[int]:
 
 @dataclass(eq=False)
 class BeamStops(StoppingCriteria):
-    """Stop strings in a beam search, where rows are hypotheses that come, go and move.
-
-    Attributes:
-        decode: text of token ids.
-        stops: the strings.
-        width: columns of the prompt.
-    """
+    """Stop strings in a beam search, where rows are hypotheses that come, go and move."""
 
     decode: Decode
     stops: Sequence[str]
-    width: int
+    width: int  # columns of the prompt
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Which hypotheses hold a stop string, boolean `[rows]`."""

@@ -76,12 +76,7 @@ class LockedTokenizer:
             return count_tokens(self.tokenizer, text)
 
     def decode(self, token_ids: Sequence[int], hidden: frozenset[int] | None = None) -> str:
-        """Text of generated tokens, spaces as they are.
-
-        Args:
-            token_ids: of the text.
-            hidden: tokens to leave out; by default the special ones.
-        """
+        """Text of generated tokens, spaces kept, without `hidden` ones (None: the special ones)."""
         with _lock:
             text = self.tokenizer.decode(
                 [token for token in token_ids if hidden is None or token not in hidden],
@@ -103,18 +98,11 @@ class LockedTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunner:
-    """`rag_middle.methods.Runner` on a model: each call waits for its turn.
-
-    Attributes:
-        model: of the request.
-        tokenizer: of the model.
-        method: name of the method that asks, for messages.
-        kernels: what computes the attention of methods in its passes.
-    """
+    """`rag_middle.methods.Runner` on a model: each call waits for its turn."""
 
     model: PreTrainedModel
     tokenizer: LockedTokenizer
-    method: str
+    method: str  # that asks, for messages
     kernels: Kernels = "auto"
 
     @property
@@ -157,20 +145,12 @@ class PreparedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Makes requests ready for one model.
-
-    Attributes:
-        model: that they will run on.
-        tokenizer: of the model.
-        context_window: tokens that fit, ``None`` where nobody knows.
-        self_check: prove of every method new to the model that it takes effect.
-        kernels: what computes the attention of methods in the passes that this takes.
-    """
+    """Makes requests ready for one model."""
 
     model: PreTrainedModel
     tokenizer: LockedTokenizer
-    context_window: int | None
-    self_check: bool
+    context_window: int | None  # in tokens, None where nobody knows
+    self_check: bool  # prove of every method new to the model that it takes effect
     kernels: Kernels
 
     def method(

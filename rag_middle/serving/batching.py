@@ -84,12 +84,7 @@ class Job:
 
 
 class BatchQueue:
-    """A bounded queue in front of a model; all but the model's work is of one event loop.
-
-    Args:
-        model: that answers.
-        settings: with limits.
-    """
+    """A bounded queue in front of a model; all but the model's work is of one event loop."""
 
     def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
         self._model = model

@@ -21,13 +21,7 @@ Json = dict[str, Any]
 
 
 class Reply:
-    """Answers to one request, in the shape of its endpoint.
-
-    Args:
-        body: the request.
-        method: as clients call it.
-        token_text: what a token adds to a text.
-    """
+    """Answers to one request, in the shape of its endpoint; `method` is as clients call it."""
 
     def __init__(
         self, body: ChatRequest | CompletionRequest, method: str, token_text: Callable[[int], str]

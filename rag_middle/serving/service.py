@@ -34,12 +34,7 @@ _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Service:
-    """Answers requests with a model.
-
-    Args:
-        model: it may be used elsewhere too; requests take turns.
-        settings: what requests may ask for.
-    """
+    """Answers requests with a model, which may be used elsewhere too: requests take turns."""
 
     def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
         marker_key()  # refused now, and not with the first request that holds markers

@@ -62,17 +62,10 @@ def render_chat(
     conversation: Conversation,
     template_options: Mapping[str, Any],
 ) -> RenderedChat:
-    """Render a conversation so that only the template writes control tokens.
-
-    Args:
-        tokenizer: one with a chat template.
-        encoder: knows which text must be cut to stay inert.
-        conversation: messages and documents.
-        template_options: for ``tokenizer.apply_chat_template``.
+    """Render a conversation so that only the tokenizer's own template writes control tokens.
 
     Raises:
-        ChatTemplateError: there is no template, it refuses the messages, drops or repeats the
-            documents, or makes control tokens of what messages say.
+        ChatTemplateError: there is no template, or as of `Rendering.render`.
     """
     if not has_chat_template(tokenizer):
         raise ChatTemplateError(
@@ -95,12 +88,8 @@ class Rendering:
     template made of the text between them is inert. Where sentinels change what the template
     decides, the plain rendering is taken if the template's own control tokens can be told in it.
 
-    Args:
-        write: the template.
-        encoder: of the tokenizer.
-        conversation: messages and documents.
-        sources: the template as Jinja text, where it is a tokenizer's.
-        options: what else that one reads.
+    `sources` are the template as Jinja text, where it is a tokenizer's, `options` what else that
+    one reads.
     """
 
     def __init__(
