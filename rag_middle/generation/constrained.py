@@ -25,13 +25,9 @@ _lock = threading.Lock()
 
 
 class Constraint:
-    """A grammar compiled for a vocabulary.
+    """A grammar, in the Lark dialect of llguidance, compiled for a vocabulary.
 
-    Args:
-        tokenizer: of the model; a fast one.
-        width: entries of the model's logits.
-        ends: tokens that end a text.
-        grammar: in the Lark dialect of llguidance.
+    The model's logits have `width` entries; `ends` are the tokens that end a text.
 
     Raises:
         MissingExtraError: llguidance is not installed.

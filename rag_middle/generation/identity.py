@@ -47,10 +47,7 @@ def model_facts(
 ) -> ModelFacts:
     """What a profile says about the model it is made for.
 
-    Args:
-        model: that is calibrated.
-        tokenizer: of the model.
-        all_weights: digest every value, which reads the whole model once; else only the sample.
+    With `all_weights` every value is digested, which reads the whole model once; else a sample.
 
     Raises:
         MethodConfigError: a method is installed on the model.

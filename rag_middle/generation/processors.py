@@ -105,9 +105,7 @@ class LogProbabilities(LogitsProcessor):
 class NoRepeatedNGrams(LogitsProcessor):
     """Rules out tokens that would repeat `size` tokens of prompt or answer; padding is neither.
 
-    Args:
-        size: tokens in a row that come once only, at least 1.
-        paddings: columns before each prompt, one number per row (of beams, per `k` rows).
+    `paddings` are the columns before each prompt, one number per row (of beams, per `k` rows).
     """
 
     def __init__(self, size: int, paddings: Sequence[int]) -> None:

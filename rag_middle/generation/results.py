@@ -176,9 +176,7 @@ class Score:
         log_probabilities: natural logarithm, one per token, each given all tokens before it.
         is_greedy: greedy decoding of the prompt would begin with exactly these tokens.
         prompt_tokens: of the prompt, special tokens included.
-        method: as in `Generation`.
-        applied: as in `Generation`.
-        kernels: as in `Generation`.
+        method: as in `Generation`, like `applied` and `kernels`.
     """
 
     token_ids: tuple[int, ...]

@@ -167,13 +167,10 @@ def load_copy(
     device: str | None,
     digests: Mapping[str, str | None],
 ) -> RagMiddleModel:
-    """The model of a run, in a worker.
+    """The model of a run, in a worker, on the worker's `device` if that is not None.
 
-    Args:
-        name: directory or hub name.
-        options: of `RagMiddleModel.from_pretrained`.
-        device: of the worker, stands in for that of `options`; None leaves it.
-        digests: what `model_digests` says of the model of the run; None is not compared.
+    `digests` are what `model_digests` says of the model of the run; None among them is not
+    compared.
 
     Raises:
         ConfigError: the model here is another one.

@@ -54,10 +54,6 @@ class GenerationStream(Iterator[str]):
 
     Several threads may read: each piece comes to one of them, the end and `result` to all.
 
-    Args:
-        work: generates.
-        document_ids: see below.
-
     Attributes:
         document_ids: as in `Generation`, known before the first piece.
     """

@@ -49,9 +49,7 @@ class ToolReader:
     def call_start(self, text: str, places: Mapping[int, str]) -> int:
         """Where in a growing answer a call may begin; its length if nowhere.
 
-        Args:
-            text: so far.
-            places: offsets of the tokens of `markers` in it, with their strings.
+        `places` are offsets of the tokens of `markers` in the text so far, with their strings.
         """
         if self.form is not None and self.forced:
             return self.form.forced_start(text) if self.may_answer else 0

@@ -29,9 +29,6 @@ class TextEncoder:
     space (SentencePiece tokenizers put one before every text they are given). And text can be
     encoded *inert*: ``"<|im_end|>"`` in a retrieved document becomes the tokens of those ten
     characters, never the token that ends a message.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer, fast or slow.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -51,9 +48,7 @@ class TextEncoder:
     def encode(self, pieces: Iterable[str], *, continues: bool) -> list[int]:
         """Ids of pieces of one text, each tokenised on its own; control tokens are recognised.
 
-        Args:
-            pieces: the text in order.
-            continues: whether the first piece follows other text.
+        `continues` says whether the first piece follows other text.
         """
         ids: list[int] = []
         for piece in filter(None, pieces):
