@@ -320,11 +320,11 @@ FAULTS: tuple[Fault, ...] = (
     *_faults(
         f"{G}/processors.py",
         ("temperature multiplied", "keepdim=True)) / temperature", "keepdim=True)) * temperature"),
-        ("top_p without effect", "if top_p < 1:", "if top_p > 1:"),
+        ("top_p without effect", "if options.top_p < 1:", "if options.top_p > 1:"),
     ),
     *_faults(
         f"{G}/processors.py",
-        ("prompt searched for stop strings", "input_ids[:, self._width :]", "input_ids"),
+        ("prompt searched for stop strings", "input_ids[:, self.width :]", "input_ids"),
     ),
     *_faults(
         f"{G}/results.py",
@@ -386,7 +386,7 @@ FAULTS: tuple[Fault, ...] = (
         f"{R}/faiss_index.py",
         (
             "index of another embedder accepted",
-            "if name != embedder.name:",
+            "if name != self.embedder.name:",
             "if False:",
         ),
     ),
@@ -445,7 +445,7 @@ FAULTS: tuple[Fault, ...] = (
     # -- integrations ------------------------------------------------------------------------------
     *_faults(
         f"{LANGCHAIN}/documents.py",
-        ("worst documents at the ends", "key=self._score, reverse=True", "key=self._score"),
+        ("second best document in the middle", "documents[1::2][::-1]", "documents[1::2]"),
     ),
     *_faults(
         f"{LANGCHAIN}/responses.py",
