@@ -99,10 +99,6 @@ def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves)
 
     Yes where the middle is significantly below both ends. No only where the interval excludes that
     it lies `smallest_effect` below the lower end.
-
-    Args:
-        recommendation: says whether the questions can tell.
-        shape: of the unmodified model's curve.
     """
     if recommendation.reason in ("too_few_questions", "cannot_answer"):
         return Answer(label="unknown", text=f"Cannot tell. {recommendation.text}")
@@ -191,7 +187,6 @@ def recommend(
             ``"none"`` among them.
         metric: of the scores.
         answer_time_ratios: to ``none``, by label, where it was measured.
-        resamples: for the intervals.
     """
     base = scores[BASELINE]
     questions = len(base)
@@ -402,32 +397,29 @@ def next_steps(
 
 def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     """Warnings of gold documents that may not be what they are taken for."""
-
-    def noted(what: str, questions: Sequence[str], meaning: str) -> list[str]:
-        if not questions:
-            return []
-        count, example = counted(len(items), "question"), shortened(repr(questions[0]), 100)
-        return [
-            f"{what}, word for word, in {len(questions)} of {count}, such as {example}. {meaning}"
-        ]
-
     without = [
         item.question
         for item in items
         if item.gold
         and not best_subspan_em(f"{item.gold.title or ''}\n{item.gold.text}", item.answers)
     ]
-    return (
-        *noted(
+    found = (
+        (
             "The gold document holds none of the answers",
             without,
             "Where it does not answer its question, every method scores 0 at every position.",
         ),
-        *noted(
+        (
             "Another document repeats the gold one",
             [item.question for item in items if _said_again(item)],
             "An answer may be read there: positions then seem to differ less than they do.",
         ),
+    )
+    return tuple(
+        f"{what}, word for word, in {len(questions)} of {counted(len(items), 'question')}, such as "
+        f"{shortened(repr(questions[0]), 100)}. {meaning}"
+        for what, questions, meaning in found
+        if questions
     )
 
 

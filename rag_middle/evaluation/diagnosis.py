@@ -340,14 +340,10 @@ def searched_notes(results: Results) -> tuple[str, ...]:
     """Which methods have parameters that were fitted to questions asked here."""
     asked, texts = _digests(results), []
     for labelled in results.methods:
-        profiles = [part.provenance.profile for part in labelled.method.parts if part.provenance]
-        searched = {
-            digest
-            for profile in profiles
-            if isinstance(digests := profile.data.get("searched"), list)
-            for digest in digests
-            if isinstance(digest, str)
-        }
+        searched: set[str] = set()
+        for part in labelled.method.parts:
+            if part.provenance:
+                searched.update(part.provenance.profile.data.get("searched") or ())
         if shared := sum(digest in searched for digest in asked):
             texts.append(
                 f"Parameters of {labelled.label} were fitted to {shared} of these "

@@ -76,7 +76,6 @@ def draw_lines(
     """Draw a line over positions for each label, with its intervals and a legend.
 
     Args:
-        axes: of a figure of matplotlib.
         lines: estimates at the positions, by label; the unmodified model's first.
         positions: 0-based.
         scale: of values; 100 for shares, whose axis shows all of them.
@@ -104,7 +103,14 @@ def draw_lines(
     axes.set_xticks(list(positions))
     if scale == 100:
         axes.set_ylim(-2, 102)
-    _draw_legend(axes)
+    # Below the chart, where no curve can be, and no wider than the chart.
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=2 if max(map(len, lines)) <= _SHORT_LABEL else 1,
+        fontsize=8.5,
+        frameon=False,
+    )
 
 
 def plot_grid(grid: Grid) -> Figure:
@@ -145,18 +151,6 @@ def plot_grid(grid: Grid) -> Figure:
         title = f"{label}: {grid.metric.title}{', %' if share else ''}"
         axes.set_title(_literal(title), fontsize=10)
     return figure
-
-
-def _draw_legend(axes: Any) -> None:
-    """A legend below the chart, where no curve can be, and no wider than the chart."""
-    _, labels = axes.get_legend_handles_labels()
-    axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.2),
-        ncols=2 if max(map(len, labels)) <= _SHORT_LABEL else 1,
-        fontsize=8.5,
-        frameon=False,
-    )
 
 
 def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:

@@ -232,7 +232,6 @@ class Results:
         """Scores of one method, `[questions, conditions]`.
 
         Args:
-            label: of the method.
             conditions: the columns; by default the gold positions.
             metric_name: the main metric by default.
         """
@@ -247,10 +246,7 @@ class Results:
         )
 
     def curves(self, metric_name: str | None = None) -> PositionCurves:
-        """Curves over gold positions, with bootstrap intervals over questions.
-
-        Args:
-            metric_name: the main metric by default.
+        """Curves of the main metric, or another, over gold positions, with bootstrap intervals.
 
         Raises:
             ConfigError: the task has no gold document, so no positions.
@@ -295,14 +291,13 @@ class Results:
             mean, difference = compared(method.label, columns)
             records = [r for (label, _, _), r in self.records.items() if label == method.label]
             answers = self._answers_over_orders(method.label)
-            flips = consistency(answers) if answers else None
             methods.append(
                 MethodSummary(
                     label=method.label,
                     method=repr(method.method),
                     mean=mean,
                     difference=None if method.label == BASELINE else difference,
-                    consistency=flips,
+                    consistency=consistency(answers) if answers else None,
                     applied=sum(record.applied for record in records) / len(records),
                     order_free=method.method.order_free,
                 )

@@ -48,10 +48,9 @@ def collapsed(
 ) -> dict[str, str]:
     """Labels of methods to ask nothing more, with the reason.
 
+    The first questions are asked, with the gold document in the middle.
+
     Args:
-        model: to measure.
-        task: whose first questions are asked, the gold document in the middle.
-        methods: to try.
         measurement: of all questions.
         options: of `run`; answers are kept beside ``records``.
     """

@@ -109,9 +109,7 @@ def high_positions(curves: Array) -> NDArray[np.bool_]:
 def _turns(curves: Array, step: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """How many rises and falls of more than `step` follow one another, and whether a rise is first.
 
-    Args:
-        curves: `[curves, positions]`.
-        step: `[curves]`.
+    `curves` is `[curves, positions]`, `step` is `[curves]`.
     """
     count = np.zeros(len(curves), dtype=np.int64)
     rises_first = np.zeros(len(curves), dtype=bool)

@@ -73,21 +73,16 @@ class Bootstrap:
     """Column means of scores, and the same for resampled questions.
 
     Args:
-        scores: `[questions, columns]`, e.g. one column per position.
+        scores: `[questions, columns]`, at least one of each, e.g. one column per position.
         resamples: how many times questions are drawn with replacement.
         seed: of the draws.
 
     Raises:
-        ConfigError: no questions, or scores that are not finite.
+        ConfigError: scores that are not finite.
     """
 
     def __init__(self, scores: Array, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
         scores = np.asarray(scores, dtype=np.float64)
-        if scores.ndim != 2 or not scores.size:
-            raise ConfigError(
-                f"Scores should be [questions, columns] with at least one of each, got shape "
-                f"{scores.shape}."
-            )
         if not np.isfinite(scores).all():
             raise ConfigError("Scores must be finite numbers; some are not.")
         questions = len(scores)
@@ -110,7 +105,6 @@ class Bootstrap:
 
         Args:
             statistic: takes `[..., columns]`, gives `[...]`.
-            confidence: of the interval.
             exact: it is zero for every question; nothing is estimated.
         """
         if exact:
@@ -153,7 +147,6 @@ class Bootstrap:
         """Lowest of the second half of the columns minus lowest of the first: `least_difference`.
 
         Args:
-            confidence: of the interval.
             exact: both halves are equal for every question; nothing is estimated.
         """
         if exact:
@@ -181,7 +174,6 @@ def least_difference(
         means: of the own columns, then of the others, `[columns]`.
         resampled: the same for resampled questions, `[resamples, columns]`.
         others: how many of the columns are others.
-        confidence: of the interval.
     """
     (own, other), errors = np.split(means, [-others]), resampled - means
     own_errors, other_errors = np.split(errors, [-others], axis=1)

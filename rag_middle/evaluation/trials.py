@@ -89,8 +89,8 @@ def run(
         ConfigError: positions that the task does not have, or a task that cannot be
             scored in this way, or whose prompts do not fit the model; all are checked before the
             first is asked.
-        FileFormatError: the task's data cannot be read, or holds no question.
-        FileFormatError: `records` belongs to another measurement, or is in use.
+        FileFormatError: the task's data cannot be read, or holds no question; or `records` belongs
+            to another measurement, or is in use.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
         EndpointError: a method, or log-likelihoods, of a model behind an HTTP address; or its
