@@ -60,21 +60,23 @@ class Metric:
         name: in records and options.
         title: in tables and on axes.
         tolerance: values closer than this count as a tie.
-        share: it lies between 0 and 1 and is shown in per cent; else it is in nats, at most 0.
+        share: it lies between 0 and 1 and is shown in per cent; else it is at most 0.
+        unit: of a value that is no share.
     """
 
     name: str
     title: str
     tolerance: float = 0.01
     share: bool = True
+    unit: str = "nats"
 
     def shown(self, value: float) -> str:
         """A value with its unit: ``79.0 %``, ``−0.35 nats``."""
-        return percent(value, 1) if self.share else f"{value:.2f} nats".replace("-", "−")
+        return percent(value, 1) if self.share else f"{value:.2f} {self.unit}".replace("-", "−")
 
     def amount(self, value: float) -> str:
         """A difference of two values with its unit: ``12.0 points``, ``0.35 nats``."""
-        return f"{100 * value:.1f} points" if self.share else f"{value:.2f} nats"
+        return f"{100 * value:.1f} points" if self.share else f"{value:.2f} {self.unit}"
 
 
 #: By name. A package that brings tasks with scores of its own adds them here.
