@@ -87,12 +87,6 @@ class GenerationRequest:
     reader: ToolReader | None = None
     constraint: Constraint | None = None
 
-    def alternatives(self, index: int) -> int | None:
-        """As of `GenerationOptions`, for a prompt: its follower may ask for others."""
-        follower = self.followers[index] if self.followers else None
-        asked = None if follower is None else follower.alternatives
-        return self.options.alternatives if asked is None else asked
-
     def is_cancelled(self) -> bool:
         """Whether somebody asked for an early end of all prompts."""
         cancel = self.options.cancel
@@ -202,8 +196,9 @@ class _Run(StoppingCriteria):
 
     def _follow(self) -> None:
         """After each token: note how probable it was, end what is cancelled, tell followers."""
+        alternatives = self.request.options.alternatives
         for index, completion in enumerate(self.completions):
-            alternatives, tokens = self.request.alternatives(index), self._tokens[index]
+            tokens = self._tokens[index]
             if alternatives is not None and len(tokens) < len(completion.token_ids):
                 tokens.append(
                     self.log_probabilities.of(index, completion.token_ids[-1], alternatives)
@@ -285,7 +280,7 @@ def _generated_tokens(
     if options.num_beams > 1 and options.stop:
         criteria.append(BeamStops(tokenizer.decode, options.stop, width))
     processors: list[LogitsProcessor] = [run.finite]
-    if any(request.alternatives(index) is not None for index in range(len(request.prompts))):
+    if options.logprobs:
         processors.append(run.log_probabilities)
     if ngram_size := no_repeat_ngram_size(model, options):
         rows = first_rows(branches) if method.combines else range(len(ids))

@@ -23,18 +23,15 @@ class Follower:
     The calls come from the thread that generates, which waits for them.
 
     Attributes:
-        on_text: called with new text, and with the tokens since the last call where
-            `alternatives` asks for them; either may be empty, not both.
+        on_text: called with new text, and with the tokens since the last call where ``logprobs``
+            asks for them; either may be empty, not both.
         on_end: called once, when the text of this prompt has ended; others may go on.
         cancel: when set, by any thread, this prompt ends after the token under way.
-        alternatives: how many of the most probable tokens to report beside each generated one;
-            None: what the options of the request say.
     """
 
     on_text: Callable[[str, Sequence[TokenLogProbability]], None]
     on_end: Callable[[Generation], None] = lambda _: None
     cancel: threading.Event = field(default_factory=threading.Event)
-    alternatives: int | None = None
 
 
 class GenerationStream(Iterator[str]):

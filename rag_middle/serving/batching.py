@@ -40,11 +40,9 @@ class Job:
         prompt: in tokens; as the request has it where the method rewrites it.
         group: jobs of one group may go through the model together.
         options: of `RagMiddleModel.batch`, all but the seed.
-        alternatives: as of `Follower`.
         streams: whether text is handed on as it comes, and not all at the end.
         emit: called with each piece, in the thread of the model.
         cancel: when set, the job ends, or does not begin.
-        tokens: of the answer, where log-probabilities were asked for and it does not stream.
     """
 
     index: int
@@ -54,27 +52,20 @@ class Job:
     group: str
     options: Mapping[str, Any]
     seed: int
-    alternatives: int | None
     streams: bool
     emit: Callable[[Job, Piece], None]
     cancel: threading.Event = field(default_factory=threading.Event)
-    tokens: list[TokenLogProbability] = field(default_factory=list)
     has_begun: bool = False
     result: Generation | BaseException | None = None
 
     def follower(self) -> Follower:
         """Hands on what the model writes."""
-        self.tokens.clear()  # of an earlier try
-        return Follower(
-            on_text=self._text, on_end=self.end, cancel=self.cancel, alternatives=self.alternatives
-        )
+        return Follower(on_text=self._text, on_end=self.end, cancel=self.cancel)
 
     def _text(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
-        if self.streams:
+        if self.streams:  # else each piece would wake the loop, which takes the interpreter
             self.has_begun = True
             self.emit(self, (text, tokens))
-        else:  # each piece wakes the loop, which takes the interpreter from the model
-            self.tokens += tokens
 
     def end(self, result: Generation | BaseException) -> None:
         """Tell what became of it, once."""

@@ -48,7 +48,7 @@ class Reply:
                 said: Json = {"message": message}
             else:
                 said = {"text": text, **fields}
-            logprobs = self._logprobs(job.tokens)
+            logprobs = self._logprobs(_result(job).log_probabilities)
             choices.append({"index": job.index, **said, "logprobs": logprobs, **ending})
         facts = choices[0]["rag_middle"]
         return {**self._head, "choices": choices, "usage": _usage(jobs), "rag_middle": facts}

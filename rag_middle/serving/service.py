@@ -135,7 +135,6 @@ class Service:
                     group=group,
                     options={**options, **shape} if method.rewrites else options,
                     seed=seed + number,
-                    alternatives=body.alternatives,
                     streams=body.stream,
                     emit=emit,
                 )
@@ -170,6 +169,8 @@ class Service:
             "top_k": max(sampling["top_k"], 0),  # -1: all, for vLLM
             "max_new_tokens": limit,
             "stop": tuple(body.stop),
+            "logprobs": body.alternatives is not None,
+            "top_logprobs": body.alternatives or 0,
             "eos_token_id": defaults.eos_token_id,
             "on_overflow": defaults.on_overflow,
             "on_missing_documents": "ignore",  # the answer says whether the method was applied

@@ -76,7 +76,7 @@ def test_streams_stop_strings_and_followers(model: RagMiddleModel, prompt: Conte
     with model.stream(prompt, response_format=FORM, **LONG) as stream:
         assert "".join(stream) == stream.result.text == whole.text
     heard: list[str] = []
-    follower = Follower(on_text=lambda text, _: heard.append(text), alternatives=2)
+    follower = Follower(on_text=lambda text, _: heard.append(text))
     model.batch([prompt], followers=[follower], response_format=FORM, **LONG)
     assert "".join(heard) == whole.text
 

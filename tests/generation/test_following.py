@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,11 @@ from rag_middle.generation import Follower, Generation, RagMiddleModel, TokenLog
 class Notes:
     """What a follower was told, in order."""
 
-    def __init__(self, alternatives: int | None = None) -> None:
+    def __init__(self) -> None:
         self.pieces: list[str] = []
         self.tokens: list[TokenLogProbability] = []
         self.results: list[Generation] = []
-        self.follower = Follower(
-            on_text=self._text, on_end=self.results.append, alternatives=alternatives
-        )
+        self.follower = Follower(on_text=self._text, on_end=self.results.append)
 
     def _text(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
         assert not self.results, "nothing comes after the end"
@@ -34,9 +33,15 @@ class Notes:
 def test_followers_get_what_the_batch_returns(
     model: RagMiddleModel, prompts: list[ContextPrompt], method: str, temperature: float
 ) -> None:
-    options = {"method": method, "max_new_tokens": 6, "temperature": temperature, "seed": 3}
-    notes = [Notes(alternatives=2) for _ in prompts]
-    results = model.batch(prompts, followers=[each.follower for each in notes], **options)
+    options: dict[str, Any] = {
+        "method": method,
+        "max_new_tokens": 6,
+        "temperature": temperature,
+        "seed": 3,
+    }
+    notes = [Notes() for _ in prompts]
+    followers = [each.follower for each in notes]
+    results = model.batch(prompts, followers=followers, logprobs=True, **options)
     plain = model.batch(prompts, **options)
     assert [result.text for result in results] == [result.text for result in plain]
     for note, result in zip(notes, results, strict=True):
@@ -49,13 +54,15 @@ def test_followers_get_what_the_batch_returns(
 def test_log_probabilities_are_those_of_score(
     model: RagMiddleModel, prompts: list[ContextPrompt], method: str
 ) -> None:
-    notes = [Notes(alternatives=3) for _ in prompts]
+    notes = [Notes() for _ in prompts]
     results = model.batch(
         prompts,
         method=method,
         max_new_tokens=5,
         temperature=1.5,
         seed=1,
+        logprobs=True,
+        top_logprobs=3,
         followers=[each.follower for each in notes],
     )
     for prompt, note, result in zip(prompts, notes, results, strict=True):
