@@ -83,5 +83,5 @@ def title_of(label: str) -> str:
 
 
 def in_brackets(mean: Mapping[str, Any], *, share: bool) -> str:
-    """``38 [14, 69]`` in per cent, or ``−9.6 [−13.8, −6.2]``."""
-    return Estimate(**mean).text(share=share, digits=0 if share else 1)
+    """``38.0 [14.2, 69.4]`` in per cent, or ``−9.61 [−13.84, −6.20]``."""
+    return Estimate(**mean).text(share=share)
