@@ -21,7 +21,7 @@ def test_the_page_loads_nothing_and_has_the_figures_of_both_measurements(tmp_pat
     assert not re.search(r"""(src|href)=["'](?!data:)|@import|<script""", page)
     assert "Is it &lt;so&gt;?" in page  # questions and answers are anybody's text
     assert "<b>yes</b>" not in page
-    assert page.count("50.0 [40.0, 60.0]") == 2
+    assert page.count("50.0 [40.4, 59.6]") == 2
     assert page.count("−9.50 [−10.50, −8.50]") == 2
     assert "a small sample" in page
     assert "python measure.py" in page
@@ -30,7 +30,7 @@ def test_the_page_loads_nothing_and_has_the_figures_of_both_measurements(tmp_pat
 def test_without_the_full_measurement_the_page_says_so(tmp_path: Path) -> None:
     files = write_demonstration({**made_up(), "full": None}, tmp_path)
     page = files["html"].read_text(encoding="utf-8")
-    assert page.count("50.0 [40.0, 60.0]") == 1
+    assert page.count("50.0 [40.4, 59.6]") == 1
     assert "does not come with this installation" in page
 
 
