@@ -145,10 +145,9 @@ def applied(
         UnsupportedArchitectureError: the model cannot take this method.
         ConfigError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
-        MethodConfigError: its parameters were calibrated for a model of another shape.
-        MethodConfigError: parameters that do not fit the model, a block inside another, or, unless
-            `prepared`, a method that changes prompts or combines passes and leaves attention as it
-            is.
+        MethodConfigError: parameters that do not fit the model, or were calibrated for one of
+            another shape, a block inside another, or, unless `prepared`, a method that changes
+            prompts or combines passes and leaves attention as it is.
         UnsupportedGenerationError: what a method cannot serve: prompts in pieces, padding on the
             right, gradient checkpointing on a GPU, whose backward pass runs in other threads.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
@@ -318,7 +317,7 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
     """
     require_uncompiled(model, traits)
     if not traits.layers:
-        # Attention of its own: a method may know the family, and change the module's arguments.
+        # Attention of its own, that no plan can change.
         named = [module for module in model.modules() if is_attention(module)]
         by_index = {getattr(module, "layer_idx", None): module for module in named}
         return {index: module for index, module in by_index.items() if isinstance(index, int)}

@@ -30,7 +30,7 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return modules
 
 
-#: By the innermost network, which a wrapper of adapters and other heads have in common.
+#: By the decoder, which a wrapper of adapters and other heads have in common.
 _locks: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
 _making_locks = threading.Lock()
 
@@ -41,12 +41,12 @@ def model_lock(model: nn.Module) -> RLock:
     An adapter's wrapper and its base, or two heads on one decoder, have the same lock: what a
     request changes for its time (hooks, configs, modes) hangs on modules that they share.
     """
-    innermost = model
-    for module in modules_of(model):
-        if isinstance(module, PreTrainedModel):
-            innermost = module
+    networks = (module for module in modules_of(model) if isinstance(module, PreTrainedModel))
+    outermost = next(networks, None)
+    # Of one that reads pictures too, the part that reads text.
+    decoder = model if outermost is None else outermost.get_decoder()
     with _making_locks:
-        return _locks.setdefault(innermost, threading.RLock())
+        return _locks.setdefault(decoder, threading.RLock())
 
 
 @contextmanager

@@ -90,8 +90,7 @@ def calibrate(
         threads_each: of PyTorch, here and in every worker.
         max_batch_size: prompts per forward pass.
         template: as in generation; the workers must have the same one.
-        state: file to continue from, written after every candidate, or after several that share
-            the prefill of prompts.
+        state: file to continue from, written after every candidate.
         out: file for the profile.
         data: description of the examples, for the profile.
         progress: called after every score.

@@ -61,8 +61,8 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
 
     Raises:
         MethodConfigError: the method is more than rotary tables, does not fit the model, makes its
-            logits NaN or infinite, or another one is installed.
-        MethodConfigError: its parameters were calibrated for a model of another shape.
+            logits NaN or infinite, was calibrated for a model of another shape, or another one is
+            installed.
         UnsupportedArchitectureError: the model cannot take it.
         PatchIneffectiveError: the model's logits are what they were.
     """

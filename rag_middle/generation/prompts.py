@@ -48,8 +48,8 @@ Prompt = Text | TokenizedPrompt
 
 
 #: Fast tokenizers switch settings back and forth inside calls, which two threads may not do at a
-#: time; models may share one.
-_lock = threading.Lock()
+#: time; models may share one. A template function may use a tokenizer in its turn.
+_lock = threading.RLock()
 
 _START_TOKENS = 12  # of a document, in which a number would stand
 

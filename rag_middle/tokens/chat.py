@@ -169,12 +169,12 @@ class Rendering:
         for index in missing:  # or changed: `& ` is `&amp; ` for some
             content = messages[index]["content"]
             # At both ends: a template may cut either.
-            messages[index] = {**messages[index], "content": f"x{index}x{content}x{index}x"}
-        try:
-            shown = self._written(messages, [*self._conversation.tools]) if missing else ""
-        except ChatTemplateError:
-            return
-        for index in missing:
+            marked = {**messages[index], "content": f"x{index}x{content}x{index}x"}
+            others = messages[:index], messages[index + 1 :]
+            try:
+                shown = self._written([*others[0], marked, *others[1]], self._conversation.tools)
+            except ChatTemplateError:
+                continue  # it looks at what this message says
             if f"x{index}x" not in shown.lower():
                 raise ChatTemplateError(
                     f"The chat template leaves out message {index}, of the role "

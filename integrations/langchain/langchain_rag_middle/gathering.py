@@ -115,11 +115,13 @@ class Gathering:
         # A call may have been cancelled while it waited; from here on none can be.
         waiting = [each for each in self._waiting if not each.future.done()]
         rest = [each for each in waiting if each.future.set_running_or_notify_cancel()]
-        # One batch, unless calls differ in their options (as copies of the model may).
-        while rest:
-            options = rest[0].request.options
-            self._run_together([w for w in rest if w.request.options == options], options)
-            rest = [w for w in rest if w.request.options != options]
+        # One batch, unless calls differ in their options (as copies of the model may), by their
+        # spelling: in schemas, 1 and True are equal and mean different answers.
+        alike: dict[str, list[_Waiting]] = {}
+        for each in rest:
+            alike.setdefault(repr(each.request.options), []).append(each)
+        for together in alike.values():
+            self._run_together(together, together[0].request.options)
 
     def _run_together(self, waiting: Sequence[_Waiting], options: dict[str, Any]) -> None:
         try:
