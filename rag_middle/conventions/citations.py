@@ -46,9 +46,12 @@ class _Citation:
         return self.source if self.source.startswith(("http://", "https://")) else None
 
 
-def url_citations(answer: str, documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """Citations as OpenAI's annotations, of documents with an address."""
-    return [
+def openai_citations(
+    answer: str, documents: Sequence[Document]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Citations as OpenAI's annotations, of documents with an address, and `plain_citations`."""
+    found = [*_in_answer(answer, documents)]  # one search for both
+    annotations = [
         {
             "type": "url_citation",
             "url_citation": {
@@ -58,22 +61,24 @@ def url_citations(answer: str, documents: Sequence[Document]) -> list[dict[str, 
                 "url": citation.url,
             },
         }
-        for citation in _in_answer(answer, documents)
+        for citation in found
         if citation.url is not None
     ]
+    return annotations, [_plain(citation) for citation in found]
 
 
 def plain_citations(answer: str, documents: Sequence[Document]) -> list[dict[str, Any]]:
     """Citations for who has no form of its own: which document, and where."""
-    return [
-        {
-            "document_id": citation.document.id,
-            "title": citation.title,
-            "start": citation.start,
-            "end": citation.end,
-        }
-        for citation in _in_answer(answer, documents)
-    ]
+    return [_plain(citation) for citation in _in_answer(answer, documents)]
+
+
+def _plain(citation: _Citation) -> dict[str, Any]:
+    return {
+        "document_id": citation.document.id,
+        "title": citation.title,
+        "start": citation.start,
+        "end": citation.end,
+    }
 
 
 def langchain_citations(answer: str, documents: Sequence[Document]) -> list[dict[str, Any]]:

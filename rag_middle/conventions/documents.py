@@ -29,6 +29,8 @@ _Item = TypeVar("_Item")
 ListOf = Annotated[list[_Item], Field(fail_fast=True)]
 
 
+_LONGEST_ID = 1_000  # characters; answers are searched for ids, and repeat them
+
 # -- conventions: each reads a mapping, and raises ValueError where its text is missing ----------
 
 
@@ -40,6 +42,8 @@ def _document(
     source: str | None = None,
     score: float | None = None,
 ) -> Document:
+    if id and len(id) > _LONGEST_ID:
+        raise ValueError(f"'id' must have no more than {_LONGEST_ID:,} characters")
     known = {"source": source, "score": score}
     metadata = {name: value for name, value in known.items() if value is not None}
     return Document(unmark(text), title=title or None, id=id or source, metadata=metadata)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
 
-from rag_middle.conventions.citations import plain_citations, url_citations
+from rag_middle.conventions.citations import openai_citations
 from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.batching import Job, Piece
@@ -99,11 +99,10 @@ class Reply:
             for index, document in enumerate(job.request.documents)
             if str(index) not in dropped
         ]
-        citations = {
-            "annotations": url_citations(result.text, read),
-            "citations": plain_citations(result.text, read),
-        }
-        fields: Json = {name: found for name, found in citations.items() if found}
+        annotations, citations = openai_citations(result.text, read)
+        fields: Json = {"annotations": annotations} if annotations else {}
+        if citations:
+            fields["citations"] = citations
         # What begins like a call of a tool and is none: text, so that nothing is lost.
         if unread := "".join(call.text for call in result.invalid_tool_calls):
             fields["content"] = unread

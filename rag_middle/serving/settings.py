@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rag_middle.errors import ConfigError
 from rag_middle.options import GenerationOptions
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class ServerSettings:
     batch_wait: float = 0.02
     max_body_bytes: int = 2 << 20
     max_documents: int = 200
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ConfigError("methods must hold one that requests may name, such as 'none'.")
 
     @property
     def default_method(self) -> str:

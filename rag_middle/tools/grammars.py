@@ -36,9 +36,8 @@ _OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "
 # What llguidance follows without a limit of its own.
 _MOST_REMAINDERS = 20_000  # of multipleOf, a tenth of a second; a million take twelve
 _MOST_LEVELS = 1_500  # of a schema times its references; at 3,000 the process's stack ends
-_MOST_RULES = 1_500  # of a grammar; at 6,000 the stack ends
+_MOST_RULES = 1_500  # of a grammar, which are its colons at most; at 3,000 the stack may end
 _LONGEST_GRAMMAR = 100_000  # characters
-_RULE = re.compile(r"^\s*[?!]?\w[^:\n\"/]*:", re.MULTILINE)
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -119,8 +118,10 @@ def _check_schema(schema: Any) -> None:
     """Refuse schemas whose remainders or references the engine cannot follow."""
     parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
     multiples = [part.get("multipleOf") for part in parts]
-    remainders = [_remainders(it) for it in multiples if isinstance(it, int | float)]
-    if max(sum(remainders), lcm(*remainders)) > _MOST_REMAINDERS:
+    counts = [_remainders(it) for it in multiples if isinstance(it, int | float)]
+    counts = [count for count in counts if count]  # with a zero, any lcm is zero
+    # The sum first: the lcm of many large numbers takes seconds.
+    if sum(counts) > _MOST_REMAINDERS or lcm(*counts) > _MOST_REMAINDERS:
         raise UnsupportedGenerationError(
             "response_format or the parameters of tools hold multiples of so large numbers, or "
             f"so many, that constrained decoding would count to more than {_MOST_REMAINDERS}. "
@@ -135,8 +136,10 @@ def _check_schema(schema: Any) -> None:
 
 
 def _remainders(multiple: float) -> int:
-    """What a multiple is counted in: 25 for 0.25."""
-    number = Decimal(repr(+multiple)).normalize()
+    """What a multiple is counted in: 25 for 0.25; 0 for what no number is a multiple of."""
+    number = abs(Decimal(repr(+multiple)).normalize())
+    if not number.is_finite():  # JSON's 1e400, which the engine refuses
+        return 0
     return int(number.scaleb(max(0, -int(number.as_tuple().exponent))))
 
 
@@ -154,20 +157,25 @@ def _parts(value: Any) -> list[Any]:
 
 def _check_grammar(grammar: str) -> None:
     """Refuse a grammar whose rules, or schemas in them, the engine cannot follow."""
-    if len(grammar) > _LONGEST_GRAMMAR or len(_RULE.findall(grammar)) > _MOST_RULES:
+    schemas, rules, read = [], grammar.count(":"), 0
+    if len(grammar) <= _LONGEST_GRAMMAR:
+        for begun in re.finditer(r"%json\s*", grammar):
+            with suppress(ValueError, RecursionError):  # no JSON, which the engine says
+                schema, end = json.JSONDecoder().raw_decode(grammar, begun.end())
+                schemas.append(schema)
+                # A text in a schema may look like one: no colon is taken off twice.
+                rules -= grammar.count(":", max(begun.end(), read), end)
+                read = max(read, end)
+    if len(grammar) > _LONGEST_GRAMMAR or rules > _MOST_RULES:
         raise UnsupportedGenerationError(
             f"response_format holds a grammar of more than {_LONGEST_GRAMMAR:,} characters or "
-            f"{_MOST_RULES:,} rules. Make it smaller."
+            f"{_MOST_RULES:,} rules (colons outside of JSON schemas). Make it smaller."
         )
     if "::" in grammar:
         raise UnsupportedGenerationError(
             "response_format holds a grammar with ::, by which rules have parameters that may be "
             'followed without end. Write the rules out, and :: in a text as ":" ":".'
         )
-    schemas = []
-    for begun in re.finditer(r"%json\s*", grammar):
-        with suppress(ValueError, RecursionError):  # no JSON, which the engine says
-            schemas.append(json.JSONDecoder().raw_decode(grammar, begun.end())[0])
     _check_schema(schemas)
 
 

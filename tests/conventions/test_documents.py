@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from langchain_core.messages.content import create_plaintext_block
 from llama_index.core.base.llms.types import CitableBlock, DocumentBlock, TextBlock
 from transformers import LlamaConfig
 
+from rag_middle.conventions import citations
 from rag_middle.conventions.citations import (
     langchain_citations,
     llama_index_citations,
+    openai_citations,
     plain_citations,
-    url_citations,
 )
 from rag_middle.conventions.documents import (
     content_parts,
@@ -160,7 +162,8 @@ def test_an_answer_cites_what_it_names_in_the_form_of_each_caller() -> None:
     plain = plain_citations(ANSWER, SOURCES)
     assert [citation["title"] for citation in plain] == ["Lyon", "Lyon", "Paris"]
     assert plain[0] == {"document_id": "7", "title": "Lyon", "start": 0, "end": 4}
-    [first, second] = url_citations(ANSWER, SOURCES)
+    (first, second), same = openai_citations(ANSWER, SOURCES)
+    assert same == plain
     cited = {"start_index": 0, "end_index": 4, "title": "Lyon", "url": ADDRESS}
     assert first == {"type": "url_citation", "url_citation": cited}
     assert second["url_citation"]["start_index"] == 20
@@ -185,7 +188,14 @@ def test_citations_repeat_documents_up_to_a_limit() -> None:
     assert [citation["start"] for citation in many[:51]] == [1] * 50 + [4]
     assert 3_000 < len(many) < 4_097
     large = Document("", title="x", metadata={"source": "https://" + "u" * 400_000})
-    assert len(url_citations("(x) " * 100, [large])) == 2
+    assert len(openai_citations("(x) " * 100, [large])[0]) == 2
+
+
+def test_an_answer_is_searched_once_for_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    mentions = Mock(return_value=[])
+    monkeypatch.setattr(citations, "mentions", mentions)
+    openai_citations(ANSWER, SOURCES)
+    assert mentions.call_count == len(SOURCES)
 
 
 def test_documents_that_were_left_out_are_no_sources() -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from rag_middle.cli.serve import public_names
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import ConfigError, MethodConfigError
 from rag_middle.serving import ServerSettings, create_app, named_methods
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from tests.serving.conftest import METHODS, Serve, Served
@@ -69,6 +69,7 @@ def test_malformed_bodies(server: Served, body: bytes) -> None:
         ("top_logprobs", 2),  # without logprobs
         *(("documents", value) for value in ("text", [7], [{"title": "without text"}])),
         ("documents", [{"text": "fox", "score": "high"}]),
+        ("documents", [{"text": "fox", "id": "i" * 1001}]),
     ],
     ids=str,
 )
@@ -203,6 +204,11 @@ def test_the_key_is_asked_for_wherever_the_application_is_mounted(server: Served
     for client in (TestClient(mounted), TestClient(app, root_path="/llm")):
         assert client.post("/llm/v1/chat/completions", json={}).status_code == 401
         assert client.get("/llm/v1/models", headers=good).status_code == 200
+
+
+def test_a_server_has_a_method() -> None:
+    with pytest.raises(ConfigError, match="methods must hold one"):
+        ServerSettings(model_name="a", methods={})
 
 
 def test_names_of_methods() -> None:
