@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,8 @@ def format_errors(source: str, file: str) -> Iterator[None]:
     """Say of what transformers raises which file it came from, as `FileFormatError`.
 
     Left as they are: this package's errors, files that are not there (OSError), damaged weights,
-    and memory that does not suffice. `UnsupportedGenerationError`: a package is not installed.
+    and memory that does not suffice. `UnsupportedGenerationError`: a package is not installed, or
+    an option is unknown.
     """
     try:
         yield
@@ -31,10 +33,20 @@ def format_errors(source: str, file: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
+    except TypeError as error:
+        if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
+            raise UnsupportedGenerationError(
+                f"Loading {source!r} takes no option {unknown[1]!r}. Options of answers "
+                "(temperature, max_new_tokens) go to generation (pipeline_kwargs)."
+            ) from error
+        raise _bad(source, file, error) from error
     except Exception as error:
-        said = " ".join(str(error).split())[:300].rstrip(". ")
-        reason = f"{type(error).__name__}: {said}."
-        raise bad_model_file(source, file, reason) from error
+        raise _bad(source, file, error) from error
+
+
+def _bad(source: str, file: str, error: Exception) -> FileFormatError:
+    said = " ".join(str(error).split())[:300].rstrip(". ")
+    return bad_model_file(source, file, f"{type(error).__name__}: {said}.")
 
 
 def bad_model_file(source: str, file: str, reason: str) -> FileFormatError:

@@ -18,6 +18,7 @@ from random import Random
 from types import ModuleType
 
 import pytest
+from llama_index.core import Settings
 from typer.main import get_command
 from typer.testing import CliRunner
 from weighted_documents import WeightedDocuments
@@ -98,6 +99,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(METHODS, "_registered", METHODS._registered.copy())
     monkeypatch.setattr(METHODS, "_loaded", METHODS._loaded.copy())
     METHODS.register("weighted_documents", WeightedDocuments)
+    for name in vars(Settings):  # which pages set, and other tests would read
+        monkeypatch.setattr(Settings, name, None)
     return tmp_path
 
 

@@ -19,6 +19,7 @@ from rag_middle import ContextPrompt
 from rag_middle.errors import (
     FileFormatError,
     ModelNotFoundError,
+    UnsupportedGenerationError,
 )
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
 
@@ -221,3 +222,8 @@ def test_the_base_of_an_adapter_is_not_fetched(
     adapter = _adapter(tmp_path / "adapter", "some/base")
     with pytest.raises(ModelNotFoundError, match="hf download some/base"):
         RagMiddleModel.from_pretrained(adapter, tokenizer=str(folder))
+
+
+def test_an_option_that_no_model_takes_is_named(folder: Path) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="takes no option 'temprature'"):
+        RagMiddleModel.from_pretrained(folder, model_options={"temprature": 1})

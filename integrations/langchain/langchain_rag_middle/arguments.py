@@ -104,6 +104,13 @@ def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if pipeline_kwargs is not None:
         from rag_middle.generation import transformers_options  # needs PyTorch
 
+        if (
+            isinstance(pipeline_kwargs, Mapping)
+            and pipeline_kwargs.get("return_full_text") is False
+        ):
+            # In nearly every notebook; answers never repeat the prompt here.
+            pipeline_kwargs = {**pipeline_kwargs}
+            del pipeline_kwargs["return_full_text"]
         options = transformers_options("pipeline_kwargs", pipeline_kwargs)
         rest = _merged(rest, renamed(options), "pipeline_kwargs")
     return _with_loaded(rest)

@@ -39,7 +39,7 @@ class TestConstructors:
                 "token": "hf_SECRET",
                 "cache_dir": "/tmp/none",
             },
-            "pipeline_kwargs": {"max_new_tokens": 3, "do_sample": True},
+            "pipeline_kwargs": {"max_new_tokens": 3, "do_sample": True, "return_full_text": False},
         }
         model = kind(model_id=str(tiny_folder), **options)
         assert (model.dtype, model.max_tokens, model.temperature) == ("float32", 3, 1.0)
