@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -28,6 +29,7 @@ _ADVICE = {
     401: "Put a valid key into an environment variable and name that with api_key_env.",
     403: "Put a valid key into an environment variable and name that with api_key_env.",
     404: "Check model, and the path of endpoint.",
+    300: "It redirects to another address, and nothing is sent there: if you trust it, name it.",
     429: "Run it again later: a run with records goes on where it stopped.",
 }
 
@@ -72,19 +74,30 @@ class Server:
         # Those of httpx come from within a stream.
         self._failures = (self._openai.OpenAIError, httpx.TransportError, ValueError)
         key = api_key(api_key_env, self.url)
+        http = self._openai.DefaultHttpxClient(
+            # What is for this machine must not leave it, in plain text, for a proxy.
+            trust_env=not is_local(urlsplit(self.url).hostname or ""),
+            follow_redirects=False,  # to a host that nobody named
+        )
+        weakref.finalize(self, http.close)
+        # openai takes this with each request only.
+        self._options = {} if key else {"headers": {"Authorization": self._openai.omit}}
         self._client = self._openai.OpenAI(
             base_url=self.url,
-            api_key=key or "none",
+            api_key=key or "none",  # else it looks for one itself
             timeout=self._openai.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
             max_retries=retries,
+            http_client=http,
         )
 
     def models(self) -> dict[str, dict[str, Any]]:
         """What it says of its models, by name; nothing where it has no list of them."""
         try:
             # Not tried again: a wrong address is told at once.
-            reply = self._client.get("/models", cast_to=object, options={"max_retries": 0})
-            entries = _checked(reply, "data")["data"]
+            once = {**self._options, "max_retries": 0}
+            reply = self._client.get("/models", cast_to=object, options=once)
+            is_empty = isinstance(reply, Mapping) and not reply.get("data", True)
+            entries = [] if is_empty else _checked(reply, "data")["data"]
         except self._failures as error:
             if getattr(error, "status_code", 0) in (404, 405, 501):
                 return {}
@@ -108,14 +121,14 @@ class Server:
         path = "/chat/completions" if "messages" in body else "/completions"
         try:
             if not streamed:
-                whole = self._client.post(path, body=body, cast_to=object)
+                whole = self._client.post(path, body=body, cast_to=object, options=self._options)
                 yield reply.take(_checked(whole, "choices"))
                 reply.finish_reason = reply.finish_reason or "stop"
                 return
             body = {"stream_options": {"include_usage": True}, **body, "stream": True}
-            kind = self._openai.Stream[object]
+            how = {"stream": True, "stream_cls": self._openai.Stream[object]}
             with self._client.post(
-                path, body=body, cast_to=object, stream=True, stream_cls=kind
+                path, body=body, cast_to=object, options=self._options, **how
             ) as events:
                 for event in events:
                     yield reply.take(event)
@@ -128,7 +141,9 @@ class Server:
 
     def _error(self, error: Exception) -> EndpointError:
         status = getattr(error, "status_code", 0)
-        advice = _ADVICE.get(status, _ADVICE[429 if status >= 500 else 400])
+        advice = _ADVICE.get(
+            status, _ADVICE[429 if status >= 500 else 400 if status >= 400 else 300]
+        )
         said = shortened(f"{error} {error.__cause__ or ''}".strip())
         return EndpointError(f"No answer from {self.url}: {said}. {advice}")
 

@@ -7,6 +7,7 @@ per answer. What a killed run left of its last line is cut off.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -143,7 +144,7 @@ class Records:
                 "another file, or remove that line to have its question asked again."
             ) from error
         if len(whole) < len(content):
-            self._path.write_bytes(whole)
+            os.truncate(self._path, len(whole))  # in place: no kill here loses an answer
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.extras import require
-from rag_middle.files import write_files
+from rag_middle.files import expanded, write_files
 from rag_middle.retrieval.embedders import (
     Embedder,
     SentenceTransformerEmbedder,
@@ -174,7 +174,7 @@ class FaissIndex:
         Raises:
             OutputWriteError: no permission, no space, or a folder that holds something else.
         """
-        path = Path(folder)
+        path = expanded(folder)
         check_index_folder(path)
         token = uuid4().hex[:16]
         names = {"vectors": f"vectors-{token}.faiss", "chunks": f"chunks-{token}.jsonl"}
@@ -199,10 +199,13 @@ class FaissIndex:
             names["chunks"]: "".join(lines).encode(),
             MANIFEST: json.dumps(manifest, indent=2).encode(),  # replaces the old one last
         }
+        # Listed before: another process may be about to name what it writes meanwhile.
+        old = [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]
         write_files(path, contents)
-        for old in [*path.glob("vectors-*.faiss"), *path.glob("chunks-*.jsonl")]:
-            if old.name not in contents:
-                old.unlink()
+        named = (path / MANIFEST).read_text()  # perhaps already that of another process
+        for file in old:
+            if file.name not in named:
+                file.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | Path, embedder: Embedder | None = None) -> FaissIndex:

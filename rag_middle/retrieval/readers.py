@@ -96,8 +96,8 @@ def load(path: str | Path) -> Loaded:
     """Read every document in a file or folder.
 
     In a folder, what cannot be read is skipped and reported: other suffixes, binary or damaged
-    files, and records met before under another name. Hidden files and folders, links to folders
-    and saved indexes are passed over.
+    files, and records met before under another name. Hidden files and folders, links and saved
+    indexes are passed over.
 
     Raises:
         FileFormatError: there is nothing at `path`, a single file cannot be read, or a folder
@@ -334,7 +334,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(root.rglob("*"), key=Path.as_posix):
         relative = path.relative_to(root)
         is_hidden = any(part.startswith(".") for part in relative.parts)
-        if path.is_file() and not is_hidden and not is_index_folder(path.parent):
+        is_own = path.is_file() and not path.is_symlink()  # links may lead out of the folder
+        if is_own and not is_hidden and not is_index_folder(path.parent):
             yield whole_characters(relative.as_posix()), path  # names may hold bytes of no text
 
 

@@ -52,6 +52,7 @@ def test_failures_that_may_pass_are_tried_again() -> None:
         (_failed(401, "who are you"), "who are you.*name that with api_key_env"),
         (_failed(404, "no such model"), "Check model"),
         (_failed(500, "out of memory"), "out of memory.*again later"),
+        (Said(b"", 307, {"Location": "/elsewhere"}), "307.*nothing is sent there"),
         (Said(b"<html>Login</html>"), "address of a running server"),
         (Said({"error": {"message": "lost"}}), "no 'choices' in .*lost"),
         (Said({"choices": [{"message": {}, "finish_reason": "length"}]}), "max_new_tokens"),
@@ -182,13 +183,14 @@ def test_what_is_no_address_is_refused_without_its_secrets(url: str) -> None:
 
 @pytest.mark.parametrize(
     ("variable", "sent"),
-    [(None, f"Bearer {KEY}"), ("OTHER_KEY", "Bearer other"), ("", "Bearer none")],
+    [(None, f"Bearer {KEY}"), ("OTHER_KEY", "Bearer other"), ("", None)],
 )
 def test_the_key_is_in_the_header_and_in_no_message(
     variable: str | None, sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OTHER_KEY", "other")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", KEY)
     with serving(_scripted(_failed(401, "no"))) as server:
         model = EndpointModel(server.url, api_key_env=variable)
         with pytest.raises(EndpointError) as raised:
@@ -204,6 +206,20 @@ def test_the_usual_key_goes_to_no_other_machine_unencrypted(
     assert api_key(None, "http://host/v1") is None
     assert api_key("OPENAI_API_KEY", "http://host/v1") == KEY  # named: the user says so
     assert api_key(None, "https://host/v1") == KEY
+
+
+def test_no_proxy_or_redirect_gets_what_is_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(saying("stolen")) as other, serving(saying("yes")) as server:
+        monkeypatch.setenv("HTTP_PROXY", other.url)
+        monkeypatch.setenv("ALL_PROXY", other.url)
+        model = EndpointModel(server.url, retries=0)
+        assert model.generate(PROMPT).text == "yes"
+        server.reply = lambda request: Said(b"", 307, {"Location": f"{other.url}/completions"})
+        with pytest.raises(EndpointError, match="nothing is sent there"):
+            model.generate(PROMPT)
+        assert not other.asked
 
 
 def test_a_key_given_for_its_variable_is_not_repeated() -> None:
@@ -255,8 +271,9 @@ def test_the_model_has_to_be_named_where_there_are_several() -> None:
         server.models = Said({"data": [{"id": "small"}, {"id": "large"}]})
         with pytest.raises(ConfigError, match="large, small"):
             EndpointModel(server.url)
-        server.models = Said({"error": "no such path"}, 404)  # not every server lists its models
-        assert EndpointModel(server.url, "any").generate(PROMPT).text == "yes"
+        for said in (Said({"error": "no path"}, 404), Said({"data": None}), Said({"data": []})):
+            server.models = said  # not every server lists its models
+            assert EndpointModel(server.url, "any").generate(PROMPT).text == "yes"
         with pytest.raises(ConfigError, match="does not list them"):
             EndpointModel(server.url)
 

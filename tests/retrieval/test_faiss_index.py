@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from rag_middle.errors import (
     FileFormatError,
     OutputWriteError,
 )
+from rag_middle.files import write_files
 from rag_middle.retrieval import Chunk, FaissIndex
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -155,6 +156,19 @@ def test_a_saved_index_is_the_same_when_it_is_loaded(tmp_path: Path) -> None:
     assert len(list((tmp_path / "index").iterdir())) == 3
     FaissIndex(HashingEmbedder()).save(tmp_path / "empty")
     assert FaissIndex.load(tmp_path / "empty", HashingEmbedder()).search("Lyon") == []
+
+
+def test_what_another_process_saves_meanwhile_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, contents: Mapping[str, bytes]) -> None:
+        monkeypatch.undo()
+        write_files(path, contents)
+        _index().save(path)
+
+    monkeypatch.setattr("rag_middle.retrieval.faiss_index.write_files", write)
+    FaissIndex(HashingEmbedder()).save(tmp_path)
+    assert len(FaissIndex.load(tmp_path, HashingEmbedder())) == len(CITIES)
 
 
 def test_an_index_is_not_put_among_other_files(tmp_path: Path) -> None:

@@ -253,13 +253,14 @@ def test_equal_documents_are_kept_once_and_the_others_reported(tmp_path: Path) -
     ]
 
 
-def test_hidden_files_links_to_folders_and_indexes_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_links_and_indexes_are_passed_over(tmp_path: Path) -> None:
     outside = _write(tmp_path / "outside" / "secret.txt", "secret")
     _write(tmp_path / "docs" / "good.txt", "good")
     _write(tmp_path / "docs" / ".git" / "config.txt", "hidden")
     _write(tmp_path / "docs" / ".hidden.txt", "hidden")
     _write(tmp_path / "docs" / "index" / "manifest.json", '{"format": "rag-middle-index"}')
     (tmp_path / "docs" / "folder").symlink_to(outside.parent, target_is_directory=True)
+    (tmp_path / "docs" / "file.txt").symlink_to(outside)
     loaded = load(tmp_path / "docs")
     assert [record.text for record in loaded.records] == ["good"]
     assert loaded.skipped == ()
