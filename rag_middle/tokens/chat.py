@@ -170,9 +170,9 @@ class Rendering:
             content = messages[index]["content"]
             # At both ends: a template may cut either.
             marked = {**messages[index], "content": f"x{index}x{content}x{index}x"}
-            others = messages[:index], messages[index + 1 :]
+            all_messages = [*messages[:index], marked, *messages[index + 1 :]]
             try:
-                shown = self._written([*others[0], marked, *others[1]], self._conversation.tools)
+                shown = self._written(all_messages, [*self._conversation.tools])
             except ChatTemplateError:
                 continue  # it looks at what this message says
             if f"x{index}x" not in shown.lower():
