@@ -149,7 +149,7 @@ def diagnose(
     Args:
         model: to measure.
         task: one with gold documents.
-        methods: what to try; those under which the right answers to the first questions become
+        methods: what to try; those under which the gold answers to the first questions become
             unlikely are left out (`screening.collapse`). By default those of `UNCALIBRATED` that
             the model can take, and what `fitted_presets` has for it; none where the model is
             behind an HTTP address.

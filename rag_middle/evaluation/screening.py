@@ -1,4 +1,4 @@
-"""A method under which right answers become unlikely is not asked all questions."""
+"""A method under which gold answers become unlikely is not asked all questions."""
 
 from __future__ import annotations
 
