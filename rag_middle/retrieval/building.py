@@ -13,6 +13,7 @@ from rag_middle.errors import FileFormatError
 from rag_middle.files import user_cache
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import (
+    INDEX_VERSION,
     Changes,
     Corpus,
     FaissIndex,
@@ -119,11 +120,13 @@ def default_splitter(embedder: Embedder) -> Splitter:
 def default_index_folder(documents: str | Path, **settings: Any) -> Path:
     """Default folder of an index of `documents`, in the user's cache.
 
+    Each version of the format has folders of its own: after an update nobody has to rebuild.
+
     Args:
         documents: the folder or file, which need not exist.
         settings: that distinguish indexes, for example the name of the embedder.
     """
     path = Path(os.path.realpath(documents))
-    key = repr((str(path), sorted(settings.items())))
+    key = repr((INDEX_VERSION, str(path), sorted(settings.items())))
     digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     return user_cache("indexes") / f"{path.name or 'root'}-{digest}"

@@ -24,7 +24,7 @@ from rag_middle.retrieval.readers import MANIFEST, Skipped
 from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.retrieval.splitting import Chunk
 
-_FORMAT, _VERSION = "rag-middle-index", 3
+_FORMAT, INDEX_VERSION = "rag-middle-index", 3
 _REBUILD = "Build it anew: rebuild=True (--rebuild)."
 
 
@@ -180,7 +180,7 @@ class FaissIndex:
         names = {"vectors": f"vectors-{token}.faiss", "chunks": f"chunks-{token}.jsonl"}
         manifest = {
             "format": _FORMAT,
-            "version": _VERSION,
+            "version": INDEX_VERSION,
             "embedder": self.embedder.name,
             "fingerprint": getattr(self.embedder, "fingerprint", None),
             **names,
@@ -228,7 +228,7 @@ class FaissIndex:
         index = cls(SentenceTransformerEmbedder() if embedder is None else embedder)
         try:
             manifest = json.loads((path / MANIFEST).read_bytes())
-            if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+            if (manifest["format"], manifest["version"]) != (_FORMAT, INDEX_VERSION):
                 raise ValueError("it is of another format or of an earlier version")
             index._check_embedder(folder, manifest["embedder"], manifest["fingerprint"])
             content = np.frombuffer((path / manifest["vectors"]).read_bytes(), dtype=np.uint8)

@@ -212,7 +212,11 @@ def test_the_default_folder_tells_corpora_and_settings_apart(
         default_index_folder("other"),
         default_index_folder("docs", embedder="x"),
     ]
-    assert len(set(folders)) == 3
+    monkeypatch.setattr("rag_middle.retrieval.building.INDEX_VERSION", -1)
+    folders.append(default_index_folder("docs"))
+    monkeypatch.undo()
+    assert len(set(folders)) == 4
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert folders[0] == default_index_folder(Path("docs").resolve())
     assert folders[0].parent == tmp_path / "rag-middle" / "indexes"
     assert folders[0].name.startswith("docs-")

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from rag_middle.attention import (
     ASPECTS,
-    AttentionCall,
     AttentionContext,
     Layer,
     LayerChange,
@@ -21,12 +20,6 @@ from rag_middle.attention import (
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.parallel_context.attention import placed_columns
 from rag_middle.methods.pine.kernels.attend import PineState, decode, prefill
-from rag_middle.methods.pine.kernels.batch import (
-    BatchColumns,
-    decode_batch,
-    rotate_generated,
-    worth_batching,
-)
 from rag_middle.methods.pine.kernels.check import CHECK
 from rag_middle.methods.pine.kernels.importance import Ranking
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
@@ -60,9 +53,8 @@ class DocumentOrder(LayerChange):
 class _PineAttention(LayerHandler):
     """Position-invariant attention of one layer during one request.
 
-    Triton kernels take all prompts of a batch at once. With PyTorch's operators, a batch is read
-    prompt by prompt, and continued together where that pays: reading is scores and softmax, which
-    are not cheaper for several prompts at a time, but for very short ones.
+    Triton kernels take all prompts of a batch at once, PyTorch's operators one after the other:
+    most of their work is scores and softmax, which are not cheaper for several prompts at a time.
 
     The cache holds keys rotated at base positions. What ranks the documents at every generated
     token are un-rotated document keys: the kernels rotate the cached ones back, PyTorch's operators
@@ -78,8 +70,6 @@ class _PineAttention(LayerHandler):
         self._traits = layer.traits
         #: Of each group.
         self._states: list[PineState] = []
-        #: Un-rotated document keys of all rows, in place of the states, where all decode together.
-        self._together: Tensor | None = None
         #: Whether Triton kernels read the prompt.
         self._triton = False
 
@@ -107,14 +97,8 @@ class _PineAttention(LayerHandler):
             )
         if self._triton:
             return self._by_triton(context, rule), None
-        if context.start == 0:
-            output = self._prefill(context, rule)
-        elif self._together is not None:
-            self._together = in_rows(self._together, self._layer.request.rows)
-            output = self._decode_together(context, rule, self._together)
-        else:
-            output = self._decode(context, rule)
-        return output.transpose(1, 2), None
+        read = self._decode if context.start else self._prefill
+        return read(context, rule).transpose(1, 2), None
 
     def _by_triton(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
         call, request = context.call, self._layer.request
@@ -138,7 +122,7 @@ class _PineAttention(LayerHandler):
         return _with_sinks(out.transpose(1, 2), lse, sinks).transpose(1, 2)
 
     def _prefill(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
-        call, request, cache = context.call, self._layer.request, context.cache.cache
+        call, request = context.call, self._layer.request
         n = call.query.shape[2]
         sinks: Tensor | None = call.options.get("s_aux")
         outputs, keys = [], []
@@ -158,52 +142,8 @@ class _PineAttention(LayerHandler):
             self._states.append(filled.state)
             outputs.append(_with_sinks(filled.out, filled.lse, sinks))
             keys.append(filled.rotated_keys)
-        rotated = join_rows(request.groups, keys)
-        self._together = None
-        if cache is not None and self._batches(call):
-            self._together = self._columns(call.key.device).documents_of(call.key)
-            self._states.clear()
-        context.store_prompt(rotated)
+        context.store_prompt(join_rows(request.groups, keys))
         return join_rows(request.groups, outputs)
-
-    def _batches(self, call: AttentionCall) -> bool:
-        """Whether generated tokens of all groups go together."""
-        request = self._layer.request
-        if len(request.groups) == 1:  # rows of one layout go together anyway
-            return False
-        layouts = [layout for _, layout in request.row_layouts()]
-        return worth_batching(layouts, call.query.shape[1], request.width, call.query.device)
-
-    def _columns(self, device: torch.device) -> BatchColumns:
-        request = self._layer.request
-
-        def make() -> BatchColumns:
-            paddings, layouts = zip(*request.row_layouts(), strict=True)
-            return BatchColumns(layouts, paddings, device)
-
-        return request.shared(("pine columns", device), make)
-
-    def _decode_together(
-        self, context: AttentionContext, rule: ScoreRule, document_keys: Tensor
-    ) -> Tensor:
-        call, start, stop = context.call, context.start, context.stop
-        sinks: Tensor | None = call.options.get("s_aux")
-        columns = self._columns(call.query.device)
-        layout = PromptLayout(self._layer.table_reach(stop))  # the same tables for many tokens
-        tables = self._tables(layout, call.query.device)
-        positions = columns.generated_positions(start, stop)
-        keys, values = context.store_generated(rotate_generated(call.key, tables, positions))
-        out, lse = decode_batch(
-            call.query,
-            keys,
-            values,
-            document_keys,
-            tables,
-            columns,
-            rule,
-            need_lse=sinks is not None,
-        )
-        return _with_sinks(out, lse, sinks)
 
     def _decode(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
         call, request = context.call, self._layer.request

@@ -126,8 +126,7 @@ def document_shifts(importance: Tensor, lengths: Tensor, ranking: Ranking = "imp
 
     Args:
         importance: `[..., D]`; infinite for the query's own document.
-        lengths: `[D]`, or `[..., D]` where prompts differ, integer tokens of each document, on the
-            same device.
+        lengths: `[D]` integer tokens of each document, on the same device.
         ranking: what is nearest behind the query's own document.
 
     Returns:
