@@ -282,9 +282,9 @@ def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> Answ
 
 def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:
     """Say how many requests an endpoint will get, and about how long they are."""
-    from rag_middle.endpoint.model import arrangements
+    from rag_middle.endpoint.model import arrangement
 
-    sent = [request for prompt, method in asking for request in arrangements(prompt, method)]
+    sent = [arrangement(prompt, method) for prompt, method in asking]
     characters = sum(len(request.text) for request in sent)
     tell(
         "Cost",

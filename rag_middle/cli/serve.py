@@ -203,7 +203,5 @@ def _announce(settings: ServerSettings, host: str) -> None:
         f"{settings.model_name}; methods: {', '.join(settings.methods)} (the first one where a "
         "request names none).",
     )
-    from rag_middle.endpoint.server import is_local
-
-    if settings.api_key is None and not is_local(host):
+    if settings.api_key is None and host not in ("localhost", "127.0.0.1", "::1"):
         warn("everybody who reaches this address can use this server: set RAG_MIDDLE_API_KEY.")

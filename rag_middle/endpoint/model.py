@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
+from urllib.parse import urlsplit
+
+import httpx
 
 import rag_middle
 from rag_middle.documents import ContextPrompt, parse
-from rag_middle.endpoint.server import Reply, Server
 from rag_middle.errors import ConfigError, EndpointError, PromptError, UnsupportedGenerationError
+from rag_middle.extras import require
 from rag_middle.generation import (
+    FinishReason,
     Generation,
-    GenerationKwargs,
-    GenerationOptions,
     GenerationStream,
     MethodLike,
     Prompt,
@@ -25,48 +29,45 @@ from rag_middle.generation import (
     Usage,
 )
 from rag_middle.generation.effect import acts_on, check_documents
-from rag_middle.generation.identity import warn_of_number
-from rag_middle.generation.prompts import arranged, branched
+from rag_middle.generation.model import GenerateKwargs
+from rag_middle.generation.prompts import arranged
 from rag_middle.methods import Method, method_name, resolve_method
 from rag_middle.notices import EndpointWarning, warn_caller
-from rag_middle.options import ENDPOINT_SECONDS, OPTIONS, SendDocuments, checked_options
-from rag_middle.thinking import answer_after_thinking
+from rag_middle.options import (
+    ENDPOINT_SECONDS,
+    OPTIONS,
+    GenerationKwargs,
+    GenerationOptions,
+    SendDocuments,
+    checked_options,
+)
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle.wording import shortened
 
 #: Options of `GenerationOptions` that act here or have a field in requests.
 _OPTIONS = (
     *("template", "system", "max_new_tokens", "temperature", "top_p", "seed", "stop"),
     *("on_overflow", "on_missing_documents", "missing_documents_hint"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A prompt on its way, as one request for each order of its documents."""
-
-    method: Method
-    prompts: tuple[ContextPrompt, ...]
-    options: GenerationOptions
-    seed: int | None
+#: What a server says of a model that stays the same: vLLM draws ids, and dates the request.
+_FACTS = ("owned_by", "root", "max_model_len", "rag_middle")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class EndpointModel:
     """A model behind an OpenAI-compatible address: vLLM, Ollama, `rag-middle serve`, hosted.
 
-    It gives answers and nothing else, so it takes methods that act around a model: on the order of
-    the documents, or by a vote over whole answers.
-
-    Prompts are strings with document markers, or `ContextPrompt`. They go out as the text that the
-    unmodified model reads, in one user message, or with ``template="raw"`` as a prompt for plain
-    completion. Most servers read control tokens in it, so that documents can write them; behind
-    `rag-middle serve` they stay text. An answer that the server's content filter withheld, or cut,
-    has the `finish_reason` ``content_filter``, and no vote. Any number of threads may call.
+    It takes methods that act on the order of the documents. Prompts are strings with document
+    markers, or `ContextPrompt`. They go out as the text that the unmodified model reads, in one
+    user message, or with ``template="raw"`` as a prompt for plain completion. An answer that the
+    server's content filter withheld, or cut, has the `finish_reason` ``content_filter``. Any number
+    of threads may call.
 
     Args:
         endpoint: address of the interface, such as ``"http://localhost:8000/v1"``.
         model: as the server calls it; by default the only one that it has.
-        api_key_env: environment variable with the key. By default OPENAI_API_KEY, if it is set
-            and the address is local or https; ``""`` for no key.
+        api_key_env: environment variable with the key. By default OPENAI_API_KEY, if the address
+            is local or https; ``""`` for no key.
         method: as for `RagMiddleModel`; the server knows nothing of it.
         method_options: the method's parameters, where `method` is a name.
         send_documents: ``"text"`` within the message; ``"field"`` by themselves, for `rag-middle
@@ -95,26 +96,28 @@ class EndpointModel:
         retries: int = 4,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        if send_documents not in (choices := get_args(SendDocuments)):
-            raise ConfigError(
-                f"send_documents must be one of {', '.join(choices)}, got {send_documents!r}."
-            )
+        openai = require("openai", package="openai", what="--endpoint", extra="endpoint")
+        self.url = _checked_url(endpoint)
+        # Those of httpx come from within a stream.
+        self._failures = (openai.OpenAIError, httpx.TransportError, ValueError)
+        self._client = openai.OpenAI(
+            base_url=self.url,
+            api_key=_api_key(api_key_env, self.url) or "none",
+            timeout=openai.Timeout(timeout, connect=min(timeout, 10.0)),
+            max_retries=retries,
+        )
+        self._streamed = {"stream": True, "stream_cls": openai.Stream[object]}
+        models = self._models()
+        if model is None and len(models) != 1:
+            names = ", ".join(sorted(models)[:20]) or "it does not list them"
+            raise ConfigError(f"Name a model that {self.url} has ({names}) with model (--model).")
+        self.name = model or next(iter(models))
         self._extra = dict(extra_body or {})
-        self._server = Server(endpoint, api_key_env, timeout=timeout, retries=retries)
-        self._url = self._server.url
-        listed = self._server.models()
-        if model is None and len(listed) != 1:
-            names = ", ".join(sorted(listed)[:20]) or "it does not list them"
-            raise ConfigError(f"Name a model that {self._url} has ({names}) with model (--model).")
-        self.name = model or next(iter(listed))
-        self._facts = listed.get(self.name, {})
-        said = self._facts.get("rag_middle") or {}
+        self._facts = models.get(self.name, {})
+        self._served_method = self._facts.get("rag_middle", {}).get("default_method", "none")
         is_ours = self._facts.get("owned_by") == "rag-middle"
-        self._served_method: str = said.get("default_method") or "none"
-        self._by_field = is_ours if send_documents == "auto" else send_documents == "field"
-        self.method = self.checked_method("none" if method is None else method, method_options)
-
-    # -- what it is -------------------------------------------------------------------------------
+        self._by_field = send_documents == "field" or (send_documents == "auto" and is_ours)
+        self.method = self.checked_method(method or "none", method_options)
 
     @property
     def context_window(self) -> int | None:
@@ -130,7 +133,7 @@ class EndpointModel:
         under = "" if self._served_method == "none" else f" under {self._served_method}"
         return {
             "name": f"{self.name}{under}",
-            "endpoint": self._url,
+            "endpoint": self.url,
             "server": self._facts,
             "send_documents": "field" if self._by_field else "text",
             "extra_body": self._extra,
@@ -138,291 +141,264 @@ class EndpointModel:
 
     def software(self) -> dict[str, str]:
         """Versions, and the address in place of a device."""
-        return {
-            "rag-middle": rag_middle.__version__,
-            "python": platform.python_version(),
-            "device": self._url,
-        }
+        versions = {"rag-middle": rag_middle.__version__, "python": platform.python_version()}
+        return {**versions, "device": self.url}
 
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None
     ) -> Method:
-        """A method object that can be used here.
-
-        Raises:
-            EndpointError: it needs the weights.
-            RagMiddleError: as `resolve_method` does.
-        """
+        """A method that can be used here; raises `EndpointError` if it needs the weights."""
         resolved = resolve_method(method, method_options)
-        _check_needs_no_weights(resolved)
+        for part in resolved.parts:
+            if (type(part).plan is not Method.plan or part.combines) and not part.is_neutral:
+                raise _needs_weights(part)
+        arrangement(ContextPrompt(documents=["a", "b", "c"], suffix="?"), resolved)
         return resolved
 
-    # -- asking -----------------------------------------------------------------------------------
-
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[GenerationKwargs],
-    ) -> Generation:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> Generation:
         """Generate text for one prompt.
 
         Args:
-            prompt: see `EndpointModel`.
-            method: for this call, instead of the model's.
-            method_options: its parameters.
-            options: fields of `GenerationOptions` that the OpenAI interface has. Prompts cannot be
-                measured here: most servers refuse what does not fit, others cut it (Ollama).
+            prompt: a string with document markers, or a `ContextPrompt`. It is not measured: most
+                servers refuse what does not fit.
+            options: `method`, `method_options`, and what of `GenerationOptions` the interface has.
 
         Raises:
-            EndpointError: the server cannot be reached, refuses, or sends no answer; or the method
-                needs the weights.
+            EndpointError: no answer comes, or the method needs the weights.
+            PromptError: another kind of prompt.
             UnsupportedGenerationError: options that the interface does not have.
-            PromptError: neither a string nor a `ContextPrompt`.
 
         Warns:
             EndpointWarning: the server counts fewer tokens than the prompt has words.
         """
-        around: dict[str, Any] = {"method": method, "method_options": method_options}
-        [(_, generation)] = self.as_completed([prompt], **around, **options)
+        [(_, generation)] = self.as_completed([prompt], **options)
         return generation
 
     def as_completed(
         self,
         prompts: Sequence[Prompt],
         *,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
         max_batch_size: int = 8,
-        **options: Unpack[GenerationKwargs],
+        **options: Unpack[GenerateKwargs],
     ) -> Iterator[tuple[int, Generation]]:
-        """Generate for several prompts: 0-based index of each and its text, as they come.
+        """As `generate`, for several prompts: 0-based index of each and its text, as they come.
 
-        `max_batch_size` requests are on their way at a time. Arguments and errors are those of
-        `generate`.
+        `max_batch_size` requests are on their way at a time.
         """
-        questions = self._questions(prompts, method, method_options, options)
+        requests = self._requests(prompts, **options)
         pool = ThreadPoolExecutor(max_batch_size, "rag-middle-endpoint")
-        asked = {pool.submit(self._answer, each): index for index, each in enumerate(questions)}
+        asked = {pool.submit(self._answer, request): i for i, request in enumerate(requests)}
         try:
             for future in as_completed(asked):
-                self._warn_of_cut(questions[asked[future]], future.result())
                 yield asked[future], future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def stream(
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> GenerationStream:
+        """As `generate`, piece by piece; errors of the server are raised by reading them.
+
+        A stream that is closed ends with the next piece.
+        """
+        [request] = self._requests([prompt], **options)
+        ids = tuple(document.id for document in request.prompt.documents)
+        return GenerationStream(partial(self._answer, request), document_ids=ids)
+
+    def _requests(
         self,
-        prompt: Prompt,
-        *,
+        prompts: Sequence[Prompt],
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         **options: Unpack[GenerationKwargs],
-    ) -> GenerationStream:
-        """Generate text for one prompt, piece by piece; in one piece where answers are voted on.
-
-        Arguments and errors are those of `generate`; those of the server are raised while the
-        pieces are read. A stream that is closed ends with the next piece.
-        """
-        [question] = self._questions([prompt], method, method_options, options)
-
-        def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
-            if len(question.prompts) == 1:
-                generation = self._answer(question, emit, stopped)
-            else:
-                generation = self._answer(question)
-                emit(generation.text)
-            self._warn_of_cut(question, generation)
-            return generation
-
-        ids = tuple(document.id for document in question.prompts[0].documents)
-        return GenerationStream(work, document_ids=ids)
-
-    def _questions(
-        self,
-        prompts: Sequence[Prompt],
-        method: MethodLike | None,
-        method_options: Mapping[str, Any] | None,
-        options: GenerationKwargs,
-    ) -> list[_Question]:
+    ) -> list[_Request]:
         settings = checked_options(options, allowed=GenerationKwargs)
-        for name in OPTIONS:
+        for name, option in OPTIONS.items():
             value = getattr(settings, name)
-            if callable(value) or (name not in _OPTIONS and value != OPTIONS[name].default):
+            if callable(value) or (name not in _OPTIONS and value != option.default):
                 raise UnsupportedGenerationError(
                     f"{name} is no option of the OpenAI interface: leave it out, or hand the "
                     "server a field that it knows with extra_body={...}."
                 )
         chosen = self.method
         if method is not None or method_options:
-            chosen = self.checked_method("none" if method is None else method, method_options)
-        questions = []
-        seeds = settings.seeds(len(prompts))
-        for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            requests = arrangements(_as_context(prompt), chosen)
-            first = requests[0]
-            check_documents(chosen, _stand_in(first).layout, settings, index, prompt=first)
-            warn_of_number(chosen, len(first.documents))
-            questions.append(_Question(chosen, requests, settings, seed))
-        return questions
+            chosen = self.checked_method(method or "none", method_options)
+        requests = []
+        for index, seed in enumerate(settings.seeds(len(prompts))):
+            sent = arrangement(prompts[index], chosen)
+            layout = _stand_in(sent).layout
+            check_documents(chosen, layout, settings, index, prompt=sent)
+            body = self._body(sent, settings, seed)
+            acts = acts_on(chosen, layout)
+            requests.append(_Request(sent, body, method_name(chosen), acts, seed))
+        return requests
 
-    def _warn_of_cut(self, question: _Question, generation: Generation) -> None:
-        words = sum(len(prompt.text.split()) for prompt in question.prompts)
-        if 0 < generation.usage.prompt_tokens < words and not self._by_field:
-            warn_caller(
-                EndpointWarning(
-                    f"{self._url} read {generation.usage.prompt_tokens:,} tokens of {words:,} "
-                    "words: it has cut the prompt, as Ollama does beyond its context length. Raise "
-                    "that (num_ctx, OLLAMA_CONTEXT_LENGTH), or send fewer documents. Answers to "
-                    "cut prompts say nothing of positions."
-                )
-            )
-
-    def _answer(
-        self,
-        question: _Question,
-        emit: Callable[[str], None] | None = None,
-        stopped: threading.Event | None = None,
-    ) -> Generation:
-        """One answer: of its only request, or of the one that the method chooses."""
-        start, method, first = perf_counter(), question.method, question.prompts[0]
-        replies = []
-        for prompt in question.prompts:
-            reply = Reply()
-            for piece in self._server.ask(
-                self._body(prompt, question), reply, streamed=emit is not None
-            ):
-                if stopped is not None and stopped.is_set():
-                    reply.finish_reason = reply.finish_reason or "cancelled"
-                    break
-                if emit is not None and piece:
-                    emit(piece)
-            self._check_read(reply, len(first.documents))
-            replies.append(reply)
-        chosen = _voted(method, replies)
-        served = chosen.served or {}
-        name = method_name(method)
-        applied = acts_on(method, _stand_in(first).layout)
-        if name == "none":
-            name = served.get("method") or self._served_method
-            applied = served.get("applied", name != "none")
-        order = served.get("document_order") or range(len(first.documents))
-        return Generation(
-            text=chosen.text,
-            token_ids=(),
-            finish_reason=chosen.finish_reason or "stop",
-            stop=None,
-            usage=Usage(
-                prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-                completion_tokens=sum(reply.new_tokens for reply in replies),
-            ),
-            timings=Timings(tokenize=0.0, wait=0.0, prefill=perf_counter() - start, decode=0.0),
-            method=name,
-            applied=applied,
-            documents=len(first.documents),
-            document_ids=tuple(first.documents[index].id for index in order),
-            dropped_documents=(),
-            seed=question.seed,
-        )
-
-    def _body(self, prompt: ContextPrompt, question: _Question) -> dict[str, Any]:
-        """A request for one answer: to a chat, or to complete plain text."""
-        options, text = question.options, prompt.text
+    def _body(
+        self, prompt: ContextPrompt, options: GenerationOptions, seed: int | None
+    ) -> dict[str, Any]:
+        """A request: to a chat, or to complete plain text."""
+        text = prompt.text
+        content: Any = text
         body: dict[str, Any] = {"model": self.name}
-        content: str | list[dict[str, str]] = text
         if self._by_field:
-            text = prompt.prefix + prompt.suffix
             documents = [
-                {"id": d.id or str(index), "title": d.title or "", "text": d.text}
-                for index, d in enumerate(prompt.documents)
+                {"id": each.id or str(index), "title": each.title or "", "text": each.text}
+                for index, each in enumerate(prompt.documents)
             ]
-            content = [
-                {"type": "text", "text": prompt.prefix},
-                *({"type": "text-plain", **document} for document in documents),
-                {"type": "text", "text": prompt.suffix},
-            ]
-            body |= {"documents": documents} if options.template == "raw" else {}
+            texts = [{"type": "text", "text": text} for text in (prompt.prefix, prompt.suffix)]
+            blocks = [{"type": "text-plain", **document} for document in documents]
+            text, content = prompt.prefix + prompt.suffix, [texts[0], *blocks, texts[1]]
+            body["documents"] = documents if options.template == "raw" else None
         if options.template == "raw":
             body["prompt"] = text if options.system is None else f"{options.system}\n\n{text}"
         else:
-            system = (
-                [] if options.system is None else [{"role": "system", "content": options.system}]
-            )
-            body["messages"] = [*system, {"role": "user", "content": content}]
+            messages = [("system", options.system), ("user", content)]
+            body["messages"] = [{"role": r, "content": c} for r, c in messages if c is not None]
         body |= {"max_tokens": options.max_new_tokens, "temperature": options.temperature}
         if options.samples:
-            body |= {"top_p": options.top_p, "seed": question.seed}
-        body["stop"] = [*options.stop] or None
-        return {name: value for name, value in {**body, **self._extra}.items() if value is not None}
+            body |= {"top_p": options.top_p, "seed": seed}
+        body |= {"stop": [*options.stop] or None, **self._extra}
+        return {name: value for name, value in body.items() if value is not None}
 
-    def _check_read(self, reply: Reply, documents: int) -> None:
-        """Refuse what would pass for a model that loses documents."""
-        if not reply.text and reply.finish_reason == "length":
-            raise EndpointError(
-                f"The model at {self._url} has spent its tokens before it answered, on thinking. "
-                "Allow more with max_new_tokens, or turn thinking off on the server."
+    def _answer(
+        self,
+        request: _Request,
+        emit: Callable[[str], None] | None = None,
+        stopped: threading.Event | None = None,
+    ) -> Generation:
+        start, reply = perf_counter(), _Reply()
+        path = "/chat/completions" if "messages" in request.body else "/completions"
+        body, how = request.body, {}
+        if emit is not None:
+            body = {"stream_options": {"include_usage": True}, **body, "stream": True}
+            how = self._streamed
+        try:
+            answer: Any = self._client.post(path, body=body, cast_to=object, **how)
+            for event in [answer] if emit is None else answer:
+                piece = reply.take(event)
+                if emit is not None and piece:
+                    emit(piece)
+                if stopped is not None and stopped.is_set():
+                    reply.finish_reason = "cancelled"
+                    break
+            if reply.finish_reason is None:
+                raise ValueError(f"no end of an answer, which is {reply.text!r:.200} so far")
+        except self._failures as error:
+            if getattr(error, "code", None) != "content_filter":
+                raise self._error(error) from error
+            reply.finish_reason = "content_filter"
+        self._check_read(request, reply)
+        name, applied, served = request.method, request.applied, reply.served
+        if name == "none":
+            name = served.get("method", self._served_method)
+            applied = served.get("applied", name != "none")
+        documents = request.prompt.documents
+        order = served.get("document_order", range(len(documents)))
+        return Generation(
+            text=reply.text,
+            token_ids=(),
+            finish_reason=reply.finish_reason,
+            stop=None,
+            usage=Usage(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.new_tokens),
+            timings=Timings(tokenize=0.0, wait=0.0, prefill=perf_counter() - start, decode=0.0),
+            method=name,
+            applied=applied,
+            documents=len(documents),
+            document_ids=tuple(documents[index].id for index in order),
+            dropped_documents=(),
+            seed=request.seed,
+        )
+
+    def _check_read(self, request: _Request, reply: _Reply) -> None:
+        """Refuse or warn of what would pass for a model that loses documents."""
+        documents, words = len(request.prompt.documents), len(request.prompt.text.split())
+        if self._by_field:
+            if reply.text and reply.served.get("documents") != documents:
+                raise EndpointError(
+                    f"{self.url} does not say that it read all {documents} documents. Leave out "
+                    "send_documents='field', which is for `rag-middle serve`."
+                )
+        elif 0 < reply.prompt_tokens < words:
+            warn_caller(
+                EndpointWarning(
+                    f"{self.url} read {reply.prompt_tokens:,} tokens of {words:,} words: it has "
+                    "cut the prompt. Raise its context length (Ollama: OLLAMA_CONTEXT_LENGTH), or "
+                    "send fewer documents."
+                )
             )
-        has_answer = reply.text or reply.finish_reason not in ("cancelled", "content_filter")
-        read = (reply.served or {}).get("documents") or 0
-        if self._by_field and has_answer and read != documents:
-            raise EndpointError(
-                f"{self._url} says that it read {read} of {documents} documents. "
-                "send_documents='field' is for `rag-middle serve`: leave it out for other servers."
-            )
+
+    def _models(self) -> dict[str, dict[str, Any]]:
+        """What the server says of its models, by name; nothing where it has no list of them."""
+        try:
+            # Not tried again: a wrong address is told at once.
+            listed: Any = self._client.get("/models", cast_to=object, options={"max_retries": 0})
+            return {
+                entry["id"]: {name: entry[name] for name in _FACTS if name in entry}
+                for entry in listed.get("data") or ()
+            }
+        except self._failures as error:
+            if getattr(error, "status_code", 0) in (404, 405, 501):
+                return {}
+            raise self._error(error) from error
+
+    def _error(self, error: Exception) -> EndpointError:
+        said = shortened(f"{error} {error.__cause__ or ''}".strip())
+        return EndpointError(
+            f"No answer from {self.url}: {said}. Check endpoint (with its path, /v1), the key "
+            "(api_key_env), model, the prompt's length, timeout; a run with records goes on here."
+        )
 
 
-# -- methods without weights ----------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is sent for a prompt, and what will be said of it."""
+
+    prompt: ContextPrompt
+    body: Mapping[str, Any]
+    method: str
+    applied: bool
+    seed: int | None
 
 
-class _NoWeights:
-    """Stands in for the model in `Method.arrange`: whatever is asked of it is out of reach."""
+@dataclass(slots=True)
+class _Reply:
+    """An answer, as far as it has come; `served` is what `rag-middle serve` says of it."""
 
-    def __init__(self, method: Method) -> None:
-        self._method = method
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    served: Mapping[str, Any] = field(default_factory=dict)
 
-    def __getattr__(self, name: str) -> Any:
-        raise _needed(self._method, "looks into the model before it answers")
-
-
-def arrangements(prompt: ContextPrompt, method: Method) -> tuple[ContextPrompt, ...]:
-    """The prompts that are sent in place of one, each with its documents in another order."""
-    prompt = method.rewrite(prompt)
-    weights: Any = _NoWeights(method)
-    branches = branched(arranged(_stand_in(prompt), method, weights), method, weights)
-    return tuple(
-        prompt.with_documents(prompt.documents[index] for [index] in branch.documents_ids)
-        for branch in branches
-    )
-
-
-def _check_needs_no_weights(method: Method) -> None:
-    """Raise `EndpointError` unless the method, by its hooks, acts around a model only."""
-    for part in method.parts:
-        if not part.is_neutral and type(part).plan is not Method.plan:
-            raise _needed(part, "changes what happens inside the model")
-        if not part.is_neutral and part.combines and not part.votes:
-            raise _needed(part, "combines distributions over tokens")
-    arrangements(ContextPrompt(documents=["a", "b", "c"], suffix="?"), method)
+    def take(self, event: Any) -> str:
+        """Add an event of a stream, or a whole reply, and return its text."""
+        choice = (event.get("choices") or [{}])[0]
+        message = choice.get("message") or choice.get("delta") or choice
+        piece: str = message.get("content", message.get("text")) or ""
+        self.text += piece
+        reason = "content_filter" if message.get("refusal") else choice.get("finish_reason")
+        if reason:
+            self.finish_reason = reason if reason in ("length", "content_filter") else "stop"
+        usage = event.get("usage") or {}
+        self.prompt_tokens = usage.get("prompt_tokens") or self.prompt_tokens
+        self.new_tokens = usage.get("completion_tokens") or self.new_tokens
+        self.served = event.get("rag_middle") or self.served
+        return piece
 
 
-def _as_context(prompt: Prompt) -> ContextPrompt:
-    if isinstance(prompt, ContextPrompt):
-        return prompt
-    if isinstance(prompt, str):
-        return parse(prompt)
-    raise PromptError(
-        "A model behind an HTTP address takes a string or a ContextPrompt, got "
-        f"{type(prompt).__name__}. Send chat messages with that server's own client."
-    )
+def arrangement(prompt: Prompt, method: Method) -> ContextPrompt:
+    """The prompt as it is sent, with its documents in the method's order."""
+    if not isinstance(prompt, str | ContextPrompt):
+        raise PromptError("A model behind an HTTP address takes a string or a ContextPrompt.")
+    sent = method.rewrite(parse(prompt) if isinstance(prompt, str) else prompt)
+    no_model: Any = None
+    try:
+        ordered = arranged(_stand_in(sent), method, no_model)
+    except AttributeError as error:  # it looks at what a model does with the prompt
+        raise _needs_weights(method) from error
+    return sent.with_documents(sent.documents[index] for [index] in ordered.documents_ids)
 
 
 def _stand_in(prompt: ContextPrompt) -> TokenizedPrompt:
-    """The prompt in tokens, as far as that is known without a tokenizer.
-
-    A document's only token is its 0-based index, which tells it wherever a method moves it.
-    """
+    """The prompt in tokens without a tokenizer: a document's only token is its 0-based index."""
     return TokenizedPrompt.assembled(
         prefix=[0],
         documents=[[index] for index in range(len(prompt.documents))],
@@ -432,22 +408,32 @@ def _stand_in(prompt: ContextPrompt) -> TokenizedPrompt:
     )
 
 
-def _needed(method: Method, does: str) -> EndpointError:
+def _needs_weights(method: Method) -> EndpointError:
     return EndpointError(
-        f"{method.name} {does}, and this one is behind an HTTP address. Run it where the weights "
-        "are (`--model` without an endpoint, `RagMiddleModel` in Python), or start a server with "
-        "it: `rag-middle serve --method`, or vLLM with rag-middle-vllm."
+        f"{method.name} needs the weights of the model. Run it where they are (--model without "
+        "--endpoint), or serve the model with it: `rag-middle serve --method`, or vLLM's plugin."
     )
 
 
-def _voted(method: Method, replies: Sequence[Reply]) -> Reply:
-    """The reply that a method chooses; withheld and unfinished ones vote only if all are such."""
-    texts = [answer_after_thinking(reply.text) for reply in replies]
-    voters = [
-        (reply, text)
-        for reply, text in zip(replies, texts, strict=True)
-        if reply.finish_reason != "content_filter" and text is not None
-    ]
-    if len(voters) < 2:
-        return voters[0][0] if voters else replies[0]
-    return voters[method.vote([text for _, text in voters])][0]
+def _checked_url(url: str) -> str:
+    """The address that a user wrote; without a path, ``/v1`` is meant.
+
+    Reports show it, so it must not hold a password or a query.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or {*"@?#"} & {*url}:
+        raise ConfigError(
+            "endpoint must be an address such as http://localhost:8000/v1, without a password or "
+            "a query. Name the environment variable of a key with api_key_env."
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
+
+
+def _api_key(variable: str | None, url: str) -> str | None:
+    """The key in a variable, which its error does not quote: it may be a key itself."""
+    if variable is None:  # of OpenAI: to whom it was not named for it leaves encrypted only
+        is_safe = url.startswith("https:") or urlsplit(url).hostname in _LOCAL
+        return os.environ.get("OPENAI_API_KEY") if is_safe else None
+    if variable and not os.environ.get(variable):
+        raise ConfigError("api_key_env must name an environment variable that is set: export it.")
+    return os.environ.get(variable)

@@ -196,7 +196,6 @@ def diagnose(
             *notes_on_gold(results.items),
             *notes(summary, shape),
             *searched_notes(results),
-            *(() if here else _voting_notes(results)),
         ),
         next_steps=next_steps(
             recommendation,
@@ -352,16 +351,6 @@ def searched_notes(results: Results) -> tuple[str, ...]:
                 "--seed for drawn questions)."
             )
     return tuple(texts)
-
-
-def _voting_notes(results: Results) -> tuple[str, ...]:
-    """Of a model behind an HTTP address: under which methods answers were voted on."""
-    voting = [labelled.label for labelled in results.methods if labelled.method.votes]
-    text = (
-        f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
-        "an HTTP address gives no probabilities of tokens to combine."
-    )
-    return (text,) if voting else ()
 
 
 # -- which methods to try -------------------------------------------------------------------------

@@ -233,25 +233,6 @@ class Method(ABC):
         """
         raise NotImplementedError(f"{self.name} has no branches to combine")
 
-    def vote(self, answers: Sequence[str]) -> int:
-        """Choose among whole answers, one per branch, where no distribution can be had.
-
-        A model behind an HTTP address gives its answers only, so a method that combines branches
-        can be used there if it has this hook.
-
-        Args:
-            answers: of the branches, in their order.
-
-        Returns:
-            The 0-based index of one of them.
-        """
-        raise NotImplementedError(f"{self.name} combines distributions, not answers")
-
-    @property
-    def votes(self) -> bool:
-        """True where the method can choose among whole answers (see `vote`)."""
-        return type(self).vote is not Method.vote
-
     @property
     def combines(self) -> bool:
         """True where the method takes several forward passes per token (see `combine`)."""

@@ -110,17 +110,6 @@ class Compose(Method):
         method = self._combining()
         return super().combine(logits) if method is None else method.combine(logits)
 
-    def vote(self, answers: Sequence[str]) -> int:
-        """Of that method."""
-        method = self._combining()
-        return super().vote(answers) if method is None else method.vote(answers)
-
-    @property
-    def votes(self) -> bool:
-        """True where that method can."""
-        method = self._combining()
-        return method is not None and method.votes
-
     @property
     def combines(self) -> bool:
         """True where a part does."""

@@ -502,16 +502,6 @@ class Permutation(Method):
         undecided = logits.log_softmax(-1).logsumexp(-2) - log(orders)
         return votes.log().logaddexp(undecided) - log(orders + 1)
 
-    def vote(self, answers: Sequence[str]) -> int:
-        """The first of the answers that most orders give, the given order's among equals.
-
-        Case, whitespace and a full stop at the end make no difference. Behind an HTTP address this
-        stands for both combinations, as no probabilities of tokens come from there.
-        """
-        written = [" ".join(answer.casefold().split()).rstrip(".") for answer in answers]
-        most = max(map(written.count, written))
-        return next(i for i, answer in enumerate(written) if written.count(answer) == most)
-
     @property
     def is_neutral(self) -> bool:
         """True for one order."""
