@@ -16,7 +16,12 @@ from rag_middle.generation.own_config import end_tokens
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import map_strings, whole_characters
 from rag_middle.thinking import THINKING
-from rag_middle.tokens.templates import ChatTemplate, has_chat_template
+from rag_middle.tokens.templates import (
+    PROBE_ARGUMENTS,
+    PROBE_TOOL,
+    ChatTemplate,
+    has_chat_template,
+)
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, forced_tools
 from rag_middle.tools.formats import AnswerText, ToolFormat, ToolMessage, format_of
 from rag_middle.tools.grammars import answer_grammar, call_grammar
@@ -112,9 +117,9 @@ def tool_reader(
     map_strings(own or tokenizer.chat_template, sources.append)
     template = "\n".join(sources)
     form = format_of(template)
-    writes = ChatTemplate(tokenizer, options.template_options or {}).writes_calls_as
-    if form is not None and not writes(form):
-        form = None
+    written = ChatTemplate(tokenizer, options.template_options or {}).probe_call()
+    if form is not None and written is not None and not _reads(form, written):
+        form = None  # families share words: `<tool_call>` begins calls of several forms
     if form is None and not getattr(tokenizer, "response_template", None):
         raise ChatTemplateError(
             "The chat template writes tool calls in none of the known forms, so nobody could read "
@@ -156,10 +161,17 @@ def reads_calls(tokenizer: PreTrainedTokenizerBase) -> bool:
     tool = {"type": "function", "function": {"name": "f"}}
     try:
         tool_reader(tokenizer, GenerationOptions(tools=[tool]))
-        ChatTemplate(tokenizer, {}).check_tools(())
     except ChatTemplateError:
         return False
-    return True
+    return ChatTemplate(tokenizer, {}).shows_tools
+
+
+def _reads(form: ToolFormat, written: str) -> bool:
+    """Whether the form finds the call of the probe in what a template wrote."""
+    if form.whole:  # which begins an answer, and here stands behind the turn's beginning
+        written = written[max(0, written.find(form.whole)) :]
+    calls = form.message(AnswerText(written), [PROBE_TOOL]).calls
+    return any(call.arguments == PROBE_ARGUMENTS for call in calls)
 
 
 def constraint_of(

@@ -11,10 +11,10 @@ from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import OPTIONS, Template
-from rag_middle.tokens.chat import RenderedChat, Rendering, render_chat
+from rag_middle.tokens.chat import Rendering
 from rag_middle.tokens.conversation import Conversation, Message
 from rag_middle.tokens.prompt import TokenizedPrompt
-from rag_middle.tokens.templates import has_chat_template
+from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tokens.text import TextEncoder
 
 if TYPE_CHECKING:
@@ -110,16 +110,16 @@ def encode(
             "tools go through the tokenizer's chat template: it has none, or another template "
             "was chosen. Leave out template=, or use a model whose chat template knows tools."
         )
-    if callable(template):
-        if allow_control_tokens or template_options or not add_generation_prompt:
-            raise PromptError(
-                "A template function writes the whole prompt: leave out allow_control_tokens, "
-                "template_options and add_generation_prompt."
-            )
-        conversation = _conversation(asked, system)
-        rendered = Rendering(template, encoder, conversation).render()
-        return _encode_rendered(encoder, rendered, conversation)
-    if isinstance(asked, ContextPrompt) and not uses_chat_template(tokenizer, template):
+    if callable(template) and (
+        allow_control_tokens or template_options or not add_generation_prompt
+    ):
+        raise PromptError(
+            "A template function writes the whole prompt: leave out allow_control_tokens, "
+            "template_options and add_generation_prompt."
+        )
+    if isinstance(asked, ContextPrompt) and not (
+        callable(template) or uses_chat_template(tokenizer, template)
+    ):
         if template_options:
             raise PromptError("template_options were given, but no chat template is used.")
         return _encode_raw(encoder, asked, system, allow_control_tokens)
@@ -129,10 +129,20 @@ def encode(
         )
     if allow_control_tokens:
         raise PromptError("allow_control_tokens=True needs template='raw'.")
-    options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
     conversation = replace(_conversation(asked, system), tools=tuple(tools or ()))
-    rendered = render_chat(tokenizer, encoder, conversation, options)
-    return _encode_rendered(encoder, rendered, conversation)
+    if not callable(template):
+        if not has_chat_template(tokenizer):
+            raise ChatTemplateError(
+                "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
+                "instruction-tuned model's tokenizer, or encode a single prompt with "
+                "template='raw' (--template raw)."
+            )
+        template = ChatTemplate(
+            tokenizer, _template_options(template_options, add_generation_prompt)
+        )
+    prefix, suffix = Rendering(template, encoder, conversation).ids()
+    tokens = _assembled(encoder, prefix, conversation.prompt, suffix)
+    return replace(tokens, shows_tools=bool(conversation.tools))
 
 
 def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any) -> int:
@@ -153,13 +163,13 @@ def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any
     return len(encode(tokenizer, prompt, **options))
 
 
-def _encode_rendered(
-    encoder: TextEncoder, rendered: RenderedChat, conversation: Conversation
-) -> TokenizedPrompt:
-    prefix = encoder.encode(rendered.before, continues=False)
-    suffix = encoder.encode(rendered.after, continues=True)
-    tokens = _assembled(encoder, prefix, conversation.prompt, suffix)
-    return replace(tokens, shows_tools=bool(conversation.tools))
+def _template_options(
+    options: Mapping[str, Any] | None, add_generation_prompt: bool
+) -> dict[str, Any]:
+    """Arguments for the chat template; a message that is continued needs no opening after it."""
+    continues = bool(options and options.get("continue_final_message"))
+    opens = add_generation_prompt and not continues
+    return {"add_generation_prompt": opens, **(options or {})}
 
 
 def _encode_raw(

@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from itertools import product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.errors import ChatTemplateError
 from rag_middle.plain_data import map_strings
-from rag_middle.tokens.conversation import Message, message_of
-from rag_middle.tools.formats import AnswerText, ToolFormat
-from rag_middle.wording import shortened
+from rag_middle.tokens.conversation import SYSTEM_ROLES, Message, message_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-_PROBE = "\uf8ff"  # a text that no template writes by itself
-# A tool, a call of it and its result, whose words no template writes by itself either.
-_PROBE_NAME, _PROBE_KEY = "probe_of_tools", "probe_key"
-_PROBE_VALUE, _PROBE_RESULT = "probe value", "probe result"
-_PROBE_TOOL = {
+Way = Callable[[Sequence[Message]], list[Message]]
+
+#: A tool and a call of it, of whose words no template writes any by itself.
+PROBE_ARGUMENTS = {"probe_key": "probe value"}
+PROBE_TOOL = {
     "type": "function",
     "function": {
-        "name": _PROBE_NAME,
-        "description": _PROBE,
+        "name": "probe_of_tools",
+        "description": "A probe.",
         "parameters": {
             "type": "object",
-            "properties": {_PROBE_KEY: {"type": "string", "description": _PROBE}},
-            "required": [_PROBE_KEY],
+            "properties": {"probe_key": {"type": "string", "description": "A probe."}},
+            "required": ["probe_key"],
         },
     },
 }
-_PROBE_ID = "probe1234"  # nine letters and digits, as Mistral's template wants them
-_PROBE_CALL: list[Message] = [
+_ASKED = [{"role": "user", "content": "?"}]
+_CALL_ID = "probe1234"  # nine letters and digits, as Mistral's template wants them
+_FUNCTION = {"name": "probe_of_tools", "arguments": PROBE_ARGUMENTS}
+_CALLED: list[Message] = [
+    *_ASKED,
     {
         "role": "assistant",
         "content": None,
-        "tool_calls": [
-            {
-                "id": _PROBE_ID,
-                "type": "function",
-                "function": {"name": _PROBE_NAME, "arguments": {_PROBE_KEY: _PROBE_VALUE}},
-            }
-        ],
+        "tool_calls": [{"id": _CALL_ID, "type": "function", "function": _FUNCTION}],
     },
-    {"role": "tool", "name": _PROBE_NAME, "tool_call_id": _PROBE_ID, "content": _PROBE_RESULT},
+    {
+        "role": "tool",
+        "name": "probe_of_tools",
+        "tool_call_id": _CALL_ID,
+        "content": "probe result",
+    },
 ]
 
 
@@ -56,179 +56,131 @@ def has_chat_template(tokenizer: Tokenizer) -> bool:
 
 
 class ChatTemplate:
-    """A tokenizer's chat template as a function."""
+    """A tokenizer's chat template as a function of messages and tools.
+
+    Args:
+        tokenizer: that has one.
+        options: more arguments for it.
+    """
 
     def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
         self._options = options
-        self.sources: list[str] = []
-        templates = [tokenizer.chat_template, options.get("chat_template")]
-        map_strings(templates, self.sources.append)
+        #: Whatever may stand in its text beside messages.
+        self.given = [tokenizer.chat_template, options]
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        if any(message.get("tool_calls") for message in messages):
-            messages = _with_calls(messages, self._takes_text)
-        roles = {message["role"] for message in messages}
-        if "developer" in roles and not self._takes_developer:
-            messages = [_with_role(message, "developer", "system") for message in messages]
-            roles.add("system")
-        if "system" in roles and not self._takes_system:
-            messages = _merged([_with_role(message, "system", "user") for message in messages])
-        try:
-            return self._apply(messages, tools)
-        except ChatTemplateError:
-            # Templates that insist on alternating roles.
-            alternative = _merged(messages)
-            if alternative == messages:
-                raise
-            return self._apply(alternative, tools)
+        options = {**self._options, "tools": list(tools)} if tools else self._options
+        apply: Any = self._tokenizer.apply_chat_template  # typed for contents of text only
+        return str(apply(messages, tokenize=False, **options))
 
-    def check_tools(self, messages: Sequence[Message]) -> None:
-        """Make sure that the template shows tools, and calls and their results if there are any.
+    def ways(self, messages: Sequence[Message]) -> Iterator[Way]:
+        """Ways of giving messages to a template: as they are, and what else some of them want.
 
-        Raises:
-            ChatTemplateError: it does not.
+        Without two messages of one role in a row; no developer, or no system message either; the
+        arguments of calls as text.
         """
-        try:
-            text = self._apply([message_of("user", "?")], [_PROBE_TOOL])
-        except ChatTemplateError:
-            text = ""
-        if _PROBE_NAME not in text:
-            raise ChatTemplateError(
-                "The chat template does not show tools, so the model would not know of them. Use a "
-                "model that was trained to call tools, or set a template that renders tools: "
-                "tokenizer.chat_template."
-            )
-        is_called = any(message.get("tool_calls") for message in messages)
-        if not is_called and all(message["role"] != "tool" for message in messages):
-            return
-        if self._written_call is None:
-            raise ChatTemplateError(
-                "The chat template shows tools, but not their calls and results, which these "
-                "messages hold. Leave out tools=, and tell results as messages of the user."
-            )
+        starts_with_system = messages[0]["role"] in SYSTEM_ROLES
+        tried: list[list[Message]] = []
+        for roles, is_merged, has_text in (
+            *product(({}, {"developer": "system"}), (False, True), (False, True)),
+            # Instructions then begin the question.
+            *product(({"developer": "user", "system": "user"},), (True,), (False, True)),
+        ):
+            way = partial(_given, roles=roles, is_merged=is_merged, has_text=has_text)
+            if (given := way(messages)) not in tried and (
+                starts_with_system or "system" not in roles
+            ):
+                tried.append(given)
+                yield way
 
-    def writes_calls_as(self, form: ToolFormat) -> bool:
-        """Whether a call that the template writes is one in this form; True if it shows none.
-
-        Families share words: ``<tool_call>`` begins calls of several forms.
-        """
-        if self._written_call is None:
-            return True
-        _, text = self._written_call
-        if form.whole:  # which begins an answer, and here stands behind the turn's beginning
-            text = text[max(0, text.find(form.whole)) :]
-        return any(
-            (call.name, call.arguments) == (_PROBE_NAME, {_PROBE_KEY: _PROBE_VALUE})
-            for call in form.message(AnswerText(text), [_PROBE_TOOL]).calls
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Words that the template knows: its names, and such strings."""
+        sources: list[str] = []
+        map_strings(
+            [self._tokenizer.chat_template, self._options.get("chat_template")], sources.append
         )
+        return _words(tuple(sources))
 
     @property
-    def _takes_text(self) -> bool:
-        """Whether the template takes a call's arguments as text."""
-        return self._written_call is not None and self._written_call[0]
+    def shows_tools(self) -> bool:
+        """Whether it writes what tools there are."""
+        try:
+            return "probe_of_tools" in self(_ASKED, [PROBE_TOOL])
+        except Exception:  # the template comes with the model
+            return False
 
-    @cached_property
-    def _written_call(self) -> tuple[bool, str] | None:
-        """Whether arguments are taken as text, and a call with its result as the template writes
-        them; None if it shows no calls."""
-        asked = [message_of("user", "?")]
-        for as_text in (False, True):
+    def probe_call(self) -> str | None:
+        """A call of `PROBE_TOOL` and its result as the template writes them, and what follows.
+
+        None if it shows none.
+        """
+        for has_text in (False, True):
+            called = _given(_CALLED, has_text=has_text)
             try:
-                before = self._apply(asked, [_PROBE_TOOL])
-                text = self._apply([*asked, *_with_calls(_PROBE_CALL, as_text)], [_PROBE_TOOL])
-            except ChatTemplateError:
+                before, text = (self(messages, [PROBE_TOOL]) for messages in (_ASKED, called))
+            except Exception:  # the template comes with the model
                 continue
-            if (
-                _PROBE_VALUE in text and _PROBE_RESULT in text and f"'{_PROBE_KEY}'" not in text
-            ):  # as Python writes it, and no model
+            # In such quotes Python writes a mapping, and no model.
+            is_shown = "probe value" in text and "probe result" in text
+            if is_shown and "'probe_key'" not in text:
                 pairs = enumerate(zip(before, text, strict=False))
-                return as_text, text[next((i for i, (a, b) in pairs if a != b), len(before)) :]
+                return text[next((at for at, (a, b) in pairs if a != b), len(before)) :]
         return None
 
-    @cached_property
-    def _takes_developer(self) -> bool:
-        return self._takes_first("developer")
 
-    @cached_property
-    def _takes_system(self) -> bool:
-        return self._takes_first("system")
-
-    def _takes_first(self, role: str) -> bool:
-        """Whether a first message of this role is rendered, rather than refused or left out."""
-        try:
-            text = self._apply([message_of(role, _PROBE), message_of("user", "?")])
-        except ChatTemplateError:
-            return False
-        return _PROBE in text
-
-    def _apply(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        from jinja2 import TemplateError
-
-        options = {**self._options, "tools": list(tools)} if tools else self._options
-        try:
-            apply: Any = self._tokenizer.apply_chat_template  # typed for contents of text only
-            rendered = apply(messages, tokenize=False, **options)
-        # Filters raise what Python's functions do.
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            if isinstance(error, TypeError) and not tools:
-                raise  # of an option
-            # Not all of its words: transformers adds the whole prompt to some of its own.
-            roles = [shortened(message["role"], 30) for message in messages]
-            raise ChatTemplateError(
-                f"The chat template refuses the messages: {shortened(str(error), 200)}. Roles "
-                f"given: {roles}."
-            ) from error
-        return str(rendered)
+def as_given(messages: Sequence[Message]) -> list[Message]:
+    """Messages as they are."""
+    return [*messages]
 
 
-def _with_calls(messages: Sequence[Message], as_text: bool) -> list[Message]:
-    """Messages whose calls are as a template takes them, with a content beside them."""
-    converted = []
+def _given(
+    messages: Sequence[Message],
+    *,
+    roles: Mapping[str, str] = MappingProxyType({}),
+    is_merged: bool = False,
+    has_text: bool = False,
+) -> list[Message]:
+    """Messages in one of the ways of `ChatTemplate.ways`; those with calls have a content."""
+    given: list[Message] = []
     for message in messages:
+        role, content = message["role"], message["content"]
+        message = {**message, "role": roles.get(role, role)}
         if message.get("tool_calls"):
-            message = {**message, "content": message.get("content") or ""}
-            if as_text:
-                message["tool_calls"] = [
-                    {**call, "function": {**call["function"], "arguments": text}}
-                    for call in message["tool_calls"]
-                    for text in [json.dumps(call["function"]["arguments"], ensure_ascii=False)]
-                ]
-        converted.append(message)
-    return converted
-
-
-def _merged(messages: Sequence[Message]) -> list[Message]:
-    """Join neighbouring messages of one role, for templates that want roles to alternate."""
-    merged: list[Message] = []
-    for message in messages:
-        previous = merged[-1] if merged else {}
-        plain = {"role", "content"} == message.keys() == previous.keys()
-        if plain and previous["role"] == message["role"]:
-            texts = [text for text in (previous["content"], message["content"]) if text is not None]
-            merged[-1] = message_of(message["role"], "\n\n".join(texts))
+            message["content"] = content or ""
+            if has_text:
+                message["tool_calls"] = [_with_text(call) for call in message["tool_calls"]]
+        last = given[-1] if given and is_merged else {}
+        is_plain = {"role", "content"} == message.keys() == last.keys()
+        if is_plain and last["role"] == message["role"]:
+            texts = [text for text in (last["content"], content) if text is not None]
+            given[-1] = message_of(message["role"], "\n\n".join(texts))
         else:
-            merged.append(message)
-    return merged
+            given.append(message)
+    return given
 
 
-def _with_role(message: Message, role: str, substitute: str) -> Message:
-    return {**message, "role": substitute} if message["role"] == role else message
+def _with_text(call: Any) -> Any:
+    """A call with its arguments as text."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or "arguments" not in function:
+        return call
+    text = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
 
 
 @lru_cache(maxsize=16)
-def vocabulary(sources: tuple[str, ...]) -> tuple[frozenset[str], str]:
-    """Words that Jinja templates know, and a pattern of the strings in them, the longest first."""
+def _words(sources: tuple[str, ...]) -> frozenset[str]:
+    """Names in Jinja templates, and strings that could be some."""
     from jinja2 import Environment, TemplateSyntaxError
 
-    names, phrases = set(), set()
+    words = set()
     for source in sources:
         try:
             tokens = list(Environment().lexer.tokenize(source))
         except TemplateSyntaxError:  # refused when it is rendered
             continue
-        names |= {token.value for token in tokens if token.type == "name"}
-        phrases |= {token.value for token in tokens if token.type == "string"}
-    names |= {phrase for phrase in phrases if phrase.isidentifier()}
-    longest = sorted(filter(str.strip, phrases), key=len, reverse=True)
-    return frozenset(names), "|".join(map(re.escape, longest)) or "(?!)"
+        words |= {token.value for token in tokens if token.type == "name"}
+        words |= {t.value for t in tokens if t.type == "string" and t.value.isidentifier()}
+    return frozenset(words)

@@ -92,6 +92,19 @@ def test_template_options_reach_the_template() -> None:
     assert not shown(tokenizer, encode(tokenizer, "Why?")).endswith("<think>")
 
 
+def test_the_models_last_message_is_continued_or_closed_if_asked() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    for said in ("Because", "<b>Because</b> "):
+        messages = [user(MARKED), assistant(said)]
+        for options, ends in (
+            ({"continue_final_message": True}, f"assistant\n{said}"),
+            ({"add_generation_prompt": False}, f"assistant\n{said}<|im_end|>\n"),
+        ):
+            prompt = encode(tokenizer, messages, template_options=options)
+            assert shown(tokenizer, prompt).endswith(ends)
+            assert len(prompt.layout.documents) == 2
+
+
 class TestWhichDocuments:
     def test_those_of_the_last_marked_message_count(self) -> None:
         tokenizer = byte_level_bpe(chat_template=CHATML)
@@ -263,7 +276,7 @@ def test_a_text_where_a_role_is_expected_is_not_quoted_in_full() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ messages[-1]['content'] }}", "drops"),
+        ("{{ messages[-1]['role'] }}", "drops"),
         ("{% for m in messages %}{{ m['content'] * 2 }}{% endfor %}", "repeats"),
     ],
 )

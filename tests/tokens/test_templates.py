@@ -283,7 +283,7 @@ def test_what_fails_quotes_little_of_the_prompt() -> None:
     dropping = byte_level_bpe(chat_template="{{ messages[0].content }}")
     options = {"template_options": {"continue_final_message": True}, "add_generation_prompt": False}
     for shaping in ({"template": of_ascii}, options):
-        with pytest.raises(ChatTemplateError, match=r"function failed|refuses the") as told:
+        with pytest.raises(ChatTemplateError, match=r"function failed|template failed") as told:
             encode(dropping, messages, **shaping)  # type: ignore[arg-type]
         assert "secret" not in str(told.value)
 
