@@ -113,7 +113,7 @@ def plain(model: PreTrainedModel) -> MethodWork:
     return count_method(model, NoMethod(), prompt_of(TOKENS, 20))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("name", METHODS)
 def test_half_precision_stays_half_and_nothing_waits(
     name: str, model: PreTrainedModel, plain: MethodWork
@@ -156,7 +156,7 @@ def test_a_further_layer_costs_a_token_few_operations(
     assert three - two == operations
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", {**ACTIVE, **AROUND})
 def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
     """Of a padded batch: nothing is read back, and no copy from the host is made per layer."""

@@ -77,6 +77,7 @@ def test_mentions_say_where() -> None:
     assert (start, end) == (6, 12)
 
 
+@pytest.mark.slow
 def test_a_title_longer_than_the_answer_costs_nothing() -> None:
     assert mentions("Nantes (Lyon)", "a " * 2_000_000) == []
 

@@ -204,6 +204,7 @@ def _of_rows(
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.one_in(4)
 def test_prompts_may_take_more_rows_once_they_are_read(
     family_model: FamilyModel, family: str, name: str
 ) -> None:

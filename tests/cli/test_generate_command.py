@@ -22,6 +22,7 @@ METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", METHOD_ARGUMENTS)
+@pytest.mark.one_in(2)
 def test_methods_answer_stream_and_batch_alike(
     run: Run, model: Path, prompt_file: Path, tmp_path: Path, name: str
 ) -> None:

@@ -34,7 +34,7 @@ def composed(names: tuple[str, ...], neutral: str | None = None) -> Compose:
 
 
 @pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_each_part_of_a_composition_takes_effect(
     family: str, composition: str, family_model: FamilyModel
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_neutral_partner_changes_nothing_or_is_refused(
 
 
 @pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_compositions_keep_the_contract_of_generation(
     family: str, composition: str, family_model: FamilyModel
 ) -> None:

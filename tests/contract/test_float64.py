@@ -15,6 +15,7 @@ from tests.families import FAMILIES
 
 # A cap on scores, with sliding windows.
 @pytest.mark.parametrize(("family", "method", "implementation"), pairs(["gemma2"]))
+@pytest.mark.one_in(4)
 def test_float64_gives_the_logits_of_float32(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:

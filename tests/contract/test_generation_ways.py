@@ -49,7 +49,7 @@ def _under(model: Any, method: str, prompts: list[Prompt], **settings: Any) -> T
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_beams_of_a_batch_equal_beams_of_each_prompt(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -85,7 +85,7 @@ def test_the_score_of_a_beam_is_the_methods_probability(
 
 
 @pytest.mark.parametrize("method", ACTIVE)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_several_samples_of_a_prompt_share_its_layout(
     method: str, family_model: FamilyModel
 ) -> None:
@@ -99,7 +99,7 @@ def test_several_samples_of_a_prompt_share_its_layout(
 
 
 @pytest.mark.pairs(("family", "method", "implementation"), STATIC, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_static_cache_gives_what_a_growing_one_gives(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
@@ -149,7 +149,7 @@ def test_rescaled_positions_take_a_prompt_in_pieces(method: str, family_model: F
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_block_can_run_its_prompt_again(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -46,7 +46,7 @@ def _errors(logits: Tensor, expected: Tensor) -> Tensor:
     ("family", "setting_name"),
     [(family, name) for name in BY_NAME for family in BY_NAME[name].families],
 )
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(36)
 def test_methods_round_as_the_unmodified_model_does(family: str, setting_name: str) -> None:
     setting = BY_NAME[setting_name]
     exact = rounded(FAMILIES[family].build(**setting.overrides))
@@ -96,7 +96,7 @@ def test_methods_round_as_the_unmodified_model_does(family: str, setting_name: s
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("factor", [0.0, -10.0])
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_scaling_a_channel_rounds_as_projecting_the_scaled_states_again(
     dtype: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +165,7 @@ def test_padded_batches_generate_finite_logits(family: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_documents_are_arranged_as_in_float32(dtype: str) -> None:
     exact = rounded(FAMILIES["qwen3"].build())
     half = half_precision(exact, dtype)

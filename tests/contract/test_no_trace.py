@@ -89,7 +89,7 @@ def projection_of(attention: nn.Module) -> nn.Module:
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_nothing_is_left_after_generation(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -99,7 +99,7 @@ def test_nothing_is_left_after_generation(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_nothing_is_left_after_an_exception_in_the_prompt(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -116,7 +116,7 @@ def test_nothing_is_left_after_an_exception_in_the_prompt(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_nothing_is_left_after_an_exception_while_decoding(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -131,6 +131,7 @@ def test_nothing_is_left_after_an_exception_while_decoding(
 
 
 @pytest.mark.pairs(("family", "method"), REFUSED, by="group")
+@pytest.mark.one_in(4)
 def test_nothing_is_left_after_a_refusal(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -193,7 +194,7 @@ def test_modules_stay_in_training_or_evaluation(family: str) -> None:
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_other_threads_see_the_unmodified_model(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -23,6 +23,7 @@ TAKEN = [
 
 
 @pytest.mark.pairs(("family", "implementation"), TAKEN)
+@pytest.mark.one_in(3)
 def test_one_document_is_the_unmodified_model_while_generating_too(
     family: str, implementation: str, family_model: FamilyModel
 ) -> None:

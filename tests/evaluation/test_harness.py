@@ -137,6 +137,7 @@ def test_texts_are_generated_up_to_a_stop_string(model: RagMiddleModel) -> None:
     ],
     ids=str,
 )
+@pytest.mark.one_in(5)
 def test_the_models_generation_config_counts_as_in_the_harness(
     model: RagMiddleModel, asked: dict[str, Any]
 ) -> None:

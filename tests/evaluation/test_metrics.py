@@ -138,6 +138,7 @@ def test_answers_that_say_something_else_are_others() -> None:
 
 
 @pytest.mark.timeout(10)  # quadratic work takes minutes
+@pytest.mark.slow
 def test_work_grows_with_the_text() -> None:
     for text in (
         "_a " * 100_000,

@@ -143,6 +143,7 @@ def test_what_cannot_be_kept_to_is_refused(
 
 
 @pytest.mark.parametrize("scheme", ["legacy", "always", "never"])
+@pytest.mark.one_in(3)
 def test_spaces_that_a_form_begins_with_are_written(scheme: str) -> None:
     tokenizer = metaspace_bpe(scheme=scheme)
     config = tiny(LlamaConfig, vocab_size=len(tokenizer))

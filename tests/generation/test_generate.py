@@ -39,6 +39,7 @@ each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: meth
 
 
 @each_method
+@pytest.mark.one_in(3)
 def test_greedy_text_is_what_transformers_generates_under_the_method(
     model: RagMiddleModel, prompt: ContextPrompt, method: Method
 ) -> None:
@@ -223,6 +224,7 @@ class _Failing(Event):
 
 
 @each_method
+@pytest.mark.one_in(3)
 def test_every_call_leaves_the_model_as_it_was(
     model: RagMiddleModel, prompt: ContextPrompt, method: Method
 ) -> None:

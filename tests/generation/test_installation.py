@@ -76,6 +76,7 @@ def test_layers_have_factors_of_their_own_and_the_block_ends_them() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own thread
+@pytest.mark.slow
 def test_continuous_batching_equals_generation() -> None:
     """The real `generate_batch`, which runs the model in a thread of its own."""
     model = FAMILIES["llama"].build("sdpa")
@@ -106,6 +107,7 @@ def test_continuous_batching_equals_generation() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"none", "lpes", "position_interpolation"}))
+@pytest.mark.one_in(5)
 def test_all_other_methods_are_refused_with_the_reason(name: str) -> None:
     try:
         method = METHODS.get(name).example()

@@ -106,6 +106,7 @@ def reads_all_anew(model: Any) -> bool:
 @pytest.mark.parametrize("method", [NoMethod(), PINE(), Permutation(orders=2)])
 @pytest.mark.parametrize("family", ["llama_longrope", "phi3"])
 @pytest.mark.parametrize("length", [27, 32, 33])
+@pytest.mark.one_in(6)
 def test_answers_that_pass_the_length_of_other_frequencies_score_as_generated(
     tokenizer: PreTrainedTokenizerFast, family: str, method: Method, length: int
 ) -> None:
@@ -171,6 +172,7 @@ def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
 
 @pytest.mark.parametrize("part", ["prefix", "suffix", "nowhere"])
 @pytest.mark.parametrize("method", [*METHODS, APE(temperature=0.5)], ids=lambda m: m.name)
+@pytest.mark.one_in(9)
 def test_an_activated_adapter_goes_on_acting_behind_the_prompt(
     part: str, method: Method, llama: Any, tokenizer: Any, prompt: ContextPrompt
 ) -> None:

@@ -71,6 +71,7 @@ def langchain_documents(prompt: ContextPrompt) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", ["format_docs", "MarkDocuments", "documents"])
+@pytest.mark.one_in(3)
 def test_langchain_answers_as_the_notebook_does(
     served: Served, prompt: ContextPrompt, langchain_documents: list[Any], way: str
 ) -> None:

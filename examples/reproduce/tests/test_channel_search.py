@@ -87,6 +87,7 @@ def test_each_search_is_validated_and_the_last_takes_the_smoothest(
         searched_methods(model, SEARCH, task, questions=3)
 
 
+@pytest.mark.slow
 def test_the_command_tries_out(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--try-out", "--model", "lmsys/vicuna-7b-v1.5-16k"])
     rows = capsys.readouterr().out.splitlines()

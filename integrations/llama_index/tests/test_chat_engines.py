@@ -64,7 +64,7 @@ def test_each_turn_gets_whole_documents(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     mode: str,
     make_llm: MakeLLM,

@@ -80,6 +80,7 @@ def control(tokenizer: PreTrainedTokenizerFast) -> Callable[[Call], list[int]]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.one_in(3)
 def test_messages_to_prompt_writes_control_tokens_and_messages_cannot(
     make_llm: MakeLLM, calls: list[Call], control: Callable[[Call], list[int]], name: str
 ) -> None:
@@ -123,6 +124,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.one_in(3)
 def test_completion_prompts_cannot_write_control_tokens(
     make_llm: MakeLLM,
     calls: list[Call],

@@ -45,7 +45,7 @@ def windows(llm: RagMiddleLLM) -> list[int]:
 
 
 @pytest.mark.parametrize("place", range(7))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_every_pack_fits_its_window_and_holds_whole_documents(
     make_llm: MakeLLM, place: int
 ) -> None:
@@ -66,6 +66,7 @@ def test_every_pack_fits_its_window_and_holds_whole_documents(
         assert len(sent) > len(DOCUMENTS)  # some were too long for any call
 
 
+@pytest.mark.slow
 def test_packs_fit_the_first_question_too_where_it_is_longer_than_refining(
     make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -95,6 +96,7 @@ def test_refining_leaves_room_for_a_question_that_it_does_not_know_yet(make_llm:
 
 
 @pytest.mark.parametrize("place", range(7))
+@pytest.mark.one_in(4)
 def test_packing_again_changes_nothing(make_llm: MakeLLM, place: int) -> None:
     llm = make_llm(context_window=windows(make_llm())[place])
     helper = DocumentPromptHelper.from_llm(llm)

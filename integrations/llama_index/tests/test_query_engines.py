@@ -132,7 +132,7 @@ def test_tight_windows_get_whole_documents_too(
 
 @pytest.mark.parametrize("window", [ROOMY, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     mode: str,
     window: int,
@@ -163,6 +163,7 @@ def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
 
 @pytest.mark.usefixtures("unstripped_streams")
 @pytest.mark.parametrize("mode", ["compact", "refine", "tree_summarize"])
+@pytest.mark.one_in(3)
 def test_streamed_answers_are_the_same(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
 ) -> None:

@@ -131,6 +131,7 @@ ORDERS = list(itertools.islice(itertools.permutations(range(4)), 0, 24, 7))  # 4
 
 
 @pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.one_in(2)
 def test_the_model_gets_the_documents_and_pine_minds_no_order(
     name: str, tiny: Any, rivers: list[Document]
 ) -> None:

@@ -311,6 +311,7 @@ def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> No
         [dumpd(document) for document in TWO],
     ],
 )
+@pytest.mark.one_in(3)
 def test_documents_can_come_with_the_call(tiny: Any, given: list[Any]) -> None:
     model = chat(tiny)
     model.invoke([SystemMessage("Be brief."), HumanMessage("Which?")], documents=given)

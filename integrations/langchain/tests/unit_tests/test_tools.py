@@ -103,6 +103,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize("written", INVALID, ids=range(len(INVALID)))
+@pytest.mark.one_in(4)
 def test_an_invalid_call_is_no_call_in_a_stream_either(
     local: Any, write: Write, written: str
 ) -> None:
@@ -138,6 +139,7 @@ def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
 
 
 @pytest.mark.parametrize("said", ["", "Let me look.", "<think>Where?</think>"])
+@pytest.mark.one_in(3)
 def test_documents_of_all_steps_of_an_agent_count_together(
     local: Any, write: Write, said: str
 ) -> None:
