@@ -37,11 +37,11 @@ from rag_middle.evaluation.statistics import comparison_confidence, paired_diffe
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
 from rag_middle.methods import MeasuredOrder, Method, resolve_method
-from rag_middle.retrieval import Retriever, Splitter, build_index
+from rag_middle.retrieval import Retriever, build_index
 
 DATA = Path(__file__).parent / "data" / "natural_questions.jsonl.gz"
 BUILD = Path("build/measured_order")
-WHOLE = Splitter(chunk_size=100_000, overlap=0)
+WHOLE = 100_000  # tokens of a chunk
 BASELINE, ORDER, PROFILE = "retriever's order", "measured order", "profile"
 
 
@@ -126,7 +126,7 @@ def _items(
     BUILD.mkdir(parents=True, exist_ok=True)
     passages = BUILD / "passages.jsonl"
     passages.write_bytes(gzip.decompress(DATA.read_bytes()))
-    built = build_index(passages, BUILD / "index", splitter=WHOLE)
+    built = build_index(passages, BUILD / "index", chunk_size=WHOLE)
     retriever = Retriever(index=built.index, top_k=arguments.documents)
     start, stop = arguments.lines
     # Those of the task have their gold passage, which tells repeated questions.

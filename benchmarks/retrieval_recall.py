@@ -32,13 +32,12 @@ from rag_middle.retrieval import (
     Embedder,
     FaissIndex,
     SentenceTransformerEmbedder,
-    Splitter,
     build_index,
-    default_splitter,
 )
 
 CUTOFFS = (1, 5, 10, 20)
-WHOLE = Splitter(chunk_size=100_000, overlap=0)  # a few passages are longer than the model reads
+# Tokens, or the default; a few passages are longer than the model reads.
+CHUNK_SIZES = {"whole passages": 100_000, "default chunks": None}
 PACKAGES = ("faiss-cpu", "sentence-transformers")
 
 
@@ -53,11 +52,8 @@ def main() -> None:
         model = SentenceTransformerEmbedder(arguments.embedder, device=arguments.device)
         embedder = _Remembering(model)
         rows = [
-            _row(name, splitter, passages, lines, embedder)
-            for name, splitter in (
-                ("whole passages", WHOLE),
-                ("default chunks", default_splitter(model)),
-            )
+            _row(name, chunk_size, passages, lines, embedder)
+            for name, chunk_size in CHUNK_SIZES.items()
         ]
     known = facts(
         arguments.device,
@@ -83,6 +79,7 @@ class _Remembering:
 
     def __init__(self, embedder: SentenceTransformerEmbedder) -> None:
         self.name, self.dimension = embedder.name, embedder.dimension
+        self.max_tokens, self.count_tokens = embedder.max_tokens, embedder.count_tokens
         self._embedder = embedder
         self._known: dict[str, NDArray[np.float32]] = {}
 
@@ -94,16 +91,16 @@ class _Remembering:
 
 def _row(
     name: str,
-    splitter: Splitter,
+    chunk_size: int | None,
     passages: Path,
     lines: list[dict[str, Any]],
     embedder: Embedder,
 ) -> dict[str, Any]:
-    built = build_index(passages, embedder=embedder, splitter=splitter)
+    built = build_index(passages, embedder=embedder, chunk_size=chunk_size)
     ranks = _ranks(built.index, lines)
     return {
         "split": name,
-        **splitter.settings,
+        "chunk_size": chunk_size,
         "chunks": len(built.index),
         "passages_met_before": len(built.skipped),
         "recall": {str(k): sum(rank < k for rank in ranks) / len(ranks) for k in CUTOFFS},
@@ -118,10 +115,10 @@ def _ranks(index: FaissIndex, lines: list[dict[str, Any]]) -> list[float]:
     for number, line in enumerate(lines, start=1):
         first.setdefault((line["title"], line["text"]), number)
     for line in lines:
-        hits = index.search(line["question"], max(CUTOFFS))
+        found = index.search(line["question"], max(CUTOFFS))
         wanted = first[line["title"], line["text"]]
-        found = (rank for rank, hit in enumerate(hits) if hit.chunk.metadata["line"] == wanted)
-        ranks.append(next(found, float("inf")))
+        at = (rank for rank, document in enumerate(found) if document.metadata["line"] == wanted)
+        ranks.append(next(at, float("inf")))
     return ranks
 
 

@@ -97,6 +97,9 @@ class CountingEmbedder(HashingEmbedder):
 
     max_tokens = 256
 
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
 
 def test_retrieval_is_measured_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -113,7 +116,6 @@ def test_retrieval_is_measured_and_reported(
     script = runpy.run_path(str(FOLDER / "retrieval_recall.py"))
     names = script["main"].__globals__
     names["SentenceTransformerEmbedder"] = lambda name, device: CountingEmbedder()
-    names["default_splitter"] = lambda embedder: names["WHOLE"]
     names["CUTOFFS"] = (1, 3)
     names["PACKAGES"] = ("faiss-cpu",)
     monkeypatch.setattr("sys.argv", ["retrieval_recall.py", str(file), "--out", str(out)])

@@ -38,8 +38,8 @@ from rag_middle.retrieval import (
     check_exists,
     default_index_folder,
 )
+from rag_middle.retrieval.faiss_index import check_question, check_top_k
 from rag_middle.retrieval.readers import is_index_folder
-from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.small_model import default_model
 
 
@@ -111,8 +111,7 @@ class Answerer:
             prompt_template: by default the one in the model's folder, if it has one, else
                 :data:`DEFAULT_TEMPLATE`.
             on_index: called with the result of indexing.
-            progress: called with the texts embedded so far and all of them, while an embedder that
-                was not given as an object embeds them.
+            progress: called with the texts embedded so far and all of them.
             loading: more arguments for ``RagMiddleModel.from_pretrained``. The default of
                 `document_cache` is the index's (``rag-middle index --precompute``), if there is
                 one.
@@ -131,7 +130,7 @@ class Answerer:
         device = loading.get("device")
         if embedder is None or isinstance(embedder, str | Path):
             embedder = SentenceTransformerEmbedder(
-                embedder, device=None if device is None else str(device), progress=progress
+                embedder, device=None if device is None else str(device)
             )
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
@@ -165,7 +164,9 @@ class Answerer:
         elif is_index:
             index = FaissIndex.load(documents, embedder)
         else:
-            built = build_index(documents, index_folder, embedder=embedder, rebuild=rebuild)
+            built = build_index(
+                documents, index_folder, embedder=embedder, rebuild=rebuild, progress=progress
+            )
             index = built.index
             if on_index is not None:
                 on_index(built)

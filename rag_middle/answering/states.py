@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rag_middle.answering.template import PromptTemplate
@@ -22,7 +23,7 @@ def precompute(index: FaissIndex, model: RagMiddleModel, template: PromptTemplat
     """Prefill all documents of an index into the model's `document_cache`.
 
     Args:
-        index: its chunks are the documents.
+        index: what it holds.
 
     Returns:
         How many pieces (documents, and the text before them) were computed.
@@ -36,7 +37,7 @@ def precompute(index: FaissIndex, model: RagMiddleModel, template: PromptTemplat
             "Documents cannot be prefilled before the question where the prompt template has "
             "{question} in its prefix, on which their states depend. Move {question} to the suffix."
         )
-    documents = [chunk.document(0.0) for chunk in index.chunks]
+    documents = [replace(it, metadata={"score": 0.0}) for it in index.documents]  # none is shown
     prompts = [
         template.prompt("", documents[start : start + _AT_ONCE])
         for start in range(0, len(documents), _AT_ONCE)

@@ -97,7 +97,7 @@ def ask(
     The answer and its sources go to standard output, everything else to standard error. More
     options are in docs/cli.md.
     """
-    from rag_middle.retrieval.retriever import check_question
+    from rag_middle.retrieval.faiss_index import check_question
 
     check_question(question)
     GenerationOptions(**options)  # refused before anything is indexed

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rag_middle.cli.console import JsonOption, print_json, print_text, progress_bar, warn
+from rag_middle.cli.console import (
+    JsonOption,
+    print_json,
+    print_text,
+    progress_bar,
+    quiet_progress_bars,
+    warn,
+)
 from rag_middle.cli.options import (
     EmbedderOption,
     RebuildOption,
@@ -54,7 +61,6 @@ def index(
     from rag_middle.retrieval import (
         DEFAULT_EMBEDDER,
         SentenceTransformerEmbedder,
-        Splitter,
         build_index,
         check_exists,
         default_index_folder,
@@ -65,19 +71,22 @@ def index(
         refuse_set(loading, "is about the model of --precompute: name that too.", but="device")
     folder = out or default_index_folder(path, embedder=embedder or DEFAULT_EMBEDDER)
     device = placed(loading).get("device")  # an embedder is not spread
+    quiet_progress_bars()
     with progress_bar("embedding", hidden=as_json) as progress:
-        model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
-        splitter = None
-        if chunk_size is not None:
-            size = {"chunk_size": chunk_size, "overlap": chunk_size // 10}
-            splitter = Splitter(**size, length=model.count_tokens, unit="tokens")
-        built = build_index(path, folder, embedder=model, splitter=splitter, rebuild=rebuild)
+        built = build_index(
+            path,
+            folder,
+            embedder=SentenceTransformerEmbedder(embedder, device=device),
+            chunk_size=chunk_size,
+            rebuild=rebuild,
+            progress=progress,
+        )
     read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
     if as_json:
         described: dict[str, Any] = {
             "folder": str(folder),
             "embedder": built.index.embedder.name,
-            "sources": len({chunk.source for chunk in built.index.chunks}),
+            "sources": _sources(built),
             "chunks": len(built.index),
             "changes": None if built.changes is None else asdict(built.changes),
             "skipped": [asdict(skipped) for skipped in built.skipped],
@@ -101,10 +110,13 @@ def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, A
     return precompute(built.index, model, PromptTemplate.of_model(name))
 
 
+def _sources(built: Built) -> int:
+    return len({chunk.metadata["source"] for chunk in built.index.documents})
+
+
 def summary(built: Built) -> str:
     """What an index holds, and what was done to it, in a line."""
-    sources = len({chunk.source for chunk in built.index.chunks})
-    contents = f"{counted(len(built.index), 'chunk')} of {counted(sources, 'file')}"
+    contents = f"{counted(len(built.index), 'chunk')} of {counted(_sources(built), 'file')}"
     if built.changes is None:
         return f"{contents}, nothing has changed"
     changes = built.changes

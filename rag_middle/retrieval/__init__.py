@@ -8,22 +8,17 @@
 Needs ``pip install 'rag-middle[demo]'``; the libraries are imported when first used.
 """
 
-from rag_middle.retrieval.building import (
-    Built,
-    build_index,
-    default_index_folder,
-    default_splitter,
-)
+from rag_middle.documents import Document as Chunk  # what an index holds
+from rag_middle.retrieval.building import Built, build_index, default_index_folder
 from rag_middle.retrieval.embedders import (
     DEFAULT_EMBEDDER,
     Embedder,
     SentenceTransformerEmbedder,
     TruncatedTextWarning,
 )
-from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
+from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Retriever
 from rag_middle.retrieval.readers import Loaded, Record, Skipped, check_exists, load
-from rag_middle.retrieval.retriever import Retriever
-from rag_middle.retrieval.splitting import Chunk, Splitter
+from rag_middle.retrieval.splitting import split
 
 __all__ = [
     "DEFAULT_EMBEDDER",
@@ -32,17 +27,15 @@ __all__ = [
     "Chunk",
     "Embedder",
     "FaissIndex",
-    "Hit",
     "Loaded",
     "Record",
     "Retriever",
     "SentenceTransformerEmbedder",
     "Skipped",
-    "Splitter",
     "TruncatedTextWarning",
     "build_index",
     "check_exists",
     "default_index_folder",
-    "default_splitter",
     "load",
+    "split",
 ]

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import FileFormatError
 from rag_middle.files import user_cache
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
-from rag_middle.retrieval.faiss_index import (
-    INDEX_VERSION,
-    Changes,
-    Corpus,
-    FaissIndex,
-    check_index_folder,
-)
+from rag_middle.retrieval.faiss_index import INDEX_VERSION, Changes, FaissIndex, check_index_folder
 from rag_middle.retrieval.readers import MANIFEST, Skipped, file_digests, load
-from rag_middle.retrieval.splitting import Splitter
+from rag_middle.retrieval.splitting import split
 
-_CHUNK_TOKENS = 200
+_CHUNK_TOKENS, _CHUNK_CHARACTERS = 200, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +39,9 @@ def build_index(
     folder: str | Path | None = None,
     *,
     embedder: Embedder | None = None,
-    splitter: Splitter | None = None,
+    chunk_size: int | None = None,
     rebuild: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Built:
     """Index a file or folder, or bring its saved index up to date.
 
@@ -58,63 +53,55 @@ def build_index(
         documents: file or folder.
         folder: where the index is saved; without one, it is only in memory.
         embedder: by default :class:`SentenceTransformerEmbedder` with its default model.
-        splitter: by default the one of the saved index, else :func:`default_splitter`.
+        chunk_size: largest size of a chunk, in tokens of the embedder, or in characters where it
+            counts none. By default that of the saved index, else 200 tokens, and at most three
+            quarters of what the embedder reads, so that there is room for a title; or 1000
+            characters.
         rebuild: ignore and replace what is saved, also if it is damaged or of another embedder.
+        progress: called with the texts embedded so far and all of them.
 
     Raises:
+        ConfigError: `chunk_size` is below 1.
         FileFormatError: there are no documents; or the saved index is damaged, of an earlier
-            version, of another embedder, or has chunks that were added to it, and not `rebuild`.
+            version, of another embedder, or has documents that were added to it, and not `rebuild`.
         OutputWriteError: it cannot be saved.
     """
     embedder = SentenceTransformerEmbedder() if embedder is None else embedder
-    settings: Mapping[str, Any] | None = None if splitter is None else splitter.settings
     index = FaissIndex(embedder)
+    files = file_digests(documents)
     if folder is not None:
         check_index_folder(Path(folder))
         if not rebuild and (Path(folder) / MANIFEST).exists():
             index = FaissIndex.load(folder, embedder)
-            saved = index.corpus
+            saved = index.built_from
             if saved is None:
                 raise FileFormatError(
-                    f"The index {str(folder)!r} was changed after it was built, and its chunks "
+                    f"The index {str(folder)!r} was changed after it was built, and its documents "
                     "would be lost. Choose another folder for the index of these documents, or "
                     "replace it with rebuild=True (--rebuild)."
                 )
-            if splitter is None:
-                splitter, settings = _saved_splitter(saved.splitter, embedder), saved.splitter
-            if (saved.files, saved.splitter) == (file_digests(documents), settings):
-                return Built(index=index, changes=None, skipped=saved.skipped)
+            chunk_size = chunk_size or saved["chunk_size"]
+            if (saved["files"], saved["chunk_size"]) == (files, chunk_size):
+                skipped = tuple(Skipped(**it) for it in saved["skipped"])
+                return Built(index=index, changes=None, skipped=skipped)
     loaded = load(documents)
-    splitter = default_splitter(embedder) if splitter is None else splitter
-    changes = index.sync(splitter.split(loaded.records))
-    index.corpus = Corpus(files=loaded.files, splitter=settings, skipped=loaded.skipped)
+    length = getattr(embedder, "count_tokens", len)
+    chunks = split(loaded.records, chunk_size or _default_chunk_size(embedder), length)
+    changes = index.sync(chunks, progress)
+    index.built_from = {
+        "files": files,
+        "chunk_size": chunk_size,
+        "skipped": [asdict(it) for it in loaded.skipped],
+    }
     if folder is not None:
         index.save(folder)
     return Built(index=index, changes=changes, skipped=loaded.skipped)
 
 
-def _saved_splitter(settings: Any, embedder: Embedder) -> Splitter | None:
-    """The splitter of a saved index; None for the default one, or one that nobody knows here."""
-    count_tokens = getattr(embedder, "count_tokens", None)
-    if settings and settings["unit"] == "characters":
-        return Splitter(**settings)
-    if settings and settings["unit"] == "tokens" and count_tokens is not None:
-        return Splitter(**settings, length=count_tokens)
-    return None
-
-
-def default_splitter(embedder: Embedder) -> Splitter:
-    """Chunks that the embedder reads to their end, with room for a title.
-
-    At most 200 tokens, and three quarters of what a sentence-transformers model reads; for other
-    embedders 1000 characters.
-    """
-    if not isinstance(embedder, SentenceTransformerEmbedder):
-        return Splitter()
-    size = min(_CHUNK_TOKENS, (embedder.max_tokens or _CHUNK_TOKENS) * 3 // 4)
-    return Splitter(
-        chunk_size=size, overlap=size // 10, length=embedder.count_tokens, unit="tokens"
-    )
+def _default_chunk_size(embedder: Embedder) -> int:
+    if not hasattr(embedder, "count_tokens"):
+        return _CHUNK_CHARACTERS
+    return min(_CHUNK_TOKENS, (getattr(embedder, "max_tokens", None) or _CHUNK_TOKENS) * 3 // 4)
 
 
 def default_index_folder(documents: str | Path, **settings: Any) -> Path:

@@ -6,14 +6,19 @@ a prompt is built, not here.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, time
+from html import escape
 from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,18 +27,10 @@ from rag_middle.errors import FileFormatError, RagMiddleError
 from rag_middle.extras import require
 from rag_middle.files import file_sha256
 from rag_middle.plain_data import parse_json, whole_characters
+from rag_middle.wording import listed
 
 MANIFEST = "manifest.json"
 """Names the files of a saved index, and what it was made of."""
-
-_OWN_METADATA = ("source", "start", "end", "line", "score")  # what documents say of themselves
-_TABLE_CHARACTERS = 400  # of rows under one header: a table this long is one chunk
-_FENCE = r"^(?:```|~~~)[\s\S]*?^(?:```|~~~)"  # code, where # begins a comment
-_HEADINGS = {
-    ".md": re.compile(rf"{_FENCE}|^#{{1,6}}[ \t]+(.*?)[ \t#]*$|^(\w.*)\n=+[ \t]*$", re.M),
-    ".rst": re.compile(r"^(\S.*)\n(?:=+|([\-`:'\"~^_*+#<>.])\2{2,})[ \t]*$", re.M),
-}
-_FRONT_MATTER_TITLE = re.compile(r"---\n(?:.+\n)*?title:[ \t]*[\"']?(.+?)[\"']?[ \t]*\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +41,21 @@ class Record:
         text: the text; of other formats than plain text, as Markdown.
         source: the file it comes from, relative to the folder that was loaded, with ``/``.
         title: its title, if the file names one; else the name of the file.
+        metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl``
+            file (from 1), and fields of JSON.
         start: characters of the source before the text (a Markdown title line).
-        metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl`` or
-            ``.csv`` file (from 1), and fields of JSON.
-        first_line: line of the file, from 1, that the text begins on; None where the file has no
-            lines that a reader could go to.
+        lines: the line of the file, or row of a sheet, from 1, of each line of the text; empty
+            where the file has none that a reader could go to.
         headings: offset in the text and words of each heading, in order.
     """
 
     text: str
     source: str
     title: str | None = None
-    start: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    first_line: int | None = None
-    headings: tuple[tuple[int, str], ...] = ()
+    start: int = 0
+    lines: Sequence[int] = ()
+    headings: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,10 @@ class Loaded:
     Attributes:
         records: in order of their sources, no two with the same title and text.
         skipped: what was left out, and why.
-        files: sha256 of each file by its source, if it is of a format that is read.
     """
 
     records: tuple[Record, ...]
     skipped: tuple[Skipped, ...]
-    files: Mapping[str, str]
 
 
 def load(path: str | Path) -> Loaded:
@@ -103,6 +98,9 @@ def load(path: str | Path) -> Loaded:
         FileFormatError: there is nothing at `path`, a single file cannot be read, or a folder
             holds no document.
         MissingExtraError: a format needs a package that is not installed.
+
+    Warns:
+        UserWarning: a text is not UTF-8 and declares no encoding; which one was guessed.
     """
     root = Path(path)
     skipped: list[Skipped] = []
@@ -117,12 +115,16 @@ def load(path: str | Path) -> Loaded:
                 item = Skipped(_location(item), reason)
             skipped.append(item)
     if not records:
-        raise _no_documents(root, skipped)
-    return Loaded(tuple(map(_titled, records.values())), tuple(skipped), file_digests(root))
+        why = [str(entry) for entry in skipped[:5]] or [f"it is empty. Put there {_SUFFIXES}."]
+        if len(skipped) > len(why):
+            why.append(f"and {len(skipped) - len(why)} more")
+        message = "\n  ".join([f"There are no documents in {str(root)!r}:", *why])
+        raise FileFormatError(message)
+    return Loaded(tuple(map(_titled, records.values())), tuple(skipped))
 
 
 def file_digests(path: str | Path) -> dict[str, str]:
-    """`Loaded.files`, without reading documents."""
+    """What changes with each file: its sha256 by its source, if it is of a format that is read."""
     digests = {}
     for source, file in _files(Path(path)):
         digests[source] = "not read"
@@ -146,183 +148,6 @@ def is_index_folder(folder: str | Path) -> bool:
         return b'"rag-middle-index"' in (Path(folder) / MANIFEST).read_bytes()[:200]
     except (OSError, ValueError):
         return False
-
-
-# -- Formats: bytes in, records out; a FileFormatError says what follows the name of the file ----
-
-
-def _read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    text = _decoded(content)
-    suffix = PurePosixPath(source).suffix.lower().replace("markdown", "md")
-    record = _under_headings(text, source, _HEADINGS.get(suffix))
-    yield replace(record, first_line=text.count("\n", 0, record.start) + 1)
-
-
-def _under_headings(
-    text: str, source: str, pattern: re.Pattern[str] | None, title: str | None = None
-) -> Record:
-    """The text with its headings; the first is the title, and left out where it opens the text."""
-    matches = [] if pattern is None else [it for it in pattern.finditer(text) if it[1] or it[2]]
-    headings = [(it.start(), (it[1] or it[2]).strip()) for it in matches]
-    start = 0
-    is_title = headings and title in (None, headings[0][1])
-    if is_title and not text[: headings[0][0]].strip("=-~*#^ \n"):  # at most a line above it
-        start = len(text) - len(text[matches[0].end() :].lstrip())
-        start = start if start < len(text) else 0
-    if title is None and headings:
-        title = headings[0][1]
-    if title is None and pattern and (named := _FRONT_MATTER_TITLE.match(text)):
-        title = named[1]
-    inside = tuple((at - start, words) for at, words in headings if at >= start)
-    return Record(text=text[start:], source=source, title=title, start=start, headings=inside)
-
-
-def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it says of a file quotes it
-    reader = require("pypdf", package="pypdf", what="Reading PDF").PdfReader(BytesIO(content))
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise FileFormatError("it is encrypted: save it without a password.")
-    title = (reader.metadata and reader.metadata.title) or None
-    empty = []
-    for number, page in enumerate(reader.pages, start=1):
-        text = whole_characters(page.extract_text())
-        if text.strip():
-            yield Record(text=text, source=source, title=title, metadata={"page": number})
-        else:
-            empty.append(number)
-    if empty:
-        reason = f"pages {', '.join(map(str, empty))} hold no text (scanned?): run OCR on it."
-        yield Skipped(source, reason)
-
-
-def _converted(converter: str) -> Callable[[bytes, str], Iterator[Record | Skipped]]:
-    """A reader by one converter of MarkItDown: no plugins, nothing fetched."""
-
-    def read(content: bytes, source: str) -> Iterator[Record | Skipped]:
-        suffix = PurePosixPath(source).suffix
-        what = f"Reading {suffix} files"
-        library = require("markitdown", package="markitdown", what=what, extra="files")
-        page = getattr(library.converters, converter)().convert(
-            BytesIO(content),
-            library.StreamInfo(extension=suffix.lower()),
-            style_map="p[style-name='Title'] => h1:fresh",  # of Word documents
-        )
-        title = " ".join((page.title or "").split()) or None
-        yield _under_headings(whole_characters(page.markdown), source, _HEADINGS[".md"], title)
-
-    return read
-
-
-def _read_sheets(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    library = require("openpyxl", package="openpyxl", what="Reading sheets", extra="files")
-    book = library.load_workbook(BytesIO(content), read_only=True, data_only=True)
-    for sheet in book.worksheets:
-        for record in _table(enumerate(sheet.values, start=1), source):
-            yield replace(record, title=f"{_name(source)}, {sheet.title}")
-
-
-def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    text = _decoded(content)
-    try:
-        dialect: Any = csv.Sniffer().sniff(text[:8192], ",;\t|")
-    except csv.Error:  # one column, for example
-        dialect = csv.excel
-    rows = csv.reader(StringIO(text, newline=""), dialect)
-    yield from _table(((rows.line_num, row) for row in rows), source)
-
-
-def _table(rows: Iterable[tuple[int, Iterable[Any]]], source: str) -> Iterator[Record]:
-    """Tables of Markdown with a few rows each, all under the header, which is the first row."""
-    header, part, first = "", "", 0
-    for number, cells in rows:
-        row = ["" if cell is None else " ".join(str(cell).split()) for cell in cells]
-        line = f"\n| {' | '.join(cell.replace('|', '/') for cell in row)} |"
-        if not any(row):
-            continue
-        if not header:
-            header, first = f"{line[1:]}\n|{' --- |' * len(row)}", number
-            continue
-        if part and len(part) + len(line) > _TABLE_CHARACTERS:
-            yield Record(text=header + part, source=source, metadata={"line": first})
-            part = ""
-        first = first if part else number
-        part += line
-    if header:
-        yield Record(text=header + part, source=source, metadata={"line": first})
-
-
-def _read_json(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    """Records of a list of objects with ``"text"``; other JSON is text."""
-    text = _decoded(content)
-    parsed = parse_json(text)
-    items = parsed if isinstance(parsed, list) else [parsed]
-    if not items or not all(isinstance(item, dict) and item.get("text") for item in items):
-        yield Record(text=text, source=source, first_line=1)
-        return
-    for number, item in enumerate(items, start=1):
-        yield _record(item, source, {} if item is parsed else {"item": number})
-
-
-def _read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    for number, line in enumerate(_decoded(content).split("\n"), start=1):
-        if line.strip():
-            try:
-                yield _record(parse_json(line), source, {"line": number})
-            except ValueError as error:
-                reason = f'{error}. Expected {{"text": "...", "title": "..."}}; correct the line.'
-                yield Skipped(f"{source}:{number}", reason)
-
-
-def _record(fields: Any, source: str, place: Mapping[str, int]) -> Record:
-    if not isinstance(fields, dict):
-        raise ValueError(f"a line should be an object, got {type(fields).__name__}")
-    text, title, more = (fields.pop(name, None) for name in ("text", "title", "metadata"))
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f'"text" should be a text that is not empty, got {text!r:.100}')
-    if not isinstance(title, str | None):
-        raise ValueError(f'"title" should be a text, got {title!r:.100}')
-    fields |= more if isinstance(more, dict) else {}
-    metadata = {key: value for key, value in fields.items() if key not in _OWN_METADATA}
-    json.dumps(metadata, allow_nan=False)  # an index keeps it
-    return Record(text=text, source=source, title=title or None, metadata={**metadata, **place})
-
-
-READERS: Mapping[str, Callable[[bytes, str], Iterator[Record | Skipped]]] = {
-    **dict.fromkeys(["", ".txt", ".md", ".markdown", ".rst"], _read_text),
-    ".pdf": _read_pdf,
-    **dict.fromkeys([".html", ".htm", ".xhtml"], _converted("HtmlConverter")),
-    ".docx": _converted("DocxConverter"),
-    ".pptx": _converted("PptxConverter"),
-    ".epub": _converted("EpubConverter"),
-    ".xlsx": _read_sheets,
-    **dict.fromkeys([".csv", ".tsv"], _read_csv),
-    ".json": _read_json,
-    ".jsonl": _read_jsonl,
-}
-"""(content, source) -> records, by suffix in lower case."""
-
-_SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"
-
-
-def _decoded(content: bytes) -> str:
-    """Text with ``\\n`` line ends: UTF-8, or an encoding that charset-normalizer detects."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        detector = require("charset_normalizer", package="charset-normalizer", what="Other text")
-        best = detector.from_bytes(content).best()
-        if best is None:
-            raise FileFormatError(
-                f"it is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8, "
-                "or remove it if it is no text."
-            ) from error
-        text = str(best)
-    if "\x00" in text:
-        raise FileFormatError("it is binary. Remove it, or give it the suffix of its format.")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-# -- Files ---------------------------------------------------------------------------------------
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
@@ -352,7 +177,7 @@ def _items(source: str, file: Path) -> Iterator[Record | Skipped]:
                 reason = ""
     except FileFormatError as error:
         reason = str(error)
-    except RagMiddleError:
+    except (RagMiddleError, Warning):
         raise
     except Exception as error:  # of a library: a damaged file must not stop the others
         reason = (
@@ -364,27 +189,299 @@ def _items(source: str, file: Path) -> Iterator[Record | Skipped]:
 
 def _titled(record: Record) -> Record:
     """The record under the name of its file where it has no title, so that it can be cited."""
-    if record.title:
-        return record
-    title = _name(record.source)
-    if "line" in record.metadata:
-        title += f", line {record.metadata['line']}"
-    return replace(record, title=title)
+    line = record.metadata.get("line")
+    title = _name(record.source) + (f", line {line}" if line else "")
+    return replace(record, title=record.title or title)
 
 
 def _name(source: str) -> str:
     stem = PurePosixPath(source).stem
-    return " ".join(stem.replace("_", " ").replace("-", " ").split()) or stem
+    return " ".join(re.split(r"[\s_-]+", stem)).strip() or stem
 
 
 def _location(record: Record) -> str:
-    for unit in ("line", "page"):
-        if unit in record.metadata:
-            return f"{record.source}:{record.metadata[unit]}"
-    return record.source
+    number = record.metadata.get("line") or record.metadata.get("page")
+    return f"{record.source}:{number}" if number else record.source
 
 
-def _no_documents(root: Path, skipped: list[Skipped]) -> FileFormatError:
-    why = [str(entry) for entry in skipped[:5]] or [f"it is empty. Put there {_SUFFIXES}."]
-    more = [f"and {len(skipped) - 5} more"] * (len(skipped) > 5)
-    return FileFormatError("\n  ".join([f"There are no documents in {str(root)!r}:", *why, *more]))
+# -- Text ----------------------------------------------------------------------------------------
+
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # begins as that of UTF-16 does
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_DECLARED = re.compile(rb"(?:charset|coding)\s*[=:]\s*[\"']?([\w.:-]+)")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a]")
+# Front matter and code, where # begins a comment, then headings: # Lyon, or Lyon over a line.
+_HEADING = re.compile(
+    r"\A---\n[\s\S]*?\n---$|^(?:```|~~~)[\s\S]*?^(?:```|~~~)"
+    r"|^#{1,6}[ \t]+(.*?)[ \t#]*$|^([\w`].*)\n([=\-`:'\"~^_*+#<>.])\3{2,}[ \t]*$",
+    re.MULTILINE,
+)
+_FRONT_MATTER_TITLE = re.compile(r"---\n(?:.+\n)*?title:[ \t]*[\"']?(.+?)[\"']?[ \t]*\n")
+
+
+def _decoded(content: bytes, source: str) -> str:
+    """Text with ``\\n`` line ends: UTF-8, or by its byte order mark, what it declares, a guess."""
+    marks = (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark))
+    try:
+        text = content.decode(next(marks, "utf-8-sig"))
+        is_binary = "\x00" in text
+    except UnicodeDecodeError:
+        text = _declared_or_guessed(content, source)
+        is_binary = bool(_CONTROL.search(text))
+    if is_binary:
+        raise FileFormatError("it is binary. Remove it, or give it the suffix of its format.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _declared_or_guessed(content: bytes, source: str) -> str:
+    if declared := _DECLARED.search(content[:1024]):
+        with suppress(LookupError):
+            return content.decode(declared[1].decode(), "replace")
+    encoding = "cp1252"  # the letters of Latin-1 and a few more
+    is_latin = len(content.translate(None, bytes(range(128)))) * 2 < len(content)
+    if not is_latin:  # where it is, a few letters are too little for the detector to go by
+        library = require("charset_normalizer", package="charset-normalizer", what="Other text")
+        best = library.from_bytes(content).best()
+        encoding = best.encoding if best else encoding
+    warnings.warn(
+        f"{source} is not UTF-8 and names no encoding: it was read as {encoding}. Where letters "
+        "are wrong, save it as UTF-8.",
+        stacklevel=2,
+    )
+    return content.decode(encoding, "replace")
+
+
+def _read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    text = _decoded(content, source)
+    has_headings = PurePosixPath(source).suffix.lower() not in ("", ".txt")
+    record = _under_headings(text, source) if has_headings else Record(text=text, source=source)
+    before, within = text[: record.start].count("\n"), record.text.count("\n")
+    yield replace(record, lines=range(before + 1, before + within + 2))
+
+
+def _under_headings(text: str, source: str, title: str | None = None) -> Record:
+    """The text with its headings; the first is the title, and left out where it opens the text."""
+    matches = [match for match in _HEADING.finditer(text) if match[1] or match[2]]
+    headings = [(match.start(), (match[1] or match[2]).strip()) for match in matches]
+    start = 0
+    if headings:
+        title = title or headings[0][1]
+        opens = not text[: headings[0][0]].strip("=-~*#^ \n")  # at most a line above it
+        if opens and title == headings[0][1]:
+            rest = text[matches[0].end() :].lstrip()
+            start = len(text) - len(rest) if rest else 0
+    elif named := _FRONT_MATTER_TITLE.match(text):
+        title = title or named[1]
+    inside = tuple((at - start, words) for at, words in headings if at >= start)
+    return Record(text=text[start:], source=source, title=title, start=start, headings=inside)
+
+
+def _read_json(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """Records of a list of objects with ``"text"``; other JSON is text."""
+    text = _decoded(content, source)
+    parsed = parse_json(text)
+    items = parsed if isinstance(parsed, list) else [parsed]
+    if items and all(isinstance(item, dict) and item.get("text") for item in items):
+        yield from (_record(item, source, {}) for item in items)
+    else:
+        yield Record(text=text, source=source, lines=range(1, text.count("\n") + 2))
+
+
+def _read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    for number, line in enumerate(_decoded(content, source).split("\n"), start=1):
+        if line.strip():
+            try:
+                yield _record(parse_json(line), source, {"line": number})
+            except ValueError as error:
+                reason = f'{error}. Expected {{"text": "...", "title": "..."}}; correct the line.'
+                yield Skipped(f"{source}:{number}", reason)
+
+
+def _record(fields: Any, source: str, place: Mapping[str, int]) -> Record:
+    if not isinstance(fields, dict):
+        raise ValueError(f"a line should be an object, got {type(fields).__name__}")
+    text, title, more = (fields.pop(name, None) for name in ("text", "title", "metadata"))
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f'"text" should be a text that is not empty, got {text!r:.100}')
+    if not isinstance(title, str | None):
+        raise ValueError(f'"title" should be a text, got {title!r:.100}')
+    metadata = {**fields, **(more if isinstance(more, dict) else {}), **place}
+    json.dumps(metadata, allow_nan=False)  # an index keeps it
+    return Record(text=text, source=source, title=title or None, metadata=metadata)
+
+
+# -- Tables --------------------------------------------------------------------------------------
+
+
+def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    text = _decoded(content, source)
+    header = text.lstrip().split("\n")[0]
+    rows = csv.reader(StringIO(text, newline=""), delimiter=max(",;\t|", key=header.count))
+    yield from _table(((rows.line_num, row) for row in rows), source)
+
+
+def _read_sheets(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    library = require("openpyxl", package="openpyxl", what="Reading sheets", extra="files")
+    values, formulas = (
+        library.load_workbook(BytesIO(content), read_only=True, data_only=data_only).worksheets
+        for data_only in (True, False)
+    )
+    for sheet, written in zip(values, formulas, strict=True):
+        for it in (sheet, written):
+            it.reset_dimensions()  # which some programs write too small
+        rows = [[*zip(*row, strict=True)] for row in zip(sheet.values, written.values, strict=True)]
+        # A formula that gives an empty text has no value either, where another one has some.
+        has_values = any(
+            value != formula and value is not None for row in rows for value, formula in row
+        )
+        shown = [
+            [formula if value is None and not has_values else value for value, formula in row]
+            for row in rows
+        ]
+        yield from _table(enumerate(shown, start=1), source, f"{_name(source)}, {sheet.title}")
+
+
+def _table(
+    rows: Iterable[tuple[int, Iterable[Any]]], source: str, title: str | None = None
+) -> Iterator[Record]:
+    """A table of Markdown, if there are cells; the first row is its header."""
+    numbered = [(number, [*map(_cell, row)]) for number, row in rows]
+    numbered = [(number, row) for number, row in numbered if any(row)]
+    if not numbered:
+        return
+    width = max(at + 1 for _, row in numbered for at, cell in enumerate(row) if cell)
+    numbers = [number for number, _ in numbered]
+    lines = [f"| {' | '.join((row + [''] * width)[:width])} |" for _, row in numbered]
+    lines.insert(1, f"|{' --- |' * width}")
+    numbers.insert(1, numbers[0])
+    yield Record(text="\n".join(lines), source=source, title=title, lines=numbers)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime) and value.time() == time():
+        value = value.date()
+    value = "" if value is None else getattr(value, "text", value)  # of an array's formula
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+# -- Other formats: as Markdown, by pypdf and by single converters of MarkItDown -----------------
+
+
+def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it says of a file quotes it
+    reader = require("pypdf", package="pypdf", what="Reading PDF").PdfReader(BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise FileFormatError("it is encrypted: save it without a password.")
+    title = (reader.metadata and reader.metadata.title) or None
+    empty = []
+    for number, page in enumerate(reader.pages, start=1):
+        text = whole_characters(page.extract_text())
+        if text.strip():
+            yield Record(text=text, source=source, title=title, metadata={"page": number})
+        else:
+            empty.append(number)
+    if empty:
+        pages = f"page {empty[0]} holds" if len(empty) == 1 else f"pages {listed(empty)} hold"
+        yield Skipped(source, f"{pages} no text (scanned?): run OCR on it.")
+
+
+def _converted(name: str) -> Callable[[bytes, str], Iterator[Record | Skipped]]:
+    """A reader by one converter of MarkItDown: no plugins, nothing fetched."""
+
+    def read(content: bytes, source: str) -> Iterator[Record | Skipped]:
+        suffix = PurePosixPath(source).suffix.lower()
+        what = f"Reading {suffix} files"
+        library = require("markitdown", package="markitdown", what=what, extra="files")
+        converter = getattr(library.converters, name)()
+        of_html = getattr(converter, "_html_converter", converter)  # that others end with
+        convert = of_html.convert
+
+        def convert_content(file_stream: Any, stream_info: Any, **options: Any) -> Any:
+            page = _content_of(_decoded(file_stream.read(), source))
+            return convert(BytesIO(page.encode()), stream_info, **options)
+
+        of_html.convert = convert_content
+        page = converter.convert(
+            BytesIO(content),
+            library.StreamInfo(extension=suffix),
+            style_map="p[style-name='Title'] => h1:fresh",  # of Word documents
+            escape_asterisks=False,  # the names in a text are to be found as they are written
+            escape_underscores=False,
+        )
+        title = " ".join((page.title or "").split()) or None
+        yield _under_headings(whole_characters(page.markdown), source, title)
+
+    return read
+
+
+# Menus and margins of a page, but not what an article calls its header or a note.
+_NOT_CONTENT = (
+    "script, style, template, nav, [role=navigation], :is(header:not(:has(h1)), header ul, "
+    "header ol, footer, aside, [role=contentinfo], [role=complementary]):not(main *, article *)"
+)
+
+
+def _content_of(html: str) -> str:
+    """A page without its navigation, and with tables of even rows."""
+    parse = require("bs4", package="beautifulsoup4", what="Reading HTML", extra="files")
+    soup = parse.BeautifulSoup(html, "html.parser")
+    for tag in soup.select(_NOT_CONTENT):
+        tag.extract()
+    for tag in soup(["main", "header", "footer", "aside", "details", "summary"]):
+        tag.name = "div"  # a paragraph of its own, which those are not for MarkItDown
+    for table in soup("table"):
+        if table.find("table") is None:  # around others it is there for the layout
+            table.replace_with(parse.BeautifulSoup(_even_table(table), "html.parser"))
+    title = soup.title.extract() if soup.title else ""  # is no content where a page has no body
+    return f"{title}<body>{soup.body or soup}</body>"
+
+
+def _even_table(table: Any) -> str:
+    """A cell that spans rows or columns stands in each of them; the first row is the header."""
+    caption = f"<p>{escape(table.caption.get_text())}</p>" if table.caption else ""
+    rows, name = "", "th"
+    below: dict[int, list[str]] = defaultdict(list)  # by column: cells that reach further down
+    for row in table("tr"):
+        own, cells = row(["td", "th"], recursive=False), ""
+        column = 0
+        while own or any(reach for at, reach in below.items() if at >= column):
+            content, width, height = "", 1, 1
+            if below[column]:
+                content = below[column].pop()
+            elif own:
+                cell = own.pop(0)
+                content = cell.decode_contents().replace("|", "\\|")
+                width, height = _span(cell, "colspan"), _span(cell, "rowspan")
+            for at in range(column, column + width):
+                cells += f"<{name}>{content}</{name}>"
+                below[at] += [content] * (height - 1)
+            column += width
+        rows += f"<tr>{cells}</tr>"
+        name = "td"
+    return f"{caption}<table>{rows}</table>"
+
+
+def _span(cell: Any, name: str) -> int:
+    number = str(cell.get(name, ""))
+    return min(max(int(number), 1), 1000) if number.isdecimal() else 1
+
+
+READERS: Mapping[str, Callable[[bytes, str], Iterator[Record | Skipped]]] = {
+    **dict.fromkeys(["", ".txt", ".md", ".markdown", ".rst"], _read_text),
+    ".pdf": _read_pdf,
+    **dict.fromkeys([".html", ".htm", ".xhtml"], _converted("HtmlConverter")),
+    ".docx": _converted("DocxConverter"),
+    ".pptx": _converted("PptxConverter"),
+    ".epub": _converted("EpubConverter"),
+    ".xlsx": _read_sheets,
+    **dict.fromkeys([".csv", ".tsv"], _read_csv),
+    ".json": _read_json,
+    ".jsonl": _read_jsonl,
+}
+"""(content, source) -> records, by suffix in lower case; a FileFormatError says what is wrong."""
+
+_SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"

@@ -21,7 +21,6 @@ class NamedEmbedder(HashingEmbedder):
         name: str | Path | None = None,
         *,
         device: str | None = None,
-        progress: object = None,
     ) -> None:
         if str(name).startswith("nobody/"):
             raise ConfigError(f"Cannot load the embedder {str(name)!r}. unset HF_HUB_OFFLINE")

@@ -55,7 +55,7 @@ def _refused(shown: Finished, *parts: str) -> None:
 
 def _indexed(index: Path, embedder: str = "default") -> set[str]:
     loaded = FaissIndex.load(index, NamedEmbedder(embedder))
-    return {chunk.source for chunk in loaded.chunks}
+    return {chunk.metadata["source"] for chunk in loaded.documents}
 
 
 TOWNS = {"lyon.md", "nantes.md", "rome.md"}

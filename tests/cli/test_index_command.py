@@ -18,7 +18,7 @@ pytest.importorskip("faiss")
 class WordEmbedder(HashingEmbedder):
     """Stands for a sentence-transformers model; its tokens are words."""
 
-    def __init__(self, name: str | None, *, device: str | None, progress: object = None) -> None:
+    def __init__(self, name: str | None, *, device: str | None) -> None:
         super().__init__(name=name or "default")
 
     def count_tokens(self, text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.documents import ContextPrompt
+from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import (
     ConfigError,
     FileFormatError,
@@ -17,10 +17,8 @@ from rag_middle.errors import (
 from rag_middle.retrieval import (
     Built,
     Changes,
-    Chunk,
     FaissIndex,
     Retriever,
-    Splitter,
     build_index,
     default_index_folder,
 )
@@ -83,7 +81,7 @@ def test_an_unchanged_folder_is_not_read_twice(docs: Path, embedder: HashingEmbe
     assert first.changes == Changes(added=3, kept=0, removed=0)
     second = _build(docs, embedder)
     assert (second.changes, embedder.embedded) == (None, [])
-    assert second.index.chunks == first.index.chunks
+    assert second.index.documents == first.index.documents
     assert second.skipped == first.skipped
     assert [each.source for each in second.skipped] == ["picture.png"]
 
@@ -95,9 +93,14 @@ def test_only_what_has_changed_is_embedded_again(docs: Path, embedder: HashingEm
     (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     built = _build(docs, embedder)
     assert built.changes == Changes(added=2, kept=1, removed=2)
-    assert embedder.embedded == ["Lyon\nLyon lies on the Saône.", "rome\nRome lies on the Tiber."]
+    _, *new = embedder.embedded  # the first text is compared with its saved vector
+    assert new == ["Lyon\nLyon lies on the Saône.", "rome\nRome lies on the Tiber."]
     assert _build(docs, embedder).changes is None
-    assert {chunk.source for chunk in built.index.chunks} == {"lyon.md", "nantes.md", "rome.txt"}
+    assert {chunk.metadata["source"] for chunk in built.index.documents} == {
+        "lyon.md",
+        "nantes.md",
+        "rome.txt",
+    }
 
 
 def _write_lines(path: Path, texts: list[str], title: str | None = None) -> None:
@@ -107,8 +110,8 @@ def _write_lines(path: Path, texts: list[str], title: str | None = None) -> None
 
 def _same_as_rebuilt(built: Built, docs: Path) -> None:
     anew = build_index(docs, None, embedder=HashingEmbedder())
-    assert built.index.chunks == anew.index.chunks
-    for chunk in anew.index.chunks:  # under its own vector, and next to all others
+    assert built.index.documents == anew.index.documents
+    for chunk in anew.index.documents:  # under its own vector, and next to all others
         for query in (chunk.render(), chunk.text):
             hits, expected = (index.search(query, k=4) for index in (built.index, anew.index))
             assert hits == expected
@@ -145,27 +148,41 @@ def test_an_updated_index_is_that_of_a_rebuild(
         for name, texts in lines.items():
             _write_lines(docs / f"{name}.jsonl", texts)
         built = _build(docs, embedder)
-        now = {(chunk.source, chunk.render()) for chunk in built.index.chunks}
-        assert set(embedder.embedded) == {text for _, text in now} - {text for _, text in before}
+        now = {(chunk.metadata["source"], chunk.render()) for chunk in built.index.documents}
+        new = {text for _, text in now} - {text for _, text in before}
+        assert new <= set(embedder.embedded)
+        assert len(embedder.embedded) <= len(new) + 1  # and one to compare with its saved vector
         before = now
         _same_as_rebuilt(built, docs)
 
 
 def test_a_saved_index_stays_split_as_it_was(docs: Path, embedder: HashingEmbedder) -> None:
     _build(docs, embedder)
-    smaller = _build(docs, embedder, splitter=Splitter(chunk_size=12, overlap=0))
-    assert len(smaller.index) > 6
+    smaller = _build(docs, embedder, chunk_size=12)
+    assert len(smaller.index) == 6
     assert _build(docs, embedder).changes is None
     (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     assert len(_build(docs, embedder).index) == len(smaller.index) + 2
-
-    def words(text: str) -> int:
-        return len(text.split())
-
-    embedder.count_tokens = words  # type: ignore[attr-defined]
-    _build(docs, embedder, splitter=Splitter(chunk_size=9, overlap=1, length=words, unit="tokens"))
-    assert _build(docs, embedder).changes is None
     assert len(_build(docs, embedder, rebuild=True).index) == 4
+
+
+def test_progress_counts_texts(
+    docs: Path, embedder: HashingEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rag_middle.retrieval.faiss_index._AT_ONCE", 2)
+    seen: list[tuple[int, int]] = []
+    build_index(docs, embedder=embedder, progress=lambda *counts: seen.append(counts))
+    assert seen == [(2, 3), (3, 3)]
+
+
+def test_chunks_are_measured_in_the_tokens_of_the_embedder(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    embedder.count_tokens = lambda text: len(text.split())  # type: ignore[attr-defined]
+    chunks = build_index(docs, embedder=embedder, chunk_size=3).index.documents
+    assert max(len(chunk.text.split()) for chunk in chunks) == 3
+    embedder.max_tokens = 4  # type: ignore[attr-defined]
+    assert build_index(docs, embedder=embedder).index.documents == chunks
 
 
 def test_chunks_that_were_added_by_hand_are_not_removed(
@@ -173,7 +190,7 @@ def test_chunks_that_were_added_by_hand_are_not_removed(
 ) -> None:
     folder = docs.parent / "index"
     index = _build(docs, embedder).index
-    index.add([Chunk(id="row 1", text="Lille lies on the Deûle.", source="database")])
+    index.add([Document("Lille lies on the Deûle.", id="row 1")])
     index.save(folder)
     with pytest.raises(FileFormatError, match=r"was changed after it was built.*rebuild=True"):
         _build(docs, embedder)
@@ -181,17 +198,12 @@ def test_chunks_that_were_added_by_hand_are_not_removed(
     assert "row 1" not in _build(docs, embedder, rebuild=True).index
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_an_index_of_other_weights_is_refused_and_rebuilt_on_request(
-    docs: Path, changed: bool
-) -> None:
-    _build(docs, HashingEmbedder(fingerprint="1"))
-    if changed:
-        (docs / "rome.txt").write_text("Rome lies on the Tiber.")
-    other = HashingEmbedder(fingerprint="2")
-    with pytest.raises(FileFormatError, match="other files of the embedder hashing"):
+def test_an_index_of_other_weights_is_refused_and_rebuilt_on_request(docs: Path) -> None:
+    _build(docs, HashingEmbedder())
+    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+    other = HashingEmbedder(seed=1)
+    with pytest.raises(FileFormatError, match="gives other vectors"):
         _build(docs, other)
-    assert other.embedded == []
     _build(docs, other, rebuild=True)
     assert _build(docs, other).changes is None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,16 +35,15 @@ class FaissRetriever(BaseRetriever):
         retriever = FaissRetriever.from_documents(documents, k=10)
         retriever = FaissRetriever.from_folder("docs/", index_folder="docs-index")
 
-    Vectors have length 1 and are compared by their inner product, so a higher score is better,
-    which is what reordering and ``on_overflow="drop_documents"`` take for granted. Needs
-    ``pip install 'langchain-rag-middle[faiss]'``.
+    A higher score is better, which is what reordering and ``on_overflow="drop_documents"`` take for
+    granted. Needs ``pip install 'langchain-rag-middle[faiss]'``.
 
     Attributes:
         index: a `rag_middle.retrieval.FaissIndex`.
         k: documents to return; fewer come where the index holds fewer.
-        min_score: documents below this cosine are left out; None keeps all. LangChain's other
-            names work too: ``search_kwargs={"k": 2}``, ``score_threshold``, ``top_k``.
-        embeddings: for questions, where the index was made with LangChain's embeddings.
+        min_score: documents below this cosine are left out; None keeps all. Names of other
+            retrievers work too: ``search_kwargs={"k": 2}``, ``top_k``, ``similarity_top_k``,
+            ``score_threshold``, ``similarity_cutoff``.
 
     Raises:
         ConfigError: ``k`` is below 1, a setting does not exist, or a question is empty.
@@ -55,7 +54,6 @@ class FaissRetriever(BaseRetriever):
     index: Any = Field(repr=False)
     k: int = 20
     min_score: float | None = None
-    embeddings: Embeddings | None = Field(default=None, repr=False)
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**_settings(given, type(self).model_fields))
@@ -72,36 +70,18 @@ class FaissRetriever(BaseRetriever):
         """Index LangChain documents as they are; split long ones before.
 
         Args:
-            documents: their ids are kept; documents that are equal in everything are indexed once.
+            documents: as for `add_documents`.
             embeddings: LangChain's; by default a small model that needs no network.
             settings: of the retriever.
 
         Raises:
-            ConfigError: the embeddings cannot be had, one has no direction, or different documents
-                have the same id.
+            ConfigError: as in `add_documents`, or the embeddings cannot be had.
         """
-        from rag_middle.retrieval import Chunk, FaissIndex, SentenceTransformerEmbedder
+        from rag_middle.retrieval import FaissIndex
 
-        chunks: dict[str, Chunk] = {}
-        for document in documents:
-            source = str(document.metadata.get("source") or "")
-            chunk = Chunk(
-                id=document.id or _content_id(document, source),
-                text=document.page_content,
-                source=source,
-                end=len(document.page_content),
-                metadata=document.metadata,
-            )
-            if chunks.setdefault(chunk.id, chunk) != chunk:  # the index would keep one of them
-                raise ConfigError(
-                    f"Two different documents have the id {chunk.id!r}. Give each an id of its "
-                    "own, or none: parts of one document that a splitter made, for instance."
-                )
-        index = FaissIndex(
-            SentenceTransformerEmbedder() if embeddings is None else _Embedder(embeddings)
-        )
-        index.add(chunks.values())
-        return cls(index=index, embeddings=embeddings, **settings)
+        retriever = cls(index=FaissIndex(_embedder(embeddings)), **settings)
+        retriever.add_documents(documents)
+        return retriever
 
     @classmethod
     def from_folder(
@@ -125,9 +105,48 @@ class FaissRetriever(BaseRetriever):
         """
         from rag_middle.retrieval import build_index
 
-        embedder = None if embeddings is None else _Embedder(embeddings)
-        built = build_index(documents, index_folder, embedder=embedder)
-        return cls(index=built.index, embeddings=embeddings, **settings)
+        built = build_index(documents, index_folder, embedder=_embedder(embeddings))
+        return cls(index=built.index, **settings)
+
+    @classmethod
+    def load(
+        cls, index_folder: str | Path, embeddings: Embeddings | None = None, **settings: Any
+    ) -> Self:
+        """What `save`, `from_folder` or ``rag-middle index`` saved; arguments as above.
+
+        Raises:
+            FileFormatError: there is no index, or it is damaged or of other embeddings.
+        """
+        from rag_middle.retrieval import FaissIndex
+
+        return cls(index=FaissIndex.load(index_folder, _embedder(embeddings)), **settings)
+
+    def save(self, index_folder: str | Path) -> None:
+        """Save the index in a folder of its own, in place of the one that is there.
+
+        Raises:
+            RagMiddleError: as `rag_middle.retrieval.FaissIndex.save` does.
+        """
+        self.index.save(index_folder)
+
+    def add_documents(self, documents: Iterable[Document]) -> list[str]:
+        """Add documents; one whose id is here already replaces it.
+
+        Returns:
+            Their ids, in order. Documents without one are given one by their content: those that
+            are equal in everything are indexed once.
+
+        Raises:
+            ConfigError: different documents have the same id, or a text has no embedding.
+        """
+        ids: list[str] = self.index.add(
+            PromptDocument(it.page_content, id=it.id, metadata=it.metadata) for it in documents
+        )
+        return ids
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Remove documents by their ids; unknown ones are passed over."""
+        self.index.delete(ids)
 
     def _get_relevant_documents(
         self,
@@ -137,22 +156,17 @@ class FaissRetriever(BaseRetriever):
         **settings: Any,
     ) -> list[Document]:
         settings = _settings(settings, ("k", "min_score"))
-        k, least = settings.get("k", self.k), settings.get("min_score", self.min_score)
         given: object = query
         if not isinstance(given, str):
             raise ConfigError(
                 f"A question is a string, got {type(given).__name__}. In an expression over a "
                 'dictionary, take it out first: itemgetter("input") | retriever.'
             )
-        if self.embeddings is None or not query.strip():
-            hits = self.index.search(query, k)
-        else:  # questions may be embedded in another way than documents
-            vector = np.asarray(self.embeddings.embed_query(query), dtype=np.float32)
-            hits = self.index.search(vector, k)
+        least = settings.get("min_score", self.min_score)
         return [
-            _document(chunk.document(score))
-            for chunk, score in hits
-            if least is None or score >= least
+            _document(found)
+            for found in self.index.search(query, settings.get("k", self.k))
+            if least is None or found.metadata["score"] >= least
         ]
 
     async def _aget_relevant_documents(
@@ -168,7 +182,12 @@ class FaissRetriever(BaseRetriever):
 
 
 #: What other retrievers call the settings.
-_NAMES = {"top_k": "k", "similarity_top_k": "k", "score_threshold": "min_score"}
+_NAMES = {
+    "top_k": "k",
+    "similarity_top_k": "k",
+    "score_threshold": "min_score",
+    "similarity_cutoff": "min_score",
+}
 
 
 def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
@@ -179,18 +198,10 @@ def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any
     for name in settings:
         if name not in known:
             raise ConfigError(
-                f"There is no setting {name!r} of FaissRetriever here.{suggest(name, known)} "
-                f"Settings: {', '.join(known)}."
+                f"There is no setting {name!r} of FaissRetriever here."
+                f"{suggest(name, (*known, 'embeddings'))} Settings: {', '.join(known)}."
             )
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _content_id(document: Document, source: str) -> str:
-    """The same for equal documents: with other metadata, the same text is another document."""
-    from rag_middle.retrieval.splitting import content_id
-
-    metadata = sorted(document.metadata.items(), key=str)
-    return f"{source}#{content_id(document.page_content, repr(metadata))}"
 
 
 def _document(found: PromptDocument) -> Document:
@@ -200,40 +211,29 @@ def _document(found: PromptDocument) -> Document:
     return Document(found.text, id=found.id, metadata={**metadata, "title": title})
 
 
+def _embedder(embeddings: Embeddings | None) -> Embedder:
+    from rag_middle.retrieval import SentenceTransformerEmbedder
+
+    return SentenceTransformerEmbedder() if embeddings is None else _Embedder(embeddings)
+
+
 class _Embedder:
-    """LangChain's embeddings as an embedder of rag-middle: vectors of length 1."""
+    """LangChain's embeddings as an embedder of rag-middle."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self._embeddings = embeddings
-        self._dimension = len(embeddings.embed_query("dimension"))
-        self._model = getattr(embeddings, "model_name", None) or getattr(embeddings, "model", None)
+        model = getattr(embeddings, "model_name", None) or getattr(embeddings, "model", None)
+        self.name = ":".join(filter(None, [type(embeddings).__name__, str(model or "")]))
 
-    @property
-    def name(self) -> str:
-        return ":".join(filter(None, [type(self._embeddings).__name__, str(self._model or "")]))
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Changes with the weights, where they can be known: an index of others is refused."""
-        return getattr(self._embeddings, "fingerprint", None)
-
-    @property
+    @cached_property
     def dimension(self) -> int:
-        return self._dimension
+        return len(self._embeddings.embed_query("dimension"))
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32 [texts, dimension]; raises `ConfigError` where a vector has no direction."""
-        if not texts:
-            return np.zeros((0, self._dimension), dtype=np.float32)
-        vectors = np.asarray(self._embeddings.embed_documents(list(texts)), dtype=np.float32)
-        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        if not np.all(np.isfinite(lengths) & (lengths > 0)):
-            raise ConfigError(
-                f"{self.name} gave a vector without a direction (zero or not finite) for one of "
-                f"{len(texts)} texts. Leave empty documents out, or use other embeddings."
-            )
-        unit: NDArray[np.float32] = vectors / lengths
-        return unit
+        return np.asarray(self._embeddings.embed_documents(list(texts)), dtype=np.float32)
+
+    def embed_query(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.asarray([self._embeddings.embed_query(text) for text in texts], np.float32)
 
 
 class RagMiddleEmbeddings(Embeddings):
@@ -266,11 +266,6 @@ class RagMiddleEmbeddings(Embeddings):
     def dimension(self) -> int:
         """Length of a vector."""
         return self._embedder.dimension
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes with the embedder and, where it says so, with its weights."""
-        return f"{self._embedder.name}:{getattr(self._embedder, 'fingerprint', None)}"
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector for each text, in order."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
-from numpy.typing import NDArray
 
-from langchain_rag_middle import FaissRetriever, RagMiddleEmbeddings
+from langchain_rag_middle import FaissRetriever
 from rag_middle import ConfigError, FileFormatError
 
 pytestmark = pytest.mark.anyio
@@ -50,14 +47,17 @@ def test_the_best_come_first_with_their_cosine() -> None:
 
 
 def test_the_names_of_other_retrievers_work_and_unknown_ones_are_refused() -> None:
-    for settings in ({"top_k": 2}, {"similarity_top_k": 2}, {"search_kwargs": {"k": 2}}):
+    for settings in ({"top_k": 2}, {"similarity_top_k": 2}, {"search_kwargs": {"top_k": 2}}):
         retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), **settings)
         assert len(retriever.invoke("a")) == 2
-    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), score_threshold=0.5)
-    assert len(retriever.invoke("a")) == 2
+    for name in ("score_threshold", "similarity_cutoff"):
+        retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), **{name: 0.5})
+        assert len(retriever.invoke("a")) == 2
     assert len(retriever.invoke("a", score_threshold=0.99)) == 1
     with pytest.raises(ConfigError, match="Did you mean 'min_score'"):
         FaissRetriever.from_documents(DOCUMENTS, Letters(), min_scor=0.5)
+    with pytest.raises(ConfigError, match="Did you mean 'embeddings'"):
+        FaissRetriever.from_documents(DOCUMENTS, embedding=Letters())
     with pytest.raises(ConfigError, match="no setting 'filter'"):
         retriever.invoke("a", filter={"page": 3})
 
@@ -97,30 +97,19 @@ def test_a_folder_is_loaded_split_and_kept(tmp_path: Path) -> None:
         FaissRetriever.from_folder(folder, index, embeddings=Letters())
 
 
-class Weights:
-    """An embedder of rag-middle, one name for all of its weights."""
-
-    name, dimension = "weights", 8
-
-    def __init__(self, fingerprint: str) -> None:
-        self.fingerprint = fingerprint
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.eye(self.dimension, dtype=np.float32)[[len(text) % 8 for text in texts]]
-
-
-def test_an_index_of_other_weights_is_refused(tmp_path: Path) -> None:
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    (texts / "a.txt").write_text("aaa")
-
-    def retriever(version: str) -> FaissRetriever:
-        embeddings = RagMiddleEmbeddings(Weights(version))
-        return FaissRetriever.from_folder(texts, tmp_path / "index", embeddings=embeddings)
-
-    assert retriever("1").invoke("a") == retriever("1").invoke("a")
-    with pytest.raises(FileFormatError, match="other files of the embedder"):
-        retriever("2")
+def test_documents_are_added_deleted_and_saved(tmp_path: Path) -> None:
+    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters())
+    added = [Document("g", id="first"), Document("g g f")]
+    first, second = retriever.add_documents(added)  # the first one replaces another
+    assert first == "first"
+    assert [it.id for it in retriever.invoke("g", k=2)] == [first, second]
+    retriever.delete([second, "unknown"])
+    retriever.save(tmp_path / "index")
+    loaded = FaissRetriever.load(tmp_path / "index", Letters(), k=4)
+    assert loaded.invoke("g") == retriever.invoke("g")
+    assert [it.page_content for it in loaded.invoke("g")] == ["g", "a a a b", "b", "r"]
+    with pytest.raises(FileFormatError, match="made with the embedder Letters"):
+        FaissRetriever.load(tmp_path / "index", DeterministicFakeEmbedding(size=8))
 
 
 def test_a_question_that_is_none_is_refused() -> None:
@@ -137,5 +126,5 @@ def test_wrong_limits_are_refused() -> None:
 
 
 def test_a_vector_without_direction_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Letters gave a vector without a direction"):
+    with pytest.raises(ConfigError, match="embedder Letters should give vectors"):
         FaissRetriever.from_documents([Document("zzz")], Letters())
