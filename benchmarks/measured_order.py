@@ -32,7 +32,7 @@ import torch
 from reporting import Facts, facts, report
 
 from rag_middle import RagMiddleModel
-from rag_middle.evaluation.conditions import AS_GIVEN, Item, distinct_questions, question_digest
+from rag_middle.evaluation.conditions import AS_GIVEN, Item, question_digest
 from rag_middle.evaluation.statistics import comparison_confidence, paired_difference, wilson
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
@@ -129,9 +129,8 @@ def _items(
     built = build_index(passages, BUILD / "index", chunk_size=WHOLE)
     retriever = Retriever(index=built.index, top_k=arguments.documents)
     start, stop = arguments.lines
-    # Those of the task have their gold passage, which tells repeated questions.
-    distinct = distinct_questions(task.items(stop, 0))
-    asked = [item for item in distinct if int(item.id) >= start][: arguments.questions]
+    distinct = task.items(stop, 0)
+    asked = [item for item in distinct if start <= int(item.id) < stop][: arguments.questions]
     items: list[Item] = []
     ranks: list[int | None] = []
     for item in asked:

@@ -28,7 +28,7 @@ from rag_middle.calibration.searches import make_search
 from rag_middle.calibration.searches.base import Search, SearchInputs
 from rag_middle.calibration.verdict import check_held_out, make_profile
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation.lengths import check_lengths
+from rag_middle.evaluation.runner import check_lengths
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import generation_sha256

@@ -72,8 +72,7 @@ def draw_examples(
         search.weights if weights is None else weights, task.num_positions
     )
     # Data may repeat a question. Asked in the search, it is not held out.
-    items, _ = task.distinct_items(questions + held_out, seed)
-    items = distinct_questions(items)  # of benchmarks too
+    items = list(distinct_questions(task.items(questions + held_out, seed)))
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
     share = min(1.0, len(items) / (questions + held_out))

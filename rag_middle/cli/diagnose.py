@@ -177,7 +177,7 @@ def diagnose(
     if layout is None:
         require_gold_documents(task)
     # Refuses what there is too little of.
-    items, repeated = task.distinct_items(measured["limit"], measured["seed"])
+    items = task.items(measured["limit"], measured["seed"])
     import torch
     from joblib import cpu_count
 
@@ -190,12 +190,12 @@ def diagnose(
         write_report,
     )
     from rag_middle.evaluation import diagnose as run_diagnosis
+    from rag_middle.evaluation.candidates import default_methods
     from rag_middle.evaluation.conclusions import notes_on_gold
-    from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
+    from rag_middle.evaluation.diagnosis import profile_in_words
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport, run_notes
     from rag_middle.evaluation.terminal import show_diagnosis, show_grid
-    from rag_middle.evaluation.wrong_answers import repeated_note
     from rag_middle.small_model import NAME
     from rag_middle.workers import torch_threads
 
@@ -204,7 +204,7 @@ def diagnose(
     measurement = Measurement(**measured, grid=fewer, changes=changes, controls=True)
     check_measurement(task, names or (), measurement)
     tell("Data", "dim", f"{task.description}.")
-    for note in ([repeated_note(repeated)] if repeated else []) + list(notes_on_gold(items)):
+    for note in notes_on_gold(items):
         warn(note)
     shown = {"command": command_line()}
     with (

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
-    from rag_middle.evaluation.asking import Answering, AnsweringWorkers
     from rag_middle.evaluation.conditions import (
         AS_GIVEN,
         CLOSED_BOOK,
@@ -41,6 +40,13 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.plots import plot_position_curves
     from rag_middle.evaluation.report import InterimReport, write_evaluation, write_report
     from rag_middle.evaluation.results import PositionCurves, Results, Summary
+    from rag_middle.evaluation.runner import (
+        Answering,
+        AnsweringWorkers,
+        ProgressCallback,
+        check_measurement,
+        run,
+    )
     from rag_middle.evaluation.statistics import Bootstrap, Estimate
     from rag_middle.evaluation.tasks import TASKS, Task, make_task, shipped_questions, task_for_file
     from rag_middle.evaluation.tasks.abstention import Abstention
@@ -48,7 +54,6 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
     from rag_middle.evaluation.tasks.multi_hop import MultiHop
     from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
-    from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
 
 __all__ = [
     "AS_GIVEN",

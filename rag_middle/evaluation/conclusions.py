@@ -331,8 +331,6 @@ def next_steps(
     recommendation: Recommendation,
     advice: str,
     *,
-    all_asked: bool = False,
-    scored: bool = False,
     weights: bool = True,
     calibratable: Sequence[str] = (),
     crowded: bool = False,
@@ -342,25 +340,19 @@ def next_steps(
 
     Args:
         advice: of `order_advice`, for the method in use.
-        all_asked: every question that the data has was asked.
-        scored: by likelihood.
         weights: the model's weights are here.
         calibratable: methods with a search that may help.
         crowded: the gold document alone does significantly better.
         in_use: of `method_in_use`.
     """
     label, reason = recommendation.label, recommendation.reason
-    if reason == "too_few_questions" and all_asked:
-        return ("Add questions to the data: all of them were asked.",)
     if reason == "too_few_questions":
-        return ("Run again with a larger --limit.",)
+        return ("Ask more questions: a larger --limit, or more data.",)
     if reason == "cannot_answer":
-        step = "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
-        if scored or not weights:
-            return (f"{step}--template.",)
         return (
-            f"{step}--template, or --score-by likelihood, which shows differences in wrong answers "
-            "too.",
+            "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
+            "--template; or --score-by likelihood, where the model's weights are here, which shows "
+            "differences in wrong answers too.",
         )
     steps = ["Ask with fewer documents, or put a reranker before the model."] if crowded else []
     steps += [advice] if advice else []
@@ -395,60 +387,57 @@ def next_steps(
     return tuple(steps)
 
 
+# -- what else is to be known ---------------------------------------------------------------------
+
+
 def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     """Warnings of gold documents that may not be what they are taken for."""
-    without = [
-        item.question
-        for item in items
-        if item.gold
-        and not best_subspan_em(f"{item.gold.title or ''}\n{item.gold.text}", item.answers)
-    ]
     found = (
         (
             "The gold document holds none of the answers",
-            without,
+            [i for i in items if i.gold and not best_subspan_em(i.gold.render(), i.answers)],
             "Where it does not answer its question, every method scores 0 at every position.",
         ),
         (
             "Another document repeats the gold one",
-            [item.question for item in items if _said_again(item)],
+            [item for item in items if _repeats_gold(item)],
             "An answer may be read there: positions then seem to differ less than they do.",
         ),
     )
     return tuple(
-        f"{what}, word for word, in {len(questions)} of {counted(len(items), 'question')}, such as "
-        f"{shortened(repr(questions[0]), 100)}. {meaning}"
-        for what, questions, meaning in found
-        if questions
+        f"{what}, word for word, in {len(those)} of {counted(len(items), 'question')}, such as "
+        f"{shortened(repr(those[0].question), 100)}. {meaning}"
+        for what, those, meaning in found
+        if those
     )
 
 
-def _said_again(item: Item) -> bool:
+def _repeats_gold(item: Item) -> bool:
     """Whether one of the other documents holds all words of a gold one, in their order."""
-    golds = [f" {' '.join(gold.text.split())} " for gold in item.golds or (item.gold,) if gold]
-    others = [f" {' '.join(other.text.split())} " for other in item.others]
+    golds, others = (
+        [f" {' '.join(document.text.split())} " for document in documents]
+        for documents in (item.gold_documents, item.others)
+    )
     return any(gold in other for gold in golds for other in others)
 
 
 def notes(summary: Summary, shape: Shape) -> tuple[str, ...]:
     """What the controls say, and what else is to be known."""
-    changes = summary[BASELINE].consistency
-    texts = []
-    if changes is not None:
+    unmodified, texts = summary[BASELINE], []
+    if unmodified.consistency is not None:
+        changed = percent(unmodified.consistency.changed.value)
         texts.append(
-            f"The order of the documents changes the answers to {percent(changes.changed.value)} "
-            "of the questions."
+            f"The order of the documents changes the answers to {changed} of the questions."
         )
     closed_book, gold_only = summary.control("closed_book"), summary.control("gold_only")
     if closed_book and closed_book.difference.high >= 0:  # else documents are read
         if closed_book.mean.value > 0:
             # With few questions no difference is significant: both values are told.
-            shown, with_documents = (
-                summary.metric.shown(mean.value)
-                for mean in (closed_book.mean, summary[BASELINE].mean)
+            without, with_documents = map(
+                summary.metric.shown, (closed_book.mean.value, unmodified.mean.value)
             )
             texts.append(
-                f"Without any documents the model does not do significantly worse ({shown}, with "
+                f"Without any documents the model does not do significantly worse ({without}, with "
                 f"them {with_documents}): it may know the answers, and then nothing measures "
                 "reading."
             )

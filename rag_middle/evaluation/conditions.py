@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -57,29 +57,34 @@ class Item:
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
+    def gold_documents(self) -> tuple[Document, ...]:
+        """`gold` alone, or `golds`."""
+        return (self.gold,) if self.gold else self.golds
+
+    @property
     def documents(self) -> tuple[Document, ...]:
         """All documents, as the task has them."""
-        if self.gold is None:
-            return (*self.golds, *self.others)
         before, after = self.others[: self.gold_position], self.others[self.gold_position :]
-        return (*before, self.gold, *after)
+        return (*before, *self.gold_documents, *after)
 
 
-def distinct_questions(items: Sequence[Item]) -> list[Item]:
+def distinct_questions(items: Iterable[Item]) -> Iterator[Item]:
     """Items without those that repeat an earlier one, whose answers tell nothing new.
 
     A question repeats another with the same answers and gold documents, whatever spaces and case
     it has. Without gold documents nothing is known to repeat.
     """
-    distinct: dict[object, Item] = {}
+    seen = set()
     for item in items:
-        distinct.setdefault((question_and_golds(item), item.answers), item)
-    return list(distinct.values())
+        key = question_and_golds(item), item.answers
+        if key not in seen:
+            seen.add(key)
+            yield item
 
 
 def question_and_golds(item: Item) -> Hashable:
     """What repetitions of a question have in common; its id where no gold document is known."""
-    golds = tuple(gold.text for gold in (item.golds or (item.gold,)) if gold)
+    golds = tuple(gold.text for gold in item.gold_documents)
     return (" ".join(item.question.casefold().split()), golds) if golds else item.id
 
 
@@ -215,46 +220,44 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
     """The documents of `item` in the order in which they go into the prompt.
 
     Raises:
-        ConfigError: a condition about the gold document of an item without one, or a
-            position that the item does not have.
+        ConfigError: a condition about gold documents of an item without any, or positions that the
+            item does not have.
     """
     if condition.kind == "closed_book":
         return ()
     if condition.kind == "as_given":
         return item.documents
+    if condition.kind == "gold_absent":
+        return item.others
     if condition.kind == "order":
         shuffled = list(item.documents)
         # A string: random.Random takes its bytes, so every process shuffles alike.
         random.Random(f"{item.id} {condition.index}").shuffle(shuffled)
         return tuple(shuffled)
-    if condition.kind == "gold_absent":
-        return item.others
-    if item.golds and condition.kind == "gold_only":
-        return item.golds
-    if condition.kind == "chain":
-        return _chained(item, condition)
-    if item.gold is None:
+    golds = item.gold_documents
+    if not golds:
         raise ConfigError(
             f"Question {item.id} has no gold document, so {condition.name} means nothing for it: "
             "use the conditions as_given and order."
         )
     if condition.kind == "gold_only":
-        return (item.gold,)
-    index = condition.index or 0
+        return golds
     others = item.others[: None if condition.documents is None else condition.documents - 1]
-    if not 0 <= index <= len(others):
+    positions = condition.golds if condition.index is None else (condition.index,)
+    count = len(golds) + len(others)
+    if len(positions) != len(golds) or not 0 <= min(positions) <= max(positions) < count:
         raise ConfigError(
-            f"Question {item.id} has {len(others) + 1} documents, so its gold document cannot "
-            f"be at position {index} (0-based)."
+            f"Question {item.id} has {len(golds)} gold among {count} documents, so "
+            f"{condition.name} means nothing for it: give each of them a 0-based position."
         )
+    if condition.change == "long_gold":
+        added = Document("\n".join(document.render() for document in others[:_LENGTHENED_BY]))
+        words = _shuffled(added, f"{item.id} gold").text
+        golds = tuple(replace(gold, text=f"{gold.text} {words}") for gold in golds)
     if condition.change == "random_filler":
         others = tuple(_shuffled(document, f"{item.id} {at}") for at, document in enumerate(others))
-    gold = item.gold
-    if condition.change == "long_gold":
-        words = Document("\n".join(document.render() for document in others[:_LENGTHENED_BY]))
-        added = _shuffled(words, f"{item.id} gold")
-        gold = replace(gold, text=f"{gold.text} {added.text}")
-    documents = (*others[:index], gold, *others[index:])
+    rest, gold_at = iter(others), dict(zip(positions, golds, strict=True))
+    documents = tuple(gold_at[at] if at in gold_at else next(rest) for at in range(count))
     return 2 * documents if condition.change == "repeated" else documents
 
 
@@ -263,16 +266,3 @@ def _shuffled(document: Document, seed: str) -> Document:
     words = document.render().split()
     random.Random(seed).shuffle(words)
     return Document(" ".join(words), id=document.id)
-
-
-def _chained(item: Item, condition: Condition) -> tuple[Document, ...]:
-    """The gold documents at their positions, the others around them in their order."""
-    count = len(item.golds) + len(item.others)
-    if len(condition.golds) != len(item.golds) or max(condition.golds) >= count:
-        raise ConfigError(
-            f"Question {item.id} has {len(item.golds)} gold documents among {count}, so "
-            f"{condition.name} means nothing for it: give a 0-based position to each of them."
-        )
-    others = iter(item.others)
-    at = dict(zip(condition.golds, item.golds, strict=True))
-    return tuple(at[index] if index in at else next(others) for index in range(count))

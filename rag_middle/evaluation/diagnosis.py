@@ -1,11 +1,12 @@
 """Does this model, on this data, lose the middle, and which method helps?
 
-`diagnose` measures; what follows from the figures is said by the rules of `conclusions`.
+`diagnose` measures (`runner`) the methods of `candidates`; what follows from the figures is said by
+the rules of `conclusions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -14,7 +15,12 @@ from typing import Any
 import numpy as np
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
+from rag_middle.evaluation.candidates import (
+    collapsed,
+    default_methods,
+    fitted_presets,
+    worth_calibrating,
+)
 from rag_middle.evaluation.conclusions import (
     Answer,
     Reason,
@@ -37,43 +43,17 @@ from rag_middle.evaluation.measurement import (
     labelled_methods,
 )
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
-from rag_middle.evaluation.screening import collapsed
+from rag_middle.evaluation.runner import check_measurement, run
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
-from rag_middle.evaluation.trials import check_measurement, check_takes, run
 from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
-from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator, model_facts
-from rag_middle.methods import (
-    LPES,
-    SIW,
-    DySCO,
-    MeasuredOrder,
-    Method,
-    MsPoE,
-    PositionalHiddenStates,
-    SelfExtend,
-    ZeroTuning,
-)
+from rag_middle.generation import RagMiddleModel, TextGenerator, model_facts
+from rag_middle.methods import MeasuredOrder
 from rag_middle.methods.resolve import options_in_words
-from rag_middle.profiles import ModelFacts, Profile, measured_profiles
+from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.wording import counted
-
-#: Methods that need nothing fitted to the model, in the order in which charts show them.
-UNCALIBRATED = ("pine", "rotor")
-
-#: Methods that ``rag-middle calibrate`` has a search for, each with settings that any model of a
-#: fitting build takes.
-CALIBRATED: Mapping[str, Method] = {
-    "positional_hidden_states": PositionalHiddenStates(channels=(0,), factor=0.5),
-    "lpes": LPES(factors=1.5),
-    "siw": SIW(),
-    "ms_poe": MsPoE(),
-    "zero_tuning": ZeroTuning(factor=2.0),
-    "self_extend": SelfExtend(),
-    "dysco": DySCO(heads=((0, 0),)),
-}
 
 _TIMED_PROMPTS, _TIMED_TOKENS = 2, 16
 
@@ -150,9 +130,9 @@ def diagnose(
         model: to measure.
         task: one with gold documents.
         methods: what to try; those under which the gold answers to the first questions become
-            unlikely are left out (`screening.collapse`). By default those of `UNCALIBRATED` that
-            the model can take, and what `fitted_presets` has for it; none where the model is
-            behind an HTTP address.
+            unlikely are left out (`candidates.collapse`). By default those of
+            `candidates.UNCALIBRATED` that the model can take, and presets that were fitted to it;
+            none where the model is behind an HTTP address.
         measurement: how; by default 100 questions, three positions, controls.
         cost: measure times too, where the model's weights are here.
         options: of `run`: ``records``, ``progress``, ``workers`` and the others.
@@ -200,8 +180,6 @@ def diagnose(
         next_steps=next_steps(
             recommendation,
             order_advice(in_use, curves.positions, curves.metric),
-            all_asked=_all_asked(results),
-            scored=measurement.scoring == "likelihood",
             weights=here is not None,
             calibratable=_calibratable(here, results, recommendation) if here else (),
             crowded=alone is not None and alone.difference.low > 0,
@@ -244,6 +222,9 @@ def answer_time_ratios(model: RagMiddleModel, results: Results) -> dict[str, flo
     first, *_ = medians = [median(column) for column in zip(*times, strict=True)]
     labels = (method.label for method in results.methods)
     return {label: own / first for label, own in zip(labels, medians, strict=True)}
+
+
+# -- the recommendation as a method ---------------------------------------------------------------
 
 
 def recommended_profile(
@@ -305,13 +286,14 @@ def profile_in_words(profile: Profile) -> str:
     return ", ".join(filter(None, (order, *others))) or "no method, the retriever's order"
 
 
+# -- what is known of the methods -----------------------------------------------------------------
+
+
 def _digests(results: Results) -> list[str]:
     """Of the questions, as `question_digest` has them."""
-    any_condition = results.measurement.conditions(results.task)[0]
-    return [
-        question_digest(results.task.prompt(item, any_condition), item.answers)
-        for item in results.items
-    ]
+    task = results.task
+    any_condition = results.measurement.conditions(task)[0]
+    return [question_digest(task.prompt(i, any_condition), i.answers) for i in results.items]
 
 
 def _calibratable(
@@ -328,21 +310,12 @@ def _calibratable(
     return worth_calibrating(model, tried | failed | fitted)
 
 
-def _all_asked(results: Results) -> bool:
-    """Whether the data holds no further question."""
-    limit, asked = results.measurement.limit, len(results.items)
-    every = asked + results.repeated == results.task.num_questions
-    return every or limit is None or asked < limit
-
-
 def searched_notes(results: Results) -> tuple[str, ...]:
     """Which methods have parameters that were fitted to questions asked here."""
     asked, texts = _digests(results), []
     for labelled in results.methods:
-        searched: set[str] = set()
-        for part in labelled.method.parts:
-            if part.provenance:
-                searched.update(part.provenance.profile.data.get("searched") or ())
+        profiles = [part.provenance.profile for part in labelled.method.parts if part.provenance]
+        searched = {digest for each in profiles for digest in each.data.get("searched") or ()}
         if shared := sum(digest in searched for digest in asked):
             texts.append(
                 f"Parameters of {labelled.label} were fitted to {shared} of these "
@@ -351,68 +324,3 @@ def searched_notes(results: Results) -> tuple[str, ...]:
                 "--seed for drawn questions)."
             )
     return tuple(texts)
-
-
-# -- which methods to try -------------------------------------------------------------------------
-
-
-def default_methods(model: TextGenerator) -> tuple[list[str], dict[str, str]]:
-    """The methods to try where none are named, and why the model cannot take the others.
-
-    Args:
-        model: one behind an HTTP address is asked under none.
-    """
-    if not isinstance(model, RagMiddleModel):
-        return [], {}
-    able, left_out = _able(model, {name: name for name in UNCALIBRATED})
-    return [*able, *fitted_presets(model)], left_out
-
-
-def _able(
-    model: RagMiddleModel, methods: Mapping[str, MethodLike]
-) -> tuple[list[str], dict[str, str]]:
-    """Names of the methods that the model can take, and of the others with the reason."""
-    able, left_out = [], {}
-    for name, method in methods.items():
-        try:
-            check_takes(model, method)
-        except (UnsupportedArchitectureError, MethodConfigError) as error:
-            left_out[name] = str(error)
-        else:
-            able.append(name)
-    return able, left_out
-
-
-def fitted_presets(model: RagMiddleModel) -> tuple[str, ...]:
-    """Presets that were fitted to these very weights and helped on held-out questions.
-
-    Args:
-        model: whose weights they must have been fitted to: after another training they say nothing.
-
-    Returns:
-        Names for `resolve_method`, such as ``"lpes:PRESET"``.
-    """
-    recommended = {
-        f"{method}:{name}": profile.model
-        for method in CALIBRATED
-        for name, profile in measured_profiles(method).items()
-        if profile.recommended and profile.model.weights_sample is not None
-    }
-    if not recommended:
-        return ()
-    facts = model_facts(model.model, model.tokenizer, all_weights=False)
-    return tuple(
-        preset
-        for preset, fitted_to in recommended.items()
-        if not fitted_to.shape_differences(facts) and not fitted_to.version_differences(facts)
-    )
-
-
-def worth_calibrating(model: RagMiddleModel, tried: Collection[str] = ()) -> tuple[str, ...]:
-    """Methods with a search that this model can take.
-
-    Args:
-        tried: names of methods to leave out: they are fitted to it already, or did not help.
-    """
-    able, _ = _able(model, CALIBRATED)
-    return tuple(name for name in able if name not in tried)

@@ -139,9 +139,11 @@ class Measurement:
         object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))
         if isinstance(self.positions, int):
             require_whole("evaluation", 2, positions=self.positions)
-        else:
-            require_whole("evaluation", 0, positions=min(self.positions, default=-1))
-            object.__setattr__(self, "positions", tuple(sorted(set(self.positions))))
+            return
+        require_whole("evaluation", 0, positions=min(self.positions, default=-1))
+        object.__setattr__(self, "positions", tuple(sorted(set(self.positions))))
+        if self.grid:
+            raise ConfigError("A grid takes a number of positions, not the positions themselves.")
 
     def gold_positions(self, task: Task, documents: int | None = None) -> tuple[int, ...]:
         """The 0-based positions at which `task` is measured; none without gold documents.
@@ -154,28 +156,21 @@ class Measurement:
             ConfigError: positions that a prompt of the task does not have, or a grid
                 with more documents than it has.
         """
-        if not task.num_positions and not self.grid:
-            return ()
         if self.grid and self.grid[-1] >= task.num_positions:
             raise ConfigError(
                 f"grid takes numbers below the {task.num_positions} documents that prompts of "
                 f"{task.name} have, got {self.grid[-1]}. Give the task more documents."
             )
-        among = documents or task.num_positions
+        if not task.num_positions:
+            return ()
         if isinstance(self.positions, int):
-            return spread_positions(among, self.positions)
+            return spread_positions(documents or task.num_positions, self.positions)
         if self.positions[-1] >= task.num_positions:
             raise ConfigError(
                 f"Position {self.positions[-1]} does not exist: prompts of {task.name} have "
                 f"{task.num_positions} documents, positions 0 to {task.num_positions - 1}."
             )
-        positions = tuple(index for index in self.positions if index < among)
-        if not positions:
-            raise ConfigError(
-                f"Among {among} documents there is none of the positions {list(self.positions)}. "
-                f"Give a number of positions, or a grid without {among}."
-            )
-        return positions
+        return self.positions
 
     def conditions(self, task: Task) -> tuple[Condition, ...]:
         """The conditions every method is run under, less those that `grid` adds."""
@@ -187,8 +182,20 @@ class Measurement:
 
     def grid_conditions(self, task: Task) -> tuple[Condition, ...]:
         """The further conditions that `grid` asks for."""
-        layout = self.layout(task) if self.grid else None
-        return () if layout is None else layout.conditions[: -len(layout.rows[-1].cells)]
+        return tuple(
+            position(index, documents)
+            for documents in self.grid
+            for index in self.gold_positions(task, documents)
+        )
+
+    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
+        """What `controls` and `changes` ask the unmodified model besides."""
+        changed = (
+            position(index, change=change)
+            for change in self.changes
+            for index in self.gold_positions(task)
+        )
+        return (*(task.controls if self.controls else ()), *changed)
 
     def layout(self, task: Task) -> Layout | None:
         """The conditions of `task` in rows and columns: those of `grid`, or of the task itself.
@@ -206,22 +213,11 @@ class Measurement:
             return own
         rows = []
         for documents in (*self.grid, None):
-            cells = {
-                f"at {index}": position(index, documents)
-                for index in self.gold_positions(task, documents)
-            }
+            positions = self.gold_positions(task, documents)
+            cells = {f"at {index}": position(index, documents) for index in positions}
             rows.append(LayoutRow(counted(documents or task.num_positions, "document"), cells))
         title = "Position of the gold document, first to last"
         return Layout("Number of documents", title, tuple(rows))
-
-    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
-        """What `controls` and `changes` ask the unmodified model besides."""
-        changed = (
-            position(index, change=change)
-            for change in self.changes
-            for index in self.gold_positions(task)
-        )
-        return (*(task.controls if self.controls else ()), *changed)
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from rag_middle.errors import FileFormatError
 from rag_middle.files import expanded, reason
@@ -39,10 +36,8 @@ class Record:
         answer: what the model wrote; None where its log-likelihood was measured.
         prompt_tokens: of the prompt as sent.
         applied: whether the method could act on this prompt.
-        withheld: a server's content filter withheld the answer, or its end. Files have this field
-            only where it is true.
-        unfinished: it was cut within the thinking at its beginning, so that it is no answer; in
-            files likewise.
+        withheld: a server's content filter withheld the answer, or its end.
+        unfinished: it was cut within the thinking at its beginning, so that it is no answer.
     """
 
     method: str
@@ -69,12 +64,29 @@ class Record:
 
 
 class Records:
-    """The answers of one measurement, in memory and, where there is a file, on disk."""
+    """The answers of one measurement, in memory and, where there is a file, on disk.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    Args:
+        path: a file to continue or to begin; None keeps records in memory.
+        identity: what is measured, JSON-ready; the file's header must say the same.
+
+    Raises:
+        FileFormatError: the file holds something else, belongs to another measurement, or cannot
+            be written.
+    """
+
+    def __init__(self, path: str | Path | None, identity: Mapping[str, Any]) -> None:
+        self._path = None if path is None else expanded(path)
         self._records: dict[Key, Record] = {}
         self._methods: dict[str, str] = {}
+        if self._path is None:
+            return
+        header = {"kind": "header", "format": FORMAT, **json.loads(json.dumps(identity))}
+        content = self._path.read_bytes() if self._path.exists() else b""
+        if content:
+            self._load(content, header)
+        else:
+            self._write([header])
 
     def __contains__(self, key: Key) -> bool:
         return key in self._records
@@ -100,36 +112,29 @@ class Records:
 
     def add(self, records: Iterable[Record]) -> None:
         """Keep records, in the file too."""
-        new = list(records)
-        self._write([_as_line(record) for record in new])
-        self._records.update((record.key, record) for record in new)
+        new = {record.key: record for record in records}
+        self._write([{"kind": "record", **asdict(record)} for record in new.values()])
+        self._records |= new
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        if self._path is not None and lines:
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(text)
-            except OSError as error:
-                raise _cannot_write(self._path, error) from error
-
-    def load(self, header: Mapping[str, Any]) -> None:
-        """Take over what the file holds, or begin it with its header.
-
-        Raises:
-            FileFormatError: it holds something else, or another measurement.
-        """
-        assert self._path is not None
-        content = self._path.read_bytes() if self._path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if not content:
-            self._write([dict(header)])
-        elif not whole:
-            raise FileFormatError(
-                f"{str(self._path)!r} holds no records. Write to another file, or remove that one."
-            )
+        if self._path is None or not lines:
+            return
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         try:
-            for number, line in enumerate(whole.splitlines(), start=1):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise FileFormatError(
+                f"Records cannot be written to {str(self._path)!r} ({reason(error)}). Free space, "
+                "correct the permissions, or write to another file; then run it again to go on."
+            ) from error
+
+    def _load(self, content: bytes, header: Mapping[str, Any]) -> None:
+        assert self._path is not None
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            for number, line in enumerate(whole.splitlines() or [content], start=1):
                 fields = json.loads(line)
                 if number == 1:
                     _check_header(fields, header, self._path)
@@ -145,54 +150,6 @@ class Records:
             ) from error
         if len(whole) < len(content):
             os.truncate(self._path, len(whole))  # in place: no kill here loses an answer
-
-
-@contextmanager
-def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterator[Records]:
-    """Records of a measurement, those of an earlier run included.
-
-    Args:
-        path: a file to continue or to make; None keeps records in memory.
-        identity: what is measured, JSON-ready; the file's header must say the same.
-
-    Raises:
-        FileFormatError: the file holds something else, belongs to another measurement, is
-            in use, or cannot be written.
-    """
-    if path is None:
-        yield Records()
-        return
-    path = expanded(path)
-    header = {"kind": "header", "format": FORMAT, **json.loads(json.dumps(identity))}
-    lock = FileLock(f"{path}.lock", timeout=0)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise FileFormatError(
-            f"Another run is writing {str(path)!r}. Wait for it, or write to another file."
-        ) from error
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    try:
-        records = Records(path)
-        records.load(header)
-        yield records
-    finally:
-        lock.release()
-
-
-def _cannot_write(path: Path, error: OSError) -> FileFormatError:
-    return FileFormatError(
-        f"Records cannot be written to {str(path)!r} ({reason(error)}). Free space, correct the "
-        "permissions, or write to another file; then run it again to go on."
-    )
-
-
-def _as_line(record: Record) -> dict[str, Any]:
-    fields = asdict(record)
-    rare = {name: fields.pop(name) for name in ("withheld", "unfinished")}
-    return {"kind": "record", **fields, **{name: True for name, is_so in rare.items() if is_so}}
 
 
 def _check_header(header: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
@@ -215,8 +172,6 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values by the names of the innermost fields: ``model.revision``."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
+        inner = isinstance(value, Mapping)
+        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
     return flat

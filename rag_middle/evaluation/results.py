@@ -185,7 +185,6 @@ class Results:
         records: the answers by method label, condition name and item id; none is missing.
         model: what tells the model from others.
         software: versions and device.
-        repeated: questions that were left out, since the data had them before.
     """
 
     task: Task
@@ -195,7 +194,6 @@ class Results:
     records: Mapping[Key, Record]
     model: Mapping[str, Any]
     software: Mapping[str, str]
-    repeated: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """What was measured, as plain data for JSON, without the answers."""

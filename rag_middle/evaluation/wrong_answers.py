@@ -37,7 +37,6 @@ def wrong_answers(results: Results) -> list[dict[str, Any]]:
             label: [{"text": _shown(r), "right": r.scores[score] >= 0.5} for r in own]
             for label, own in records.items()
         }
-        golds = item.golds or ((item.gold,) if item.gold else ())
         return {
             "question": item.question,
             "answers": list(item.answers),
@@ -45,9 +44,9 @@ def wrong_answers(results: Results) -> list[dict[str, Any]]:
                 {
                     "title": document.title,
                     "text": shortened(document.text, _MOST_CHARACTERS),
-                    "gold": index < len(golds),
+                    "gold": index < len(item.gold_documents),
                 }
-                for index, document in enumerate((*golds, *item.others))
+                for index, document in enumerate((*item.gold_documents, *item.others))
             ],
             "conditions": names,
             "replies": replies,
@@ -67,7 +66,7 @@ def _shown(record: Record) -> str | None:
 
 
 def missing_answers(results: Results) -> tuple[str, ...]:
-    """How many questions and answers are missing, in a sentence each.
+    """How many answers are missing, in a sentence for each reason.
 
     Missing answers count as wrong: differences are paired over questions, so none can be left out
     under one method or at one position alone.
@@ -82,26 +81,15 @@ def missing_answers(results: Results) -> tuple[str, ...]:
             record.said == "" and not (record.withheld or record.unfinished)
         ),
     }
-    counts = {text: _by_method(results, counted_as) for text, counted_as in kinds.items()}
-    return (
-        *([repeated_note(results.repeated)] if results.repeated else []),
-        *(f"{text.format(count)} They count as wrong." for text, count in counts.items() if count),
-    )
-
-
-def repeated_note(repeated: int) -> str:
-    """That questions of the data are asked once."""
-    return (
-        f"Left out: {counted(repeated, 'question')} that the data had before, with the same "
-        "answers and gold document. A repeated question tells nothing new and counts once."
-    )
-
-
-def _by_method(results: Results, counts: Callable[[Record], bool]) -> str:
-    """How many answers of each method count, controls included; empty where none does."""
-    parts = []
-    for method in results.methods:
-        records = [record for key, record in results.records.items() if key[0] == method.label]
-        if number := sum(map(counts, records)):
-            parts.append(f"{number} of {counted(len(records), 'answer')} under {method.label}")
-    return ", ".join(parts)
+    notes = []
+    for text, is_missing in kinds.items():
+        counts = []
+        for method in results.methods:
+            records = [r for r in results.records.values() if r.method == method.label]
+            if missing := sum(map(is_missing, records)):
+                counts.append(
+                    f"{missing} of {counted(len(records), 'answer')} under {method.label}"
+                )
+        if counts:
+            notes.append(f"{text.format(', '.join(counts))} They count as wrong.")
+    return tuple(notes)

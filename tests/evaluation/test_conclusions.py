@@ -155,18 +155,6 @@ def test_nothing_is_to_be_calibrated_where_a_method_leaves_no_gap() -> None:
     )
 
 
-def test_a_larger_limit_is_advised_only_where_there_are_more_questions() -> None:
-    few = recommend({"none": scores([90, 50, 90], 12)}, ACCURACY)
-    assert next_steps(few, "") == ("Run again with a larger --limit.",)
-    assert "Add questions" in next_steps(few, "", all_asked=True)[0]
-
-
-def test_the_log_likelihood_is_not_advised_where_it_was_measured() -> None:
-    nothing = recommend({"none": np.zeros((100, 3))}, ACCURACY)
-    assert "--score-by" in next_steps(nothing, "")[0]
-    assert "--score-by" not in next_steps(nothing, "", scored=True)[0]
-
-
 ACCURACY = METRICS["best_subspan_em"]
 
 

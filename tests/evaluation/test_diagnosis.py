@@ -14,14 +14,14 @@ from rag_middle.calibration import SEARCHES, LayerSearch, calibrate, draw_exampl
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Diagnosis, Measurement, diagnose
-from rag_middle.evaluation.conclusions import comparisons
-from rag_middle.evaluation.diagnosis import (
+from rag_middle.evaluation.candidates import (
     CALIBRATED,
+    collapse,
     default_methods,
     fitted_presets,
     worth_calibrating,
 )
-from rag_middle.evaluation.screening import collapse
+from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.profiles import Profile, write_profile
 from tests.conftest import FamilyModel

@@ -75,7 +75,7 @@ def test_gold_documents_stand_where_the_condition_says_and_the_others_keep_their
     assert chain((3, 1)).name == "chain:3,1"
     assert chain((3, 1), 1).name == "chain:3,1/1"
     for wrong in ((0,), (0, 5), (0, 1, 2)):
-        with pytest.raises(ConfigError, match="a 0-based position to each"):
+        with pytest.raises(ConfigError, match="each of them a 0-based position"):
             arranged_documents(item, chain(wrong))
 
 
@@ -332,7 +332,7 @@ def test_fewer_documents_are_the_gold_one_and_the_first_of_the_others() -> None:
     condition = position(1, 3)
     assert condition.name == "position:1/3"
     assert "".join(d.text for d in arranged_documents(item, condition)) == "agb"
-    with pytest.raises(ConfigError, match="cannot be at position 3"):
+    with pytest.raises(ConfigError, match="each of them a 0-based position"):
         arranged_documents(item, position(3, 3))
 
 

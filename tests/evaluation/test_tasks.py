@@ -223,7 +223,7 @@ def test_documents_that_repeat_the_gold_one_are_left_out(tmp_path: Path) -> None
     title = {"title": "Nantes", "text": " nantes lies\non the Loire. "}
     lines = (
         {**answers, "gold": gold, "distractors": [gold, tiber, title, rhone]},
-        {**answers, "documents": [gold, tiber, gold, rhone], "gold": 2},
+        {**answers, "question": "q2", "documents": [gold, tiber, gold, rhone], "gold": 2},
     )
     task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
     assert task.num_positions == 3

@@ -17,7 +17,7 @@ from rag_middle.evaluation import (
     Measurement,
     run,
 )
-from rag_middle.evaluation.asking import Batch, Reply, answered
+from rag_middle.evaluation.runner import Batch, Reply, answered
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.sharing import origin
 from rag_middle.workers import InProcess, Processes, RayWorkers, Workers, torch_threads

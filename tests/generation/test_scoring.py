@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rag_middle import ContextPrompt, DocumentCache, PromptLayout, applied
 from rag_middle.calibration import Example, ExampleObjective
 from rag_middle.errors import ConfigError, UnsupportedGenerationError
-from rag_middle.evaluation.trials import check_takes
+from rag_middle.evaluation.runner import check_takes
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     APE,

@@ -13,7 +13,7 @@ from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.scoring import Candidate, Evaluator
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation.diagnosis import CALIBRATED
+from rag_middle.evaluation.candidates import CALIBRATED
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.plain_data import is_finite_number, is_whole

@@ -9,7 +9,7 @@ from typing import Any
 
 from rag_middle.errors import ConfigError, FileFormatError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.data_files import first_entry, flagged
+from rag_middle.evaluation.tasks.data_files import documents_of, first_entry
 from rag_middle.passages import passages_path
 from rag_middle.registry import Registry, suggest
 
@@ -34,6 +34,7 @@ TASKS.register("own_questions", f"{__name__}.questions:OwnQuestions")
 _FORMATS = {
     "ordered_kv_records": "key_value_retrieval",
     "ctxs": "multi_document_qa",
+    "documents": "own_questions",
     "gold": "own_questions",
     "text": "own_questions",
 }
@@ -90,12 +91,10 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         ConfigError: options that this task does not have.
     """
     line, first = first_entry(path)
-    # Several gold documents are listed, or flagged among the documents.
-    flags = "gold" not in first and flagged(first.get("documents"), "gold")
-    if flags or isinstance(first.get("gold"), list):
-        return make_task("multi_hop", {"data": path, **options})
     for name, task_name in _FORMATS.items():
         if name in first:
+            if task_name == "own_questions" and len(documents_of(first, line)[1]) > 1:
+                task_name = "multi_hop"
             return make_task(task_name, {"data": path, **options})
     raise FileFormatError(
         f"{line} has none of the known formats. For questions of your own, write lines "

@@ -19,7 +19,6 @@ from rag_middle.evaluation.conditions import (
     Item,
     Layout,
     arranged_documents,
-    distinct_questions,
 )
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 from rag_middle.wording import counted
@@ -46,8 +45,6 @@ class Task(ABC):
         stop: strings that end an answer.
         by_likelihood: whether there is one right answer whose log-likelihood can be measured.
         controls: the conditions that the unmodified model can be asked under besides.
-        may_repeat: whether its data may repeat a question (`distinct_questions`), which then
-            counts once; else each counts, as benchmarks define it.
     """
 
     name: ClassVar[str]
@@ -58,7 +55,6 @@ class Task(ABC):
     stop: ClassVar[tuple[str, ...]] = ()
     by_likelihood: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
-    may_repeat: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -93,6 +89,8 @@ class Task(ABC):
     def items(self, limit: int | None, seed: int) -> list[Item]:
         """The first `limit` questions, or all.
 
+        A question that the data repeats counts once (`distinct_questions`).
+
         Args:
             limit: most questions; None for all there are.
             seed: of whatever is drawn.
@@ -101,23 +99,6 @@ class Task(ABC):
             FileFormatError: the data cannot be read, or does not suffice.
             ConfigError: a generated task was asked for all of its questions.
         """
-
-    def distinct_items(self, limit: int | None, seed: int) -> tuple[list[Item], int]:
-        """`items`, those that repeat others left out where data may, and how many these were.
-
-        Repetitions do not count towards `limit`.
-        """
-        drawn = self.items(limit, seed)
-        if not self.may_repeat:
-            return drawn, 0
-        distinct, every = distinct_questions(drawn), self.num_questions or 0
-        while limit is not None and len(distinct) < limit and len(drawn) < every:
-            drawn = self.items(2 * len(drawn), seed)
-            distinct = distinct_questions(drawn)
-        if limit is None or len(distinct) <= limit:
-            return distinct, len(drawn) - len(distinct)
-        following = next(i for i, item in enumerate(drawn) if item is distinct[limit])
-        return distinct[:limit], following - limit
 
     @abstractmethod
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:

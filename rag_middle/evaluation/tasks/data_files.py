@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,23 +142,46 @@ def as_document(value: Any, line: str) -> Document:
     return Document(value["text"], title=title, id=identifier)
 
 
-def flagged(values: object, flag: str) -> list[int]:
-    """0-based positions of the objects in a list whose field of that name is true."""
-    return [
-        index
-        for index, value in enumerate(values if isinstance(values, list) else [])
-        if isinstance(value, dict) and value.get(flag) is True
-    ]
+def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document], list[int]]:
+    """The documents of a line, and the 0-based positions of the gold ones along their chain.
 
+    A line lists them in one of these forms; a document is as for `as_document`::
 
-def without_repeats(
-    documents: Sequence[Document], golds: Sequence[int]
-) -> tuple[list[Document], list[int]]:
-    """The documents without others that have a gold one's text, and where the gold ones are then.
+        {"documents": [...], "gold": 3}                  or several: [3, 0]
+        {"documents": [{"text": ..., "gold": true}, ...]}
+        {"ctxs": [{"text": ..., "isgold": true}, ...]}   of the Lost in the Middle benchmark
+        {"gold": ..., "distractors": [...]}
+        {"title": ..., "text": ...}                      the gold document itself
 
-    A gold document that the others hold too would stand at two positions at once. As for
-    questions, spaces and case make no difference.
+    Others that repeat a gold document are left out, as it would stand at two positions at once;
+    spaces and case make no difference.
+
+    Raises:
+        FileFormatError: it has none of them, or names no gold document.
     """
+    if "ctxs" in content or "documents" in content:
+        name, flag = ("ctxs", "isgold") if "ctxs" in content else ("documents", "gold")
+        values = get_field(content, name, list, line)
+        flagged = [at for at, v in enumerate(values) if isinstance(v, dict) and v.get(flag) is True]
+        golds = content.get("gold", flagged) if flag == "gold" else flagged
+        golds = golds if isinstance(golds, list) else [golds]
+        valid = all(type(at) is int and 0 <= at < len(values) for at in golds)
+        if not golds or not valid or len(set(golds)) < len(golds):
+            raise FileFormatError(
+                f"{line} should say which of its {len(values)} {name!r} answer the question: "
+                f"'gold' with 0-based positions, or {flag!r}: true in each of them; got {golds!r}."
+            )
+    elif "gold" in content or "text" in content:
+        own = {name: content.get(name) for name in ("text", "title", "id")}
+        distractors = {"distractors": content.get("distractors") or []}
+        others = get_field(distractors, "distractors", list, line)
+        values, golds = [content.get("gold", own), *others], [0]
+    else:
+        raise FileFormatError(
+            f"{line} names no gold document: give 'gold' (a document), or 'documents' and "
+            "'gold' (a 0-based position), or 'text'."
+        )
+    documents = [as_document(value, line) for value in values]
     texts = [" ".join(document.text.split()).casefold() for document in documents]
     gold_texts = {texts[at] for at in golds}
     kept = [at for at, text in enumerate(texts) if at in golds or text not in gold_texts]

@@ -61,8 +61,7 @@ class KeyValueRetrieval(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole(self.name, 2, keys=self.keys)
-        require_whole(self.name, 4, identifier_characters=self.identifier_characters)
-        _require_identifiers(self.name, self.identifier_characters, 2 * self.keys)
+        _require_identifiers(self.name, self.identifier_characters)
         if self.data is not None:
             line, content = first_entry(self.data)
             records = get_field(content, "ordered_kv_records", list, line)
@@ -141,8 +140,7 @@ class KeyValueChains(Task):
     def __post_init__(self) -> None:
         require_whole(self.name, 1, hops=self.hops)
         require_whole(self.name, self.hops + 1, keys=self.keys)
-        require_whole(self.name, 3, identifier_characters=self.identifier_characters)
-        _require_identifiers(self.name, self.identifier_characters, 4 * self.keys)
+        _require_identifiers(self.name, self.identifier_characters)
 
     @property
     def provenance(self) -> str:
@@ -194,15 +192,11 @@ class KeyValueChains(Task):
         return _prompt(_FOLLOW, item, condition, f'Key: "{key}"\nValue that is no key:')
 
 
-def _require_identifiers(task: str, characters: int, wanted: int) -> None:
+def _require_identifiers(task: str, characters: int) -> None:
+    require_whole(task, 4, identifier_characters=characters)
     if characters > 36:
         raise ConfigError(
             f"{task}: identifier_characters must be at most 36, a whole UUID; got {characters}."
-        )
-    if wanted > 16 ** min(characters, 8):
-        raise ConfigError(
-            f"{task}: there are too few identifiers of {characters} characters. Make them longer, "
-            "or ask for fewer keys."
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import ConfigError, FileFormatError
@@ -16,23 +17,15 @@ from rag_middle.evaluation.conditions import (
     Layout,
     LayoutRow,
     chain,
+    distinct_questions,
     spread_positions,
 )
-from rag_middle.evaluation.tasks.base import (
-    Task,
-    drawn_items,
-    question_prompt,
-    require_whole,
-)
+from rag_middle.evaluation.tasks.base import Task, drawn_items, question_prompt, require_whole
 from rag_middle.evaluation.tasks.data_files import (
-    Entry,
     answers_of,
-    as_document,
-    first_entry,
-    flagged,
+    documents_of,
     get_field,
     read_entries,
-    without_repeats,
 )
 
 HOPS = (2, 3)  # documents that a question about invented things may need
@@ -57,21 +50,27 @@ _FACTS = {
 _DOCUMENTS = 10
 
 
+class _Line(NamedTuple):
+    """A line of the data, with its documents and the positions of the gold ones."""
+
+    index: int
+    name: str
+    content: dict[str, Any]
+    documents: list[Document]
+    golds: list[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MultiHop(Task):
     """Questions with two gold documents or more, all of which are needed.
 
     The gold documents stand around the middle of the prompt, nearer to each other or further apart,
     in the order of the chain and reversed; the other documents keep their order. A line of `data`
-    has ``question``, ``answers`` (or ``answer``), and its documents in one of two forms, the gold
-    ones in the order of the chain in the first, in which they stand in the second::
+    has ``question``, ``answers`` (or ``answer``), and its documents in one of the first two forms
+    of `documents_of`: positions are in the order of the chain, flagged documents stand in it.
 
-        {"documents": ["...", ...], "gold": [3, 0]}
-        {"documents": [{"text": "...", "gold": true}, ...]}
-
-    Others that repeat a gold document are left out. Without `data`, documents about invented things
-    are drawn, the others of chains of the same relations; then the last gold document's question is
-    asked directly, too.
+    Without `data`, documents about invented things are drawn, the others of chains of the same
+    relations; then the last gold document's question is asked directly, too.
 
     Attributes:
         data: the file, plain or gzipped; None for invented documents.
@@ -84,7 +83,6 @@ class MultiHop(Task):
 
     name: ClassVar[str] = "multi_hop"
     version: ClassVar[int] = 8
-    may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions that need several documents"
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")
 
@@ -105,28 +103,39 @@ class MultiHop(Task):
                 f"them, got hops={hops}. Give data of your own for more, or use key_value_chains."
             )
         if self.data is not None:
-            hops = self.hops or len(_documents(*first_entry(self.data))[1])
-            counts = {line: len(_documents(line, entry)[1]) for line, entry in self._entries}
-            other = next((line for line, count in counts.items() if count != hops), None)
-            if other is not None and self.hops is None:
-                raise FileFormatError(
-                    f"{other} has {counts[other]} gold documents and the first line {hops}. Ask "
-                    f"only the questions with one of these numbers: hops={hops} (--hops {hops})."
-                )
-            if hops not in counts.values():
-                raise FileFormatError(
-                    f"{Path(self.data).name} has no question with {hops} gold documents. Leave "
-                    "hops out to take the number that the first line has."
-                )
-            first = next(entry for entry in self._entries if counts[entry[0]] == hops)
-            documents = self.documents or len(_documents(*first)[0])
+            hops, documents = self._sizes()
         object.__setattr__(self, "hops", hops)
         object.__setattr__(self, "documents", documents)
         self.layout(2)  # refuses too few documents
 
+    def _sizes(self) -> tuple[int, int]:
+        """Gold documents of a question of the data, and documents of a prompt."""
+        assert self.data is not None
+        if not self._lines:
+            raise FileFormatError(f"The data file {str(self.data)!r} is empty.")
+        hops = self.hops or len(self._lines[0].golds)
+        for line in self._lines:
+            if self.hops is None and len(line.golds) != hops:
+                raise FileFormatError(
+                    f"{line.name} has {len(line.golds)} gold documents and the first line {hops}. "
+                    f"Ask only the questions with one of these numbers: hops={hops} (--hops "
+                    f"{hops})."
+                )
+        asked = [line for line in self._lines if len(line.golds) == hops]
+        if not asked or hops < 2:
+            raise FileFormatError(
+                f"{Path(self.data).name} has no question with {max(2, hops)} gold documents: "
+                "'gold' names them by 0-based positions, such as [3, 0]."
+            )
+        return hops, self.documents or len(asked[0].documents)
+
     @cached_property
-    def _entries(self) -> list[Entry]:
-        return [] if self.data is None else list(read_entries(self.data))
+    def _lines(self) -> list[_Line]:
+        entries = () if self.data is None else read_entries(self.data)
+        return [
+            _Line(index, name, content, *documents_of(content, name))
+            for index, (name, content) in enumerate(entries)
+        ]
 
     @property
     def provenance(self) -> str:
@@ -140,7 +149,9 @@ class MultiHop(Task):
 
     @property
     def num_questions(self) -> int | None:
-        return None if self.data is None else len(self._asked())
+        if self.data is None:
+            return None
+        return sum(len(line.golds) == self.hops for line in self._lines)
 
     def layout(self, columns: int) -> Layout:
         """Gold documents further and further apart, always around the middle of the prompt.
@@ -169,55 +180,33 @@ class MultiHop(Task):
         return Layout("Order of the gold documents", "Distance between gold documents", tuple(rows))
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        if self.data is not None:
-            return [self._parsed(*entry) for entry in self._asked()[:limit]]
-        return drawn_items(self, limit, seed, self._drawn)
+        if self.data is None:
+            return drawn_items(self, limit, seed, self._drawn)
+        items = (self._item(line) for line in self._lines if len(line.golds) == self.hops)
+        return list(islice(distinct_questions(items), limit))
 
     def _drawn(self, index: int, rng: random.Random) -> Item:
         return chain_question(index, rng, self.documents or _DOCUMENTS, self.hops or HOPS[0])
 
-    def _asked(self) -> list[tuple[int, str, dict[str, Any]]]:
-        """Number, name for messages and content of the lines that are asked."""
-        numbered = [(index, *entry) for index, entry in enumerate(self._entries)]
-        return [entry for entry in numbered if len(_documents(*entry[1:])[1]) == self.hops]
-
-    def _parsed(self, index: int, line: str, content: dict[str, Any]) -> Item:
-        documents, golds = _documents(line, content)
-        if self.documents is not None and len(documents) < self.documents:
+    def _item(self, line: _Line) -> Item:
+        asked_for = self.documents or _DOCUMENTS
+        if (there := len(line.documents)) < asked_for:
             raise FileFormatError(
-                f"{line} has {len(documents)} documents, and {self.documents} are asked for: give "
-                f"it more, or ask for documents={len(documents)} (--documents {len(documents)})."
+                f"{line.name} has {there} documents, and {asked_for} are asked for: give it more, "
+                f"or ask for documents={there} (--documents {there})."
             )
-        others = [d for index, d in enumerate(documents) if index not in golds]
+        others = [d for at, d in enumerate(line.documents) if at not in line.golds]
         return Item(
-            id=f"{index}",
-            question=str(get_field(content, "question", str, line)),
-            answers=answers_of(content, line),
-            golds=tuple(documents[index] for index in golds),
-            others=tuple(others[: (self.documents or _DOCUMENTS) - len(golds)]),
+            id=f"{line.index}",
+            question=str(get_field(line.content, "question", str, line.name)),
+            answers=answers_of(line.content, line.name),
+            golds=tuple(line.documents[at] for at in line.golds),
+            others=tuple(others[: asked_for - len(line.golds)]),
         )
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         question = item.details["last_question"] if condition.hops == 1 else item.question
         return question_prompt(self.instruction, item, condition, question)
-
-
-def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list[int]]:
-    """The documents of a line, the gold ones once, and their 0-based positions along the chain."""
-    values = get_field(content, "documents", list, line)
-    golds = content["gold"] if "gold" in content else flagged(values, "gold")
-    if (
-        not isinstance(golds, list)
-        or not all(type(index) is int and 0 <= index < len(values) for index in golds)
-        or len(set(golds)) != len(golds)
-        or len(golds) < 2
-    ):
-        raise FileFormatError(
-            f"{line} should name two gold documents or more: 'gold' with the different 0-based "
-            f"positions of some of its {len(values)} documents in the order of the chain, such as "
-            f'[3, 0], or "gold": true in each of them; got {golds!r}.'
-        )
-    return without_repeats([as_document(value, line) for value in values], golds)
 
 
 def chain_question(index: int, rng: random.Random, documents: int, hops: int) -> Item:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -16,17 +16,21 @@ from numpy.typing import NDArray
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import ConfigError, FileFormatError
-from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
+from rag_middle.evaluation.conditions import (
+    Condition,
+    Item,
+    arranged_documents,
+    distinct_questions,
+)
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
 from rag_middle.evaluation.tasks.data_files import (
+    Entry,
     answers_of,
-    as_document,
+    documents_of,
     first_entry,
-    flagged,
     get_field,
     read_entries,
-    without_repeats,
 )
 
 if TYPE_CHECKING:
@@ -38,22 +42,15 @@ Distractors = Literal["random", "hard"]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnQuestions(Task):
-    """Questions from a file of JSON lines, each with the document that answers it.
+    """Questions from a file, each with the document that answers it.
 
-    A line has ``question``, ``answers`` (or ``answer``), and its documents in one of three forms::
-
-        {"gold": "...", "distractors": ["...", ...]}     a document is a text, or an object with
-        {"documents": ["...", ...], "gold": 3}           "text", "title" and "id"
-        {"title": "...", "text": "..."}                  the gold document itself
-
-    What is missing to `documents` is drawn from `corpus`, or without one from the gold documents of
-    the other lines; none that holds an answer is taken. Documents of a line that repeat its gold
-    one are left out.
+    A line has ``question``, ``answers`` (or ``answer``), and its documents in one of the forms of
+    `documents_of`. What is missing to `documents` is drawn from the gold documents of the other
+    lines; none that holds an answer is taken.
 
     Attributes:
         data: the file, plain or gzipped.
         documents: in a prompt, the gold one included; None for as many as the first line has.
-        corpus: more documents, a file of JSON lines with ``text`` and perhaps ``title``.
         distractors: ``"random"``, or ``"hard"``: most like the question, by the 0-based line
             numbers in its field ``nearest``, else by `embedder`.
         embedder: folder or hub name of a sentence-transformers model; None for one that needs no
@@ -64,12 +61,10 @@ class OwnQuestions(Task):
 
     name: ClassVar[str] = "own_questions"
     version: ClassVar[int] = 4
-    may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions of a file"
 
     data: str | Path
     documents: int | None = None
-    corpus: str | Path | None = None
     distractors: Distractors = "random"
     embedder: str | None = None
     instruction: str = "Answer the question from the documents.\n\n"
@@ -103,70 +98,50 @@ class OwnQuestions(Task):
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_entries(self.data))
-        items = []
-        for index, (line, content) in enumerate(lines[:limit]):
-            documents, gold_position = self._documents(line, content)
-            gold, others = documents[gold_position], list(documents)
-            del others[gold_position]
-            question = str(get_field(content, "question", str, line))
-            answers = answers_of(content, line)
-            missing = self.num_positions - 1 - len(others)
-            if missing > 0:
-                rng = random.Random(f"{self.name} {seed} {index}")
-                near = [self._gold(*lines[other]) for other in self._nearest(content, len(lines))]
-                others += self._distractors(missing, question, answers, documents, rng, near)
-                gold_position = 0
-            items.append(
-                Item(
-                    id=f"{index}",
-                    question=question,
-                    answers=answers,
-                    gold=gold,
-                    others=tuple(others[: self.num_positions - 1]),
-                    gold_position=min(gold_position, self.num_positions - 1),
-                )
-            )
-        return items
+        items = (self._item(index, lines, seed) for index in range(len(lines)))
+        return list(islice(distinct_questions(items), limit))
 
-    def _nearest(self, content: dict[str, Any], count: int) -> list[int]:
-        """The lines named by ``nearest``, where they are what would be drawn."""
-        if self.distractors == "random" or self.corpus is not None or self.embedder is not None:
-            return []
-        return [line for line in content.get("nearest") or () if 0 <= line < count]
+    def _item(self, index: int, lines: Sequence[Entry], seed: int) -> Item:
+        """The question of a line."""
+        line, content = lines[index]
+        documents, gold_position = self._documents(line, content)
+        gold = documents.pop(gold_position)
+        question, answers = get_field(content, "question", str, line), answers_of(content, line)
+        missing = self.num_positions - 1 - len(documents)
+        if missing > 0:
+            # The line numbers count where they name what would be drawn.
+            by_line = self.distractors == "hard" and self.embedder is None
+            near = (content.get("nearest") or ()) if by_line else ()
+            hardest = [self._gold(*lines[other]) for other in near if 0 <= other < len(lines)]
+            rng = random.Random(f"{self.name} {seed} {index}")
+            candidates = chain(hardest, self._ranked_pool(question, rng))
+            drawn = self._distractors(missing, question, answers, (gold, *documents), candidates)
+            # The most alike must not always stand first: distractors have no positions.
+            rng.shuffle(drawn)
+            documents += drawn
+            gold_position = 0
+        return Item(
+            id=f"{index}",
+            question=question,
+            answers=answers,
+            gold=gold,
+            others=tuple(documents[: self.num_positions - 1]),
+            gold_position=min(gold_position, self.num_positions - 1),
+        )
 
     def _gold(self, line: str, content: dict[str, Any]) -> Document:
         documents, position = self._documents(line, content)
         return documents[position]
 
     def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
-        """The documents of the line, the gold one once, and its 0-based position."""
-        listed, gold_position = self._listed(line, content)
-        documents, [gold_position] = without_repeats(listed, [gold_position])
-        return documents, gold_position
-
-    def _listed(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
-        """All documents of the line, and the 0-based position of the gold one."""
-        if "documents" in content:
-            values = get_field(content, "documents", list, line)
-            gold_position = get_field(content, "gold", int, line)
-            if not 0 <= gold_position < len(values):
-                raise FileFormatError(
-                    f"{line}: 'gold' should be the 0-based position of one of {len(values)} "
-                    f"documents, got {gold_position}."
-                )
-            return [as_document(value, line) for value in values], gold_position
-        if "gold" in content:
-            gold = content["gold"]
-        elif "text" in content:
-            gold = {name: content.get(name) for name in ("text", "title", "id")}
-        else:
+        """The documents of the line, and the 0-based position of the gold one."""
+        documents, golds = documents_of(content, line)
+        if len(golds) > 1:
             raise FileFormatError(
-                f"{line} names no gold document: give 'gold' (a document), or 'documents' and "
-                "'gold' (a 0-based position), or 'text'."
+                f"{line} has {len(golds)} gold documents, and one is asked for: use the task "
+                "multi_hop (--task multi_hop)."
             )
-        given = {"distractors": content.get("distractors") or []}
-        distractors = get_field(given, "distractors", list, line)
-        return [as_document(value, line) for value in (gold, *distractors)], 0
+        return [self._shown(document) for document in documents], golds[0]
 
     def _distractors(
         self,
@@ -174,15 +149,12 @@ class OwnQuestions(Task):
         question: str,
         answers: Sequence[str],
         present: Sequence[Document],
-        rng: random.Random,
-        nearest: Sequence[Document],
+        candidates: Iterator[Document],
     ) -> list[Document]:
-        """`count` documents that hold none of the answers, in title or text (`best_subspan_em`).
+        """The first `count` candidates that hold no answer, in title or text (`best_subspan_em`).
 
         Args:
             present: documents that are there already.
-            rng: of random ones, and of the order of hard ones.
-            nearest: the hardest ones, where they are known.
 
         Raises:
             FileFormatError: there are not so many.
@@ -190,14 +162,12 @@ class OwnQuestions(Task):
         """
         taken = {document.text for document in present}
         drawn: list[Document] = []
-        for document in chain(nearest, self._ranked_pool(question, rng)):
+        for document in candidates:
             if document.text in taken or best_subspan_em(document.render(), answers):
                 continue
             taken.add(document.text)
             drawn.append(document)
             if len(drawn) == count:
-                # The most alike must not always stand first: distractors have no positions.
-                rng.shuffle(drawn)
                 return drawn
         raise FileFormatError(
             f"{count} documents are needed that do not answer {question!r}, and there are "
@@ -208,13 +178,9 @@ class OwnQuestions(Task):
     @cached_property
     def _pool(self) -> list[Document]:
         """Documents to draw distractors from; of equal texts, the first one is kept."""
-        documents = (
-            [self._gold(*entry) for entry in read_entries(self.data)]
-            if self.corpus is None
-            else [self._shown(as_document(c, line)) for line, c in read_entries(self.corpus)]
-        )
         by_text: dict[str, Document] = {}
-        for document in documents:
+        for entry in read_entries(self.data):
+            document = self._gold(*entry)
             by_text.setdefault(document.text, document)
         return list(by_text.values())
 
@@ -308,20 +274,6 @@ class MultiDocumentQA(OwnQuestions):
         return super().scores(
             item, condition, text if self.whole_answer else text.partition("\n")[0]
         )
-
-    def _listed(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
-        if "ctxs" not in content:
-            documents, gold_position = super()._listed(line, content)
-        else:
-            contexts = get_field(content, "ctxs", list, line)
-            golds = flagged(contexts, "isgold")
-            if len(golds) != 1:
-                raise FileFormatError(
-                    f"{line}: one of 'ctxs' should have 'isgold': true, {len(golds)} have."
-                )
-            documents = [as_document(context, line) for context in contexts]
-            gold_position = golds[0]
-        return [self._shown(document) for document in documents], gold_position
 
     def _shown(self, document: Document) -> Document:
         title = f" (Title: {document.title})" if document.title else ""

@@ -1,18 +1,17 @@
-"""Ask every question under every condition and method, once."""
+"""Ask every question under every condition and method, once: here, or in worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError, EndpointError, FileFormatError
-from rag_middle.evaluation.asking import AnsweringWorkers, Batch, replies
 from rag_middle.evaluation.conditions import Condition, Item
-from rag_middle.evaluation.lengths import check_lengths
 from rag_middle.evaluation.measurement import (
     BASELINE,
     LabelledMethod,
@@ -20,13 +19,15 @@ from rag_middle.evaluation.measurement import (
     MethodSpec,
     labelled_methods,
 )
-from rag_middle.evaluation.records import Key, Record, Records, open_records
+from rag_middle.evaluation.records import Key, Record, Records
 from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
-from rag_middle.generation import MethodLike, RagMiddleModel, Score, TextGenerator
+from rag_middle.generation import Generation, MethodLike, RagMiddleModel, Score, TextGenerator
+from rag_middle.generation.sharing import load_copy
 from rag_middle.methods import Method
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import uses_chat_template
+from rag_middle.workers import Workers
 
 #: Called with the number of prompts answered so far and the number of all.
 ProgressCallback = Callable[[int, int], None]
@@ -45,6 +46,72 @@ PlanCallback = Callable[[Sequence[tuple[ContextPrompt, Method]], int], None]
 _BATCHES_PER_WRITE = 4
 _TIMED = 10  # answers, of all methods together, by whose pace the time of the rest is estimated
 _DECIDING = ("rag-middle", "torch", "transformers")  # other versions may answer otherwise
+
+
+# -- who answers ----------------------------------------------------------------------------------
+
+#: A generated answer, or the log-likelihood of a given one.
+Reply: TypeAlias = Generation | Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Prompts that are asked in the same way.
+
+    Attributes:
+        prompts: to ask.
+        targets: one per prompt, whose log-likelihood is wanted; None: answers are generated.
+        options: of `as_completed`, or of `score_batch`.
+    """
+
+    prompts: Sequence[ContextPrompt]
+    targets: Sequence[str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Workers that do a batch at a time.
+AnsweringWorkers: TypeAlias = Workers[Batch, list[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Loads a model in a worker, which answers there.
+
+    Attributes:
+        model: directory or hub name.
+        options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
+        digests: what tells the model from others (`model_digests`), so that a worker that finds
+            another one refuses it; without any, nothing is checked.
+
+    Example:
+        >>> with closing(Processes(Answering("my-model"), 4, threads_each=1)) as workers:
+        ...     results = run(model, task, ["pine"], workers=workers)
+    """
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __call__(self, device: str | None = None) -> Callable[[Batch], list[Reply]]:
+        model = load_copy(self.model, self.options, device=device, digests=self.digests)
+        return partial(answered, model)
+
+
+def answered(model: TextGenerator, batch: Batch) -> list[Reply]:
+    """The reply to each prompt of a batch."""
+    return [reply for _, reply in sorted(_replies(model, batch), key=lambda pair: pair[0])]
+
+
+def _replies(model: TextGenerator, batch: Batch) -> Iterator[tuple[int, Reply]]:
+    """The index of each prompt with its reply, as they come."""
+    if batch.targets is None:
+        yield from model.as_completed(batch.prompts, **batch.options)
+    else:
+        assert isinstance(model, RagMiddleModel)
+        yield from enumerate(model.score_batch(batch.prompts, batch.targets, **batch.options))
+
+
+# -- a run ----------------------------------------------------------------------------------------
 
 
 def run(
@@ -90,7 +157,7 @@ def run(
             scored in this way, or whose prompts do not fit the model; all are checked before the
             first is asked.
         FileFormatError: the task's data cannot be read, or holds no question; or `records` belongs
-            to another measurement, or is in use.
+            to another measurement.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
         EndpointError: a method, or log-likelihoods, of a model behind an HTTP address; or its
@@ -110,13 +177,13 @@ def run(
         )
     for entry in labelled:
         check_takes(model, entry.method)
-    items, repeated = task.distinct_items(measurement.limit, measurement.seed)
+    items = tuple(task.items(measurement.limit, measurement.seed))
     if not items:
         raise FileFormatError(f"{task.name} has no questions. Check its data and limit.")
-    asking = _Asking(model, task, measurement, workers)
+    asker = _Asker(model, task, measurement, workers)
     controls = measurement.control_conditions(task)
     trials = [
-        _Trial(item, condition, entry, asking.prompt(item, condition))
+        _Trial(item, condition, entry, asker.prompt(item, condition))
         for entry in labelled
         for condition in (
             *measurement.conditions(task),
@@ -134,42 +201,41 @@ def run(
         # A report names the versions of one run, so all of its answers have to be of these.
         "software": {name: software[name] for name in _DECIDING if name in software},
     }
-    with open_records(records, identity) as answers:
-        for entry in labelled:
-            answers.declare(entry.label, repr(entry.method))
-        distinct = _distinct(trials, answers)
-        missing = [trial for trial in distinct if trial.key not in answers]
-        asking.check_lengths(missing)
-        if planned and missing:
-            planned([(t.prompt, t.method.method) for t in missing], asking.max_new_tokens)
+    answers = Records(records, identity)
+    for entry in labelled:
+        answers.declare(entry.label, repr(entry.method))
+    distinct = _distinct(trials, answers)
+    missing = [trial for trial in distinct if trial.key not in answers]
+    asker.check_lengths(missing)
+    if planned and missing:
+        planned([(t.prompt, t.method.method) for t in missing], asker.max_new_tokens)
 
-        def results_of(measured: Measurement, complete: Sequence[_Trial]) -> Results:
-            included = {trial.item.id for trial in complete}
-            return Results(
-                task=task,
-                measurement=measured,
-                methods=labelled,
-                items=tuple(item for item in items if item.id in included),
-                records={trial.key: answers[trial.key] for trial in complete},
-                model=identity["model"],
-                software=software,
-                repeated=repeated,
-            )
+    def results_of(measured: Measurement, complete: Sequence[_Trial]) -> Results:
+        included = {trial.item.id for trial in complete}
+        return Results(
+            task=task,
+            measurement=measured,
+            methods=labelled,
+            items=tuple(item for item in items if item.id in included),
+            records={trial.key: answers[trial.key] for trial in complete},
+            model=identity["model"],
+            software=software,
+        )
 
-        # Shorter prompts are asked last, so that no question has its controls before the end.
-        reduced = replace(measurement, controls=False, changes=(), grid=())
-        names = {condition.name for condition in reduced.conditions(task)}
-        shown = [trial for trial in trials if trial.condition.name in names]
-
-        def show_interim() -> None:
-            waiting = {trial.item.id for trial in shown if trial.key not in answers}
+    # Shorter prompts are asked last, so that no question has its controls before the end.
+    reduced = replace(measurement, controls=False, changes=(), grid=())
+    shown = [trial for trial in trials if trial.condition in reduced.conditions(task)]
+    for done, seconds in asker.ask(missing, answers):
+        if progress:
+            progress(len(distinct) - len(missing) + done, len(distinct))
+        if estimated and seconds is not None and done < len(missing):
+            estimated(seconds, len(missing) - done)
+            estimated = None
+        waiting = {trial.item.id for trial in shown if trial.key not in answers}
+        if interim and len(items) - len(waiting) > 1:
             complete = [trial for trial in shown if trial.item.id not in waiting]
-            if interim and len(items) - len(waiting) > 1:
-                interim(results_of(reduced, complete), len(items))
-
-        done = len(distinct) - len(missing)
-        _ask(asking, missing, answers, done, progress, estimated, show_interim)
-        return results_of(measurement, trials)
+            interim(results_of(reduced, complete), len(items))
+    return results_of(measurement, trials)
 
 
 def check_measurement(
@@ -203,6 +269,53 @@ def check_takes(model: TextGenerator, method: MethodLike) -> None:
         RagMiddleModel(model.model, model.tokenizer, method=method, kernels=model.kernels)
     else:
         model.checked_method(method)
+
+
+def check_lengths(
+    model: RagMiddleModel,
+    prompts: Iterable[tuple[str, ContextPrompt, int]],
+    *,
+    template: Any = "auto",
+    parameter: str = "documents",
+) -> None:
+    """Refuse prompts that do not fit the context window, all at once.
+
+    Args:
+        prompts: the name of each one's question, the prompt, and the tokens of its answer.
+            Documents are tokenised one by one, so a question's prompts have the same length in
+            every order, and only the one with the longest text is counted.
+        parameter: that says how many documents a prompt has.
+
+    Raises:
+        ConfigError: some do not fit; it says how many documents would.
+    """
+    window = model.context_window
+    if window is None:
+        return
+    longest: dict[str, tuple[ContextPrompt, int]] = {}
+    for question, prompt, new_tokens in prompts:
+        if question not in longest or len(prompt.text) > len(longest[question][0].text):
+            longest[question] = prompt, new_tokens
+    over = []
+    for prompt, new_tokens in longest.values():
+        encoded = model.encode(prompt, method="none", template=template)
+        if len(encoded) + new_tokens > window:
+            over.append((len(encoded), new_tokens, encoded.layout.document_lengths))
+    if not over:
+        return
+    tokens, new_tokens, lengths = max(over, key=lambda entry: entry[0] + entry[1])
+    room = window - new_tokens - (tokens - sum(lengths))
+    fitting = room * len(lengths) // sum(lengths) if lengths else 0
+    raise ConfigError(
+        f"The prompts of {len(over)} of {len(longest)} questions do not fit: the longest has "
+        f"{tokens} tokens in {len(lengths)} documents, its answer up to {new_tokens}, and the "
+        f"context window has {window}. "
+        + (
+            f"Ask for fewer with {parameter}: about {fitting} fit."
+            if fitting >= 2
+            else "Use a model with a larger context window, or shorter documents."
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,51 +370,8 @@ def _distinct(trials: Sequence[_Trial], answers: Records) -> list[_Trial]:
     ]
 
 
-def _ask(
-    asking: _Asking,
-    missing: Sequence[_Trial],
-    answers: Records,
-    done: int,
-    progress: ProgressCallback | None,
-    estimated: EstimateCallback | None,
-    show_interim: Callable[[], None],
-) -> None:
-    """Add the missing answers to those that are `done`."""
-    by_method: dict[str, list[_Trial]] = {}
-    # The longest first, so that the time left is not underestimated.
-    for trial in sorted(missing, key=lambda trial: (-len(trial.prompt.text), trial.item.id)):
-        by_method.setdefault(trial.method.label, []).append(trial)
-    total = done + len(missing)
-    if progress:
-        progress(done, total)
-    workers = asking.workers
-    batches = asking.measurement.max_batch_size * (workers.count if workers else 1)
-    # Workers load their models in the first round, so their second one is timed.
-    size = batches if workers else min(batches, max(1, _TIMED // max(1, len(by_method))))
-    is_timed = workers is None
-    while by_method:
-        seconds = 0.0  # that the rest will take
-        # Methods take turns, so that whatever slows the machine meanwhile slows all of them.
-        for trials in by_method.values():
-            start, asked = perf_counter(), trials[:size]
-            for records in asking.answered(asked):
-                answers.add(records)
-            pace = (perf_counter() - start) / len(asked)
-            done += len(asked)
-            del trials[:size]
-            seconds += pace * len(trials)
-            if progress:
-                progress(done, total)
-            show_interim()
-        if estimated and is_timed and done < total:
-            estimated(seconds, total - done)
-            estimated = None
-        by_method = {label: trials for label, trials in by_method.items() if trials}
-        size, is_timed = batches * _BATCHES_PER_WRITE, True
-
-
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _Asker:
     """Who is asked, and how."""
 
     model: TextGenerator
@@ -326,28 +396,50 @@ class _Asking:
 
     def check_lengths(self, trials: Sequence[_Trial]) -> None:
         """Refuse prompts that do not fit; a server refuses the first, which is the longest."""
-        model = self.model
-        if not isinstance(model, RagMiddleModel):
-            return
-        likelihood = self.measurement.scoring == "likelihood"
-        prompts = (
-            (
-                trial.item.id,
-                trial.prompt,
-                len(model.token_ids(self._target(model, trial)))
-                if likelihood
-                else self.max_new_tokens,
-            )
-            for trial in trials
-        )
-        check_lengths(
-            model,
-            prompts,
-            template=self.measurement.template,
-            parameter="documents" if hasattr(self.task, "documents") else "keys",
-        )
+        if isinstance(self.model, RagMiddleModel):
+            prompts = [(t.item.id, t.prompt, self._answer_tokens(self.model, t)) for t in trials]
+            parameter = "documents" if hasattr(self.task, "documents") else "keys"
+            template = self.measurement.template
+            check_lengths(self.model, prompts, template=template, parameter=parameter)
 
-    def answered(self, trials: Sequence[_Trial]) -> Iterator[list[Record]]:
+    def _answer_tokens(self, model: RagMiddleModel, trial: _Trial) -> int:
+        if self.measurement.scoring == "likelihood":
+            return len(model.token_ids(self._target(model, trial)))
+        return self.max_new_tokens
+
+    def ask(
+        self, missing: Sequence[_Trial], answers: Records
+    ) -> Iterator[tuple[int, float | None]]:
+        """Add the missing answers, a few batches at a time.
+
+        Yields:
+            How many are there, beginning with 0; and the seconds that the rest will take, known
+            once every method has answered.
+        """
+        by_method: dict[str, list[_Trial]] = {}
+        # The longest first, so that the time left is not underestimated.
+        for trial in sorted(missing, key=lambda trial: (-len(trial.prompt.text), trial.item.id)):
+            by_method.setdefault(trial.method.label, []).append(trial)
+        done, is_timed = 0, self.workers is None
+        yield done, None
+        at_once = self.measurement.max_batch_size * (self.workers.count if self.workers else 1)
+        # Workers load their models in the first round, so their second one is timed.
+        size = min(at_once, max(1, _TIMED // max(1, len(by_method)))) if is_timed else at_once
+        while by_method:
+            seconds = 0.0  # that the rest will take
+            # Methods take turns, so that whatever slows the machine meanwhile slows all of them.
+            *_, last = by_method
+            for label, trials in by_method.items():
+                start, asked, by_method[label] = perf_counter(), trials[:size], trials[size:]
+                for records in self._answered(asked):
+                    answers.add(records)
+                seconds += (perf_counter() - start) / len(asked) * len(by_method[label])
+                done += len(asked)
+                yield done, seconds if is_timed and label == last else None
+            by_method = {label: trials for label, trials in by_method.items() if trials}
+            size, is_timed = at_once * _BATCHES_PER_WRITE, True
+
+    def _answered(self, trials: Sequence[_Trial]) -> Iterator[list[Record]]:
         """Records of each trial under one method, as they come: answers may have been paid for."""
         model, task, measurement = self.model, self.task, self.measurement
         options: dict[str, Any] = {
@@ -367,7 +459,7 @@ class _Asking:
                 trials[0].prompt, template=measurement.template
             )
         batch = Batch(prompts=[trial.prompt for trial in trials], targets=targets, options=options)
-        for index, reply in replies(model, batch, measurement.max_batch_size, self.workers):
+        for index, reply in self._replies(batch):
             trial = trials[index]
             if isinstance(reply, Score):
                 yield trial.records(
@@ -386,6 +478,24 @@ class _Asking:
                 withheld=reply.finish_reason == "content_filter",
                 unfinished=said is None,
             )
+
+    def _replies(self, batch: Batch) -> Iterator[tuple[int, Reply]]:
+        """The index of each prompt with its reply; workers take parts of the batch."""
+        if self.workers is None:
+            yield from _replies(self.model, batch)
+            return
+        size = self.measurement.max_batch_size
+        starts = range(0, len(batch.prompts), size)
+        parts = [
+            replace(
+                batch,
+                prompts=batch.prompts[start : start + size],
+                targets=batch.targets and batch.targets[start : start + size],
+            )
+            for start in starts
+        ]
+        for index, made in self.workers.results(parts):
+            yield from enumerate(made, starts[index])
 
     def _target(self, model: RagMiddleModel, trial: _Trial) -> str:
         """The answer as it would follow the prompt: after a space, unless a chat's turn begins."""
