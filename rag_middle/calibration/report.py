@@ -27,7 +27,7 @@ def write_calibration(profile: Profile, path: str | Path, *, command: str = "") 
     """
     held_out = profile.scores.get("held_out")
     rows: list[dict[str, Any]] = []
-    charts: list[Figure] = []
+    charts: dict[str, Figure] = {}
     if held_out:
         places = held_out["places"]
         for place in places:
@@ -45,7 +45,7 @@ def write_calibration(profile: Profile, path: str | Path, *, command: str = "") 
         axes.set_xlabel("Position of the gold document")
         axes.set_ylabel("Accuracy, %")
         axes.set_title("Held-out questions; bars: 95 % intervals", fontsize=10)
-        charts.append(figure)
+        charts["held out"] = figure
         for name, key in (("worst position", "gain_of_worst_place"), ("mean", "gain_of_mean")):
             gain = _difference(held_out[key])
             rows.append({"name": name, "before": None, "after": None, "gain": gain})

@@ -184,7 +184,6 @@ def diagnose(
     from rag_middle.evaluation import (
         Measurement,
         check_measurement,
-        grid_of,
         run,
         write_evaluation,
         write_report,
@@ -193,8 +192,9 @@ def diagnose(
     from rag_middle.evaluation.candidates import default_methods
     from rag_middle.evaluation.conclusions import notes_on_gold
     from rag_middle.evaluation.diagnosis import profile_in_words
+    from rag_middle.evaluation.findings import findings
     from rag_middle.evaluation.plots import new_figure
-    from rag_middle.evaluation.report import InterimReport, run_notes
+    from rag_middle.evaluation.report import InterimReport
     from rag_middle.evaluation.terminal import show_diagnosis, show_grid
     from rag_middle.small_model import NAME
     from rag_middle.workers import torch_threads
@@ -250,17 +250,17 @@ def diagnose(
         page = write_report(diagnosis, out, **shown)
         data = diagnosis.to_dict()
     else:
-        grid, notes = grid_of(results), run_notes(results)
+        found = findings(results)
         page = write_evaluation(results, out, **shown)
-        data = {**(grid.to_dict() if grid else {}), "notes": notes}
+        data = found.to_dict()
     if as_json:
         print_json({**data, "report": str(page)})
         return
     if layout is None:
         show_diagnosis(console(), diagnosis)
         tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(diagnosis.profile)}).")
-    elif grid is not None:
-        show_grid(console(), grid, notes)
+    elif found.grid:
+        show_grid(console(), found.grid, found.notes)
     print_text(f"{page}\n")
 
 

@@ -134,6 +134,13 @@ class Condition:
         changed = "" if self.change is None else f"+{self.change}"
         return f"{self.kind}:{self.index}{among}{changed}"
 
+    @property
+    def title(self) -> str:
+        """In tables: ``at 3``, ``chain 4,12``."""
+        if self.kind == "position":
+            return f"at {self.index}"
+        return self.name.replace("_", " ").replace(":", " ")
+
 
 @dataclass(frozen=True, slots=True)
 class LayoutRow:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -33,8 +32,7 @@ from rag_middle.evaluation.conclusions import (
     order_advice,
     recommend,
 )
-from rag_middle.evaluation.conditions import question_digest
-from rag_middle.evaluation.grid import Grid, grid_of
+from rag_middle.evaluation.findings import Findings, findings, question_digests
 from rag_middle.evaluation.measurement import (
     BASELINE,
     LabelledMethod,
@@ -42,76 +40,56 @@ from rag_middle.evaluation.measurement import (
     MethodSpec,
     labelled_methods,
 )
-from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
+from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results
 from rag_middle.evaluation.runner import check_measurement, run
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
-from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.generation import RagMiddleModel, TextGenerator, model_facts
 from rag_middle.methods import MeasuredOrder
 from rag_middle.methods.resolve import options_in_words
 from rag_middle.profiles import ModelFacts, Profile
-from rag_middle.wording import counted
 
 _TIMED_PROMPTS, _TIMED_TOKENS = 2, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Findings):
     """What was measured, and what follows from it.
 
     Attributes:
-        results: the answers.
-        made: when, ISO 8601, UTC.
         curves: over gold positions.
-        summary: means, differences, flip rates, controls.
         answer_time_ratios: time of an answer under a method, as a ratio to the unmodified model's,
             by label; empty where times were not measured.
         shape: of the unmodified model's curve.
         answer: whether the model loses the middle.
         recommendation: what to use.
         profile: the same as a method: the order that was measured, the method, both or none.
-        notes: what the controls say, and other things to know.
         next_steps: what to do now.
         left_out: methods that the model cannot take, or that collapse on it, with the reason.
-        wrong: questions with the most wrong answers, with their documents.
-        grid: the same with fewer documents, where the measurement has a grid.
     """
 
-    results: Results
-    made: str
     curves: PositionCurves
-    summary: Summary
     answer_time_ratios: Mapping[str, float]
     shape: Shape
     answer: Answer
     recommendation: Recommendation
     profile: Profile
-    notes: tuple[str, ...]
     next_steps: tuple[str, ...]
     left_out: Mapping[str, str]
-    wrong: Sequence[Mapping[str, Any]] = ()
-    grid: Grid | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            **self.results.to_dict(),
-            "made": self.made,
-            "curves": self.curves.to_dict(),
-            "summary": self.summary.to_dict(),
+            **super().to_dict(),
             "answer_time_ratios": self.answer_time_ratios,
             "shape": asdict(self.shape),
             "answer": asdict(self.answer),
             "recommendation": asdict(self.recommendation),
             "profile": self.profile.to_dict(),
-            "notes": self.notes,
             "next_steps": self.next_steps,
             "left_out": self.left_out,
-            "wrong": list(self.wrong),
-            "grid": self.grid and self.grid.to_dict(),
         }
 
 
@@ -154,28 +132,23 @@ def diagnose(
         methods = [method for method in chosen if method.label not in left_out]
     results = run(model, task, methods, measurement, **options)
     ratios = answer_time_ratios(here, results) if cost and here else {}
-    summary, curves = results.summary(), results.curves()
+    found = findings(results)
+    curves = found.curves
+    assert curves is not None  # there are gold documents
     shape = shape_of(Bootstrap(results.scores(BASELINE)))
     scores = {method.label: results.scores(method.label) for method in results.methods}
     recommendation = recommend(scores, results.metric, ratios)
     in_use = curves[method_in_use(recommendation, curves)]
-    alone = summary.control("gold_only")
-    made = datetime.now(UTC).isoformat(timespec="seconds")
+    alone = found.summary.control("gold_only")
+    told = (*notes_on_gold(results.items), *notes(found.summary, shape))
     return Diagnosis(
-        results=results,
-        made=made,
-        curves=curves,
-        summary=summary,
+        **vars(found) | {"notes": (*found.notes, *told)},
         answer_time_ratios=ratios,
         shape=shape,
         answer=answer(recommendation, shape, curves),
         recommendation=recommendation,
-        profile=recommended_profile(results, curves, in_use, here, recommendation.reason, made),
-        notes=(
-            *missing_answers(results),
-            *notes_on_gold(results.items),
-            *notes(summary, shape),
-            *searched_notes(results),
+        profile=recommended_profile(
+            results, curves, in_use, here, recommendation.reason, found.made
         ),
         next_steps=next_steps(
             recommendation,
@@ -186,8 +159,6 @@ def diagnose(
             in_use=in_use.label,
         ),
         left_out=left_out,
-        wrong=wrong_answers(results),
-        grid=grid_of(results),
     )
 
 
@@ -265,7 +236,7 @@ def recommended_profile(
             "template": results.measurement.template,
             "documents": curves.documents,
             "questions": curves.questions,
-            "searched": _digests(results),
+            "searched": question_digests(results),
             "date": made,
         },
         scores={
@@ -289,13 +260,6 @@ def profile_in_words(profile: Profile) -> str:
 # -- what is known of the methods -----------------------------------------------------------------
 
 
-def _digests(results: Results) -> list[str]:
-    """Of the questions, as `question_digest` has them."""
-    task = results.task
-    any_condition = results.measurement.conditions(task)[0]
-    return [question_digest(task.prompt(i, any_condition), i.answers) for i in results.items]
-
-
 def _calibratable(
     model: RagMiddleModel, results: Results, recommendation: Recommendation
 ) -> tuple[str, ...]:
@@ -308,19 +272,3 @@ def _calibratable(
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
     fitted = {preset.partition(":")[0] for preset in fitted_presets(model)}
     return worth_calibrating(model, tried | failed | fitted)
-
-
-def searched_notes(results: Results) -> tuple[str, ...]:
-    """Which methods have parameters that were fitted to questions asked here."""
-    asked, texts = _digests(results), []
-    for labelled in results.methods:
-        profiles = [part.provenance.profile for part in labelled.method.parts if part.provenance]
-        searched = {digest for each in profiles for digest in each.data.get("searched") or ()}
-        if shared := sum(digest in searched for digest in asked):
-            texts.append(
-                f"Parameters of {labelled.label} were fitted to {shared} of these "
-                f"{counted(len(asked), 'question')}: its scores on them may be too high. Its "
-                "profile has those on held-out questions; or ask others (other --data, or another "
-                "--seed for drawn questions)."
-            )
-    return tuple(texts)

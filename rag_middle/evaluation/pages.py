@@ -7,8 +7,8 @@ parts of the package bring a template of their own beside their module.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -27,36 +27,26 @@ def render(
     template: str,
     *,
     package: str = _HERE,
-    charts: Sequence[Figure] | Mapping[str, Figure] = (),
+    charts: Mapping[str, Figure] = MappingProxyType({}),
     **context: Any,
 ) -> str:
     """A page as text; whatever is put into it is escaped.
 
     Args:
         template: its file name, in ``templates`` of the package.
-        charts: pictures for the template, by name or one after the other.
+        charts: pictures for the template, by name.
     """
-
-    def source(name: str) -> str | None:
-        for owner in dict.fromkeys((package, _HERE)):
-            file = resources.files(owner).joinpath("templates", name)
-            if file.is_file():
-                return file.read_text(encoding="utf-8")
-        return None
-
     # Labels, names, questions and answers are anybody's text: all of it is escaped.
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(source),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package), jinja2.PackageLoader(_HERE)]),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = _estimate_cell
-    environment.filters["code_spans"] = _code_spans
-    by_name = charts if isinstance(charts, Mapping) else dict(enumerate(charts))
+    environment.filters |= {"cell": _estimate_cell, "code_spans": _code_spans}
     pictures = {
-        name: data_url(image(chart, "svg"), "image/svg+xml") for name, chart in by_name.items()
+        name: data_url(image(chart, "svg"), "image/svg+xml") for name, chart in charts.items()
     }
     return environment.get_template(template).render(charts=pictures, **context)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.evaluation.grid import Grid
+import numpy as np
+
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
 from rag_middle.extras import require
@@ -22,7 +22,6 @@ _MARKERS = "osD^vP*X"
 WIDTH, HEIGHT = 4.8, 3.9
 _GRID = "#DDDDDD"
 _SHORT_LABEL = 24  # characters: two such labels fit beside each other
-_ROW_NAME_WIDTH = 14  # characters of a line beside a heat map
 _OFFSET = 0.013  # of the width, between two methods at one position
 
 
@@ -84,12 +83,9 @@ def draw_lines(
     offset = _OFFSET * (positions[-1] - positions[0])
     for index, (label, estimates) in enumerate(lines.items()):
         axes.errorbar(
-            [position + (index - (len(lines) - 1) / 2) * offset for position in positions],
-            [scale * estimate.value for estimate in estimates],
-            yerr=[
-                [scale * (estimate.value - estimate.low) for estimate in estimates],
-                [scale * (estimate.high - estimate.value) for estimate in estimates],
-            ],
+            np.array(positions) + (index - (len(lines) - 1) / 2) * offset,
+            [scale * e.value for e in estimates],
+            yerr=scale * np.array([(e.value - e.low, e.high - e.value) for e in estimates]).T,
             label=_literal(label),
             markersize=4.5,
             linewidth=1.6,
@@ -111,46 +107,6 @@ def draw_lines(
         fontsize=8.5,
         frameon=False,
     )
-
-
-def plot_grid(grid: Grid) -> Figure:
-    """A heat map per method: by number of documents and position, or by a task's rows and columns.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    figure, panels = new_figure(len(grid.labels), height=1.3 + 0.45 * len(grid.rows))
-    share = grid.metric.share
-    scale = 100.0 if share else 1.0
-    values = [e.value for row in grid.rows for c in row.curves.values() for e in c.estimates]
-    low, high = (0.0, 100.0) if share else (min(values), max(values))
-    for axes, label in zip(panels, grid.labels, strict=True):
-        for index, row in enumerate(grid.rows):
-            numbers = [scale * estimate.value for estimate in row.curves[label].estimates]
-            # Each row has columns of its own, spread over the width of all.
-            count = len(numbers)
-            edges = [column / count for column in range(count + 1)]
-            axes.pcolormesh(
-                edges, [index - 0.5, index + 0.5], [numbers], vmin=low, vmax=high, cmap="Blues"
-            )
-            for column, number in enumerate(numbers):
-                axes.text(
-                    (column + 0.5) / count,
-                    index,
-                    f"{number:.{0 if share else 2}f}\n{row.columns[column]}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="white" if number > low + 0.55 * (high - low) else "black",
-                )
-        axes.set_xticks([])
-        names = [fill(row.name, _ROW_NAME_WIDTH) for row in grid.rows]
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylabel(fill(grid.row_title, _ROW_NAME_WIDTH))
-        axes.set_xlabel(grid.column_title)
-        title = f"{label}: {grid.metric.title}{', %' if share else ''}"
-        axes.set_title(_literal(title), fontsize=10)
-    return figure
 
 
 def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:

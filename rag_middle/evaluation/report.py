@@ -1,28 +1,21 @@
-"""Reports as files: one self-contained HTML page, a picture, JSON."""
+"""Reports: one self-contained HTML page, a picture and JSON as files; tables on a terminal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 from rag_middle.evaluation.conclusions import comparisons
-from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words, searched_notes
-from rag_middle.evaluation.grid import Grid, grid_of
+from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words
+from rag_middle.evaluation.findings import Findings, findings
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.pages import render
-from rag_middle.evaluation.plots import image, plot_grid, plot_position_curves
-from rag_middle.evaluation.results import PositionCurves, Results, Summary
+from rag_middle.evaluation.plots import image, plot_position_curves
+from rag_middle.evaluation.results import Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
-from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import PROFILE_FILE, write_profile
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 
@@ -30,8 +23,7 @@ _SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> Path:
     """Write ``report.html``, ``report.png``, ``report.json`` and ``profile.json`` into a folder.
 
-    ``profile:FOLDER`` is the recommendation as a method. A grid has a picture of its own,
-    ``report-grid.png``.
+    ``profile:FOLDER`` is the recommendation as a method.
 
     Args:
         diagnosis: what to report.
@@ -46,17 +38,14 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     write_profile(diagnosis.profile, expanded(folder) / PROFILE_FILE)
-    page = report_page(diagnosis.results, diagnosis, command=command)
-    charts = _charts(diagnosis.curves, diagnosis.grid)
-    return _write(folder, "report", page, {**diagnosis.to_dict(), "repeat": command}, charts)
+    return _write(diagnosis, folder, "report", command)
 
 
 def write_evaluation(results: Results, folder: str | Path, *, command: str = "") -> Path:
     """Write ``evaluation.html``, ``evaluation.png`` and ``evaluation.json`` into a folder.
 
     Args:
-        results: of a run; without one gold document there are no curves, and a picture
-            (``evaluation-grid.png``) only of a task with rows and columns.
+        results: of a run; without one gold document there are no curves, and no picture.
         folder, command: as for `write_report`.
 
     Returns:
@@ -65,22 +54,19 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
     Raises:
         MissingExtraError, OutputWriteError: as `write_report`.
     """
-    curves, grid = results.curves() if results.positions else None, grid_of(results)
-    data = {
-        **results.to_dict(),
-        "curves": curves and curves.to_dict(),
-        "summary": results.summary().to_dict(),
-        "grid": grid and grid.to_dict(),
-        "notes": run_notes(results),
-        "repeat": command,
+    return _write(findings(results), folder, "evaluation", command)
+
+
+def _write(found: Findings, folder: str | Path, name: str, command: str) -> Path:
+    data = json.dumps({**found.to_dict(), "repeat": command}, indent=2, allow_nan=False)
+    files = {
+        f"{name}.json": f"{data}\n".encode(),
+        f"{name}.html": report_page(found, command=command).encode(),
     }
-    page = report_page(results, command=command)
-    return _write(folder, "evaluation", page, data, _charts(curves, grid))
-
-
-def run_notes(results: Results) -> tuple[str, ...]:
-    """What bears on the figures of a run, whatever it varied."""
-    return (*missing_answers(results), *searched_notes(results))
+    if found.curves:
+        files[f"{name}.png"] = image(plot_position_curves(found.curves), "png")
+    write_files(folder, files)
+    return expanded(folder) / f"{name}.html"
 
 
 class InterimReport:
@@ -120,7 +106,10 @@ class InterimReport:
         if start < self._due:
             return
         page = report_page(
-            results, command=self._command, questions=questions, refresh=max(1, self._seconds)
+            findings(results),
+            command=self._command,
+            questions=questions,
+            refresh=max(1, self._seconds),
         )
         write_files(self._path, {f"{self._name}.html": page.encode()})
         took = monotonic() - start
@@ -128,8 +117,7 @@ class InterimReport:
 
 
 def report_page(
-    results: Results,
-    diagnosis: Diagnosis | None = None,
+    found: Findings,
     *,
     command: str = "",
     questions: int | None = None,
@@ -138,42 +126,30 @@ def report_page(
     """The page of a run: charts are part of it, nothing is loaded from anywhere.
 
     Args:
-        diagnosis: what follows from the results, if that was asked.
+        found: of a run, or a diagnosis.
         questions: of the run, where it is still going on.
         refresh: seconds after which a browser loads the page again; None for never.
 
     Raises:
         MissingExtraError: there are charts, and matplotlib is not installed.
     """
-    curves = diagnosis.curves if diagnosis else results.curves() if results.positions else None
-    summary = diagnosis.summary if diagnosis else results.summary()
-    grid = diagnosis.grid if diagnosis else grid_of(results)
+    diagnosis = found if isinstance(found, Diagnosis) else None
     return render(
         "report.html.j2",
-        charts=_charts(curves, grid),
-        results=results,
+        charts={"curves": plot_position_curves(found.curves)} if found.curves else {},
+        found=found,
         diagnosis=diagnosis,
-        curves=curves,
-        summary=summary,
-        grid=grid,
-        share=summary.metric.share,
+        results=found.results,
+        summary=found.summary,
+        share=found.summary.metric.share,
         shape=SHAPES[diagnosis.shape.name] if diagnosis else "",
         use=profile_in_words(diagnosis.profile) if diagnosis else "",
-        sentence=_sentence(summary),
-        comparisons=comparisons(results.compared),
-        notes=diagnosis.notes if diagnosis else run_notes(results),
-        wrong=diagnosis.wrong if diagnosis else wrong_answers(results),
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        sentence=_sentence(found.summary),
+        comparisons=comparisons(found.results.compared),
         command=command,
         running=questions,
         refresh=refresh and round(refresh),
     )
-
-
-def _charts(curves: PositionCurves | None, grid: Grid | None) -> dict[str, Figure]:
-    """By what a file's name ends with."""
-    charts = {"": plot_position_curves(curves)} if curves else {}
-    return {**charts, "-grid": plot_grid(grid)} if grid else charts
 
 
 def _sentence(summary: Summary) -> str:
@@ -190,19 +166,3 @@ def _sentence(summary: Summary) -> str:
         f"{best.label} has the highest mean: {value}, {metric.amount(best.difference.value)} above "
         f"the unmodified model, which is {significance}statistically significant."
     )
-
-
-def _write(
-    folder: str | Path,
-    name: str,
-    page: str,
-    data: Mapping[str, Any],
-    charts: Mapping[str, Figure],
-) -> Path:
-    files = {
-        f"{name}.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
-        f"{name}.html": page.encode(),
-        **{f"{name}{kind}.png": image(chart, "png") for kind, chart in charts.items()},
-    }
-    write_files(folder, files)
-    return expanded(folder) / f"{name}.html"

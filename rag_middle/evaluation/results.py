@@ -1,4 +1,8 @@
-"""The answers of a run: scores as arrays, curves over gold positions, and a summary by method."""
+"""The answers of a run: scores as arrays, and what reports show of them.
+
+Curves over gold positions (`curve_of`) and means of methods and controls (`Results.summary`), with
+their intervals from `statistics`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from rag_middle.evaluation.statistics import (
     Estimate,
     comparison_confidence,
     consistency,
+    paired_difference,
 )
 from rag_middle.evaluation.tasks import Task
 
@@ -254,58 +259,49 @@ class Results:
                 f"{self.task.name} has no gold document, so there is no curve over its position."
             )
         scored = metric(metric_name) if metric_name else self.metric
-        curves = []
-        for method in self.methods:
-            scores = self.scores(method.label, metric_name=scored.name)
-            curves.append(curve_of(method.label, Bootstrap(scores)))
+        scores = {m.label: self.scores(m.label, metric_name=scored.name) for m in self.methods}
         return PositionCurves(
             metric=scored,
             positions=self.positions,
             documents=self.task.num_positions,
             questions=len(self.items),
-            curves=tuple(curves),
+            curves=tuple(curve_of(label, Bootstrap(own)) for label, own in scores.items()),
         )
 
     def summary(self) -> Summary:
-        """Every method next to the unmodified model."""
+        """Means, differences from the unmodified model, flips, and controls."""
         conditions = self.measurement.conditions(self.task)
         # Shuffled orders count only where nothing else was run.
         columns = [c for c in conditions if c.kind != "order"] or list(conditions)
-        base = self.scores(BASELINE, columns)
+        base = self.scores(BASELINE, columns).mean(axis=1)
         confidence = comparison_confidence(self.compared)
 
-        def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
-            own = self.scores(label, columns)
-            bootstrap = Bootstrap(np.stack([own.mean(axis=1), base.mean(axis=1)], axis=1))
-            difference = bootstrap.estimate(
-                lambda means: means[..., 0] - means[..., 1],
-                confidence,
-                exact=np.array_equal(own, base),
-            )
-            return bootstrap.estimates()[0], difference
+        def mean_and_difference(label: str, columns: Sequence[Condition]) -> tuple[Estimate, ...]:
+            own = self.scores(label, columns).mean(axis=1)
+            [mean] = Bootstrap(own[:, None]).estimates()
+            return mean, paired_difference(own, base, confidence)
 
         methods = []
         for method in self.methods:
-            mean, difference = compared(method.label, columns)
-            records = [r for (label, _, _), r in self.records.items() if label == method.label]
-            answers = self._answers_over_orders(method.label)
+            mean, difference = mean_and_difference(method.label, columns)
+            applied = [r.applied for r in self.records.values() if r.method == method.label]
             methods.append(
                 MethodSummary(
                     label=method.label,
                     method=repr(method.method),
                     mean=mean,
                     difference=None if method.label == BASELINE else difference,
-                    consistency=consistency(answers) if answers else None,
-                    applied=sum(record.applied for record in records) / len(records),
+                    consistency=self._consistency(method.label),
+                    applied=sum(applied) / len(applied),
                     order_free=method.method.order_free,
                 )
             )
-        controls = []
         asked = {c.name: [c] for c in (self.task.controls if self.measurement.controls else ())}
         for change in self.measurement.changes:
             asked[change] = [position(index, change=change) for index in self.positions]
+        controls = []
         for name, of_control in asked.items():
-            mean, difference = compared(BASELINE, of_control)
+            mean, difference = mean_and_difference(BASELINE, of_control)
             controls.append(Control(name=name, mean=mean, difference=difference))
         return Summary(
             metric=self.metric,
@@ -314,8 +310,8 @@ class Results:
             controls=tuple(controls),
         )
 
-    def _answers_over_orders(self, label: str) -> list[list[object]]:
-        """By question; empty where documents came in one order only."""
+    def _consistency(self, label: str) -> Consistency | None:
+        """None where documents came in one order only."""
         orders = [order(index) for index in range(self.measurement.orders)]
         # Positions of the gold document are orders of the documents, too.
         orders = orders or [position(index) for index in self.positions]
@@ -328,5 +324,5 @@ class Results:
             return as_compared(record.said)
 
         if len(orders) < 2:
-            return []
-        return [[said(item, condition) for condition in orders] for item in self.items]
+            return None
+        return consistency([[said(item, condition) for condition in orders] for item in self.items])

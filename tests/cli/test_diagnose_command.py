@@ -61,7 +61,6 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     assert shown.status == 0
     assert "Last document asked directly: 0.0 %" in shown.out
     assert shown.out.splitlines()[-1] == str(tmp_path / "evaluation.html")
-    assert (tmp_path / "evaluation-grid.png").exists()
     refused = run("diagnose", "-m", model, "--hops", 2, "--grid", "5,10", *out)
     assert "no grid" in refused.err
     absent = ("--distractors", "none_relevant", "--abstention", "pass", "--methods", "none")

@@ -56,7 +56,7 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
 
 
 def page_of(diagnosis: Diagnosis) -> str:
-    return report_page(diagnosis.results, diagnosis)
+    return report_page(diagnosis)
 
 
 def test_commands_are_code_on_the_page_and_nothing_escapes(diagnosis: Diagnosis) -> None:

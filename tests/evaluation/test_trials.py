@@ -19,6 +19,7 @@ from rag_middle.evaluation import (
     run,
     task_for_file,
 )
+from rag_middle.evaluation.findings import findings
 from rag_middle.evaluation.report import report_page
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
@@ -85,7 +86,7 @@ def test_results_so_far_are_those_of_complete_questions(
     page.unlink()
     report(*seen[0])  # at once: writing may take a twentieth of the time
     assert not page.exists()
-    text = report_page(final)
+    text = report_page(findings(final))
     assert "In progress" not in text
     assert 'http-equiv="refresh"' not in text
 
