@@ -1,9 +1,8 @@
 """What follows from the figures: every rule by which a diagnosis says something.
 
 All rules read the same scores and the same intervals that the tables show. `answer` says whether
-the middle is lost, `recommend` which method to use or none,
-`order_advice` where the best documents go, `next_steps` what to do now, and `notes` what else is to
-be known.
+the middle is lost, `recommend` which method to use or none, `order_advice` where the best documents
+go, `next_steps` what to do now, and `notes` what else is to be known.
 """
 
 from __future__ import annotations
@@ -64,14 +63,12 @@ class Verdict:
             questions, with the confidence of `comparison_confidence`.
         mean_difference: the same for the mean over positions.
         helps: the worst position gains significantly, and the mean does not fall.
-        why: in words.
     """
 
     label: str
     worst_difference: Estimate
     mean_difference: Estimate
     helps: bool
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +146,9 @@ def _needed(value: float, margin: float, questions: int, metric: Metric) -> str:
     return f"About {needed:,} questions would tell."
 
 
+# -- which method --------------------------------------------------------------------------------
+
+
 def comparisons(methods: int) -> str:
     """How differences of so many methods from the unmodified model are corrected."""
     text = "Differences from the unmodified model are paired over questions"
@@ -159,9 +159,6 @@ def comparisons(methods: int) -> str:
             f"{percent(comparison_confidence(methods), 2)})"
         )
     return f"{text}."
-
-
-# -- which method --------------------------------------------------------------------------------
 
 
 def recommend(
@@ -188,101 +185,88 @@ def recommend(
         metric: of the scores.
         answer_time_ratios: to ``none``, by label, where it was measured.
     """
-    base = scores[BASELINE]
-    questions = len(base)
+    base, questions = scores[BASELINE], len(scores[BASELINE])
     if questions < MIN_QUESTIONS:
-        return _none(
-            "too_few_questions",
+        text = (
             f"{questions} question{' is' if questions == 1 else 's are'} too few to compare "
-            f"positions: ask at least {MIN_QUESTIONS}, better a hundred or more.",
+            f"positions: ask at least {MIN_QUESTIONS}, better a hundred or more."
         )
-    tried = [label for label in scores if label != BASELINE]
+        return Recommendation(label=BASELINE, reason="too_few_questions", text=text)
+    tried = {label: own for label, own in scores.items() if label != BASELINE}
     of_each = comparison_confidence(len(tried))
-    verdicts = []
-    for label in tried:
-        paired = Bootstrap(np.concatenate([base, scores[label]], axis=1), resamples=resamples)
-        exact = np.array_equal(scores[label], base)
-        verdicts.append(_verdict(label, paired, of_each, metric, exact=exact))
+    verdicts = tuple(_verdict(label, base, own, of_each, resamples) for label, own in tried.items())
+
+    def none(reason: Reason, text: str) -> Recommendation:
+        return Recommendation(label=BASELINE, reason=reason, text=text, verdicts=verdicts)
+
     bootstrap = Bootstrap(base, resamples=resamples)
-    gap = bootstrap.gap()
+    gap, least = bootstrap.gap(), smallest_effect(metric)
+    amount, most = metric.amount(gap.value), gap.value + _margin(gap, questions, metric)
     if metric.share and bootstrap.means.max() < _MIN_ACCURACY:
-        return _none(
+        return none(
             "cannot_answer",
             "The model answers hardly any question at any position of the gold document: position "
             "is not the problem. Look at the prompt, the template, the model or the data.",
-            verdicts,
         )
-    amount, margin = metric.amount(gap.value), _margin(gap, questions, metric)
-    least = smallest_effect(metric)
+    if gap.includes_zero and most < least:
+        return none(
+            "no_gap", f"No method needed: no two positions differ by {metric.amount(least)}."
+        )
     if gap.includes_zero:
-        return _none(
+        return none(
             "no_gap",
-            f"No method needed: no two positions differ by {metric.amount(least)}."
-            if gap.value + margin < least
-            else f"No difference between positions is shown: {amount} was measured, and up to "
-            f"{metric.amount(gap.value + margin)} is possible. "
-            f"{_needed(gap.value, margin, questions, metric)}",
-            verdicts,
+            f"No difference between positions is shown: {amount} was measured, and up to "
+            f"{metric.amount(most)} is possible. "
+            f"{_needed(gap.value, most - gap.value, questions, metric)}",
         )
     if not tried:
-        return _none(
+        return none(
             "nothing_tried",
             f"Positions differ by {amount}, which is statistically significant. Try methods.",
         )
-    helping = [verdict for verdict in verdicts if verdict.helps]
+    helping = {verdict.label: verdict for verdict in verdicts if verdict.helps}
     if not helping:
-        return _none(
+        return none(
             "no_help",
             f"Positions differ by {amount}, but no method that was tried raises the worst position "
             "significantly without lowering the mean.",
-            verdicts,
         )
-    worst = {verdict.label: float(scores[verdict.label].mean(axis=0).min()) for verdict in helping}
+    worst = {label: float(scores[label].mean(axis=0).min()) for label in helping}
     # A hair more than the tolerance: values exactly that far apart tie whatever the rounding.
-    least = max(worst.values()) - metric.tolerance * (1 + 1e-9)
-    tied = [verdict for verdict in helping if worst[verdict.label] >= least]
-    ratios = answer_time_ratios or {}
-    best = min(tied, key=lambda v: (ratios.get(v.label, float("inf")), -worst[v.label]))
-    text = f"Use {best.label}: {best.why}."
-    if best.label in ratios:
-        text += f" An answer takes {ratios[best.label]:.2g} times as long."
-    rivals = [verdict.label for verdict in tied if verdict is not best]
-    if rivals:
-        text += f" As good, and not cheaper: {', '.join(rivals)}."
-    return Recommendation(label=best.label, reason="helps", text=text, verdicts=tuple(verdicts))
+    enough = max(worst.values()) - metric.tolerance * (1 + 1e-9)
+    tied, ratios = [label for label in helping if worst[label] >= enough], answer_time_ratios or {}
+    best = min(tied, key=lambda label: (ratios.get(label, float("inf")), -worst[label]))
+    gains = helping[best]
+    text = (
+        f"Use {best}: worst position {_change(gains.worst_difference, metric)}, mean "
+        f"{_change(gains.mean_difference, metric)}."
+    )
+    if best in ratios:
+        text += f" An answer takes {ratios[best]:.2g} times as long."
+    if len(tied) > 1:
+        text += f" As good, and not cheaper: {', '.join(n for n in tied if n != best)}."
+    return Recommendation(label=best, reason="helps", text=text, verdicts=verdicts)
 
 
-def _verdict(
-    label: str, bootstrap: Bootstrap, confidence: float, metric: Metric, *, exact: bool
-) -> Verdict:
-    """Args: `bootstrap` has the unmodified model's positions, then the method's."""
-    count = len(bootstrap.means) // 2
-    worst = bootstrap.least_gain(confidence, exact=exact)
-    mean = bootstrap.estimate(
+def _verdict(label: str, base: Array, own: Array, confidence: float, resamples: int) -> Verdict:
+    """Args: `base` and `own` are scores of the unmodified model and of the method."""
+    paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples)
+    count, exact = base.shape[1], np.array_equal(own, base)
+    worst = paired.least_gain(confidence, exact=exact)
+    mean = paired.estimate(
         lambda means: np.mean(means[..., count:], -1) - np.mean(means[..., :count], -1),
         confidence,
         exact=exact,
     )
     # Sums of the same scores in another order differ by rounding.
-    lowers_mean = mean.value < -1e-9
-
-    def change(estimate: Estimate) -> str:
-        sign = "+" if estimate.value > 0 else ""
-        noted = " (not significant)" if estimate.includes_zero else ""
-        return f"{sign}{metric.amount(estimate.value)}{noted}".replace("-", "−")
-
-    why = f"worst position {change(worst)}, mean {change(mean)}"
-    return Verdict(
-        label=label,
-        worst_difference=worst,
-        mean_difference=mean,
-        helps=worst.low > 0 and not lowers_mean,
-        why="changes no score" if exact else why,
-    )
+    helps = worst.low > 0 and mean.value >= -1e-9
+    return Verdict(label=label, worst_difference=worst, mean_difference=mean, helps=helps)
 
 
-def _none(reason: Reason, text: str, verdicts: Sequence[Verdict] = ()) -> Recommendation:
-    return Recommendation(label=BASELINE, reason=reason, text=text, verdicts=tuple(verdicts))
+def _change(difference: Estimate, metric: Metric) -> str:
+    sign = "+" if difference.value > 0 else ""
+    noted = " (not significant)" if difference.includes_zero else ""
+    return f"{sign}{metric.amount(difference.value)}{noted}".replace("-", "−")
 
 
 # -- what to do now -------------------------------------------------------------------------------
@@ -351,8 +335,8 @@ def next_steps(
     if reason == "cannot_answer":
         return (
             "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
-            "--template; or --score-by likelihood, where the model's weights are here, which shows "
-            "differences in wrong answers too.",
+            "--template; or, where the model's weights are here, --score-by likelihood, which "
+            "shows differences in wrong answers too.",
         )
     steps = ["Ask with fewer documents, or put a reranker before the model."] if crowded else []
     steps += [advice] if advice else []
@@ -364,14 +348,12 @@ def next_steps(
             if in_use in (None, label)
             else f"Where the ranking is poor, use {label} instead of an order."
         )
-    if not weights:
+    if reason == "helps" and not weights:
+        steps.append(f"Serve the model with it: `rag-middle serve --method {label}`.")
+    elif not weights:
         steps.append(
-            f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
-            "in the client where it only arranges documents."
-            if reason == "helps"
-            else "Most methods need the model's weights: find one that helps with `rag-middle "
-            "diagnose --model` and without `--endpoint`, serve it (`rag-middle serve`, or vLLM "
-            "with rag-middle-vllm), and measure that with `--endpoint`."
+            "Most methods need the model's weights: find one that helps with `--model` instead of "
+            "`--endpoint`, and serve it (`rag-middle serve`, or vLLM with rag-middle-vllm)."
         )
     elif reason == "nothing_tried":
         steps.append("Name methods to try with --methods.")
@@ -392,6 +374,15 @@ def next_steps(
 
 def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     """Warnings of gold documents that may not be what they are taken for."""
+
+    def repeats_gold(item: Item) -> bool:
+        """Whether another document holds all words of a gold one, in their order."""
+        golds, others = (
+            [f" {' '.join(document.text.split())} " for document in documents]
+            for documents in (item.gold_documents, item.others)
+        )
+        return any(gold in other for gold in golds for other in others)
+
     found = (
         (
             "The gold document holds none of the answers",
@@ -400,7 +391,7 @@ def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
         ),
         (
             "Another document repeats the gold one",
-            [item for item in items if _repeats_gold(item)],
+            list(filter(repeats_gold, items)),
             "An answer may be read there: positions then seem to differ less than they do.",
         ),
     )
@@ -412,34 +403,21 @@ def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     )
 
 
-def _repeats_gold(item: Item) -> bool:
-    """Whether one of the other documents holds all words of a gold one, in their order."""
-    golds, others = (
-        [f" {' '.join(document.text.split())} " for document in documents]
-        for documents in (item.gold_documents, item.others)
-    )
-    return any(gold in other for gold in golds for other in others)
-
-
 def notes(summary: Summary, shape: Shape) -> tuple[str, ...]:
     """What the controls say, and what else is to be known."""
     unmodified, texts = summary[BASELINE], []
     if unmodified.consistency is not None:
-        changed = percent(unmodified.consistency.changed.value)
-        texts.append(
-            f"The order of the documents changes the answers to {changed} of the questions."
-        )
+        share = percent(unmodified.consistency.changed.value)
+        texts.append(f"The order of the documents changes the answers to {share} of the questions.")
     closed_book, gold_only = summary.control("closed_book"), summary.control("gold_only")
     if closed_book and closed_book.difference.high >= 0:  # else documents are read
         if closed_book.mean.value > 0:
             # With few questions no difference is significant: both values are told.
-            without, with_documents = map(
-                summary.metric.shown, (closed_book.mean.value, unmodified.mean.value)
-            )
+            shown = summary.metric.shown
             texts.append(
-                f"Without any documents the model does not do significantly worse ({without}, with "
-                f"them {with_documents}): it may know the answers, and then nothing measures "
-                "reading."
+                "Without any documents the model does not do significantly worse "
+                f"({shown(closed_book.mean.value)}, with them {shown(unmodified.mean.value)}): it "
+                "may know the answers, and then nothing measures reading."
             )
         if gold_only and gold_only.mean.value <= closed_book.mean.value:
             texts.append(
