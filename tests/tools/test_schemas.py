@@ -40,18 +40,10 @@ def _constraint(form: dict[str, Any]) -> Constraint:
 
 def _written(schema: Any, *values: Any) -> list[Any]:
     """Which of the values may be written."""
-    constraint, end = _constraint(_form(schema)), _tokenizer().eos_token_id
-    kept = []
+    constraint, kept = _constraint(_form(schema)), []
     for value in values:
-        texts = constraint.begin(1)
-        for token in _tokenizer().encode(json.dumps(value), add_special_tokens=False):
-            mask = texts.allowed()[0]
-            if mask is None or not mask[token]:
-                break
-            texts.read([[token]])
-        else:
-            mask = texts.allowed()[0]
-            kept += [value] if mask is None or mask[end] else []
+        text, ids = constraint.begin(), _tokenizer().encode(json.dumps(value))
+        kept += [value] if text.try_consume_tokens(ids) == len(ids) and text.is_accepting() else []
     return kept
 
 
