@@ -67,7 +67,7 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from rag_middle.methods.scales import PUBLISHED_BASES
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens import TokenizedPrompt, padded
 
 DECODE_STEPS = 8
 #: Targets (prefill, decode) of this project.
@@ -194,9 +194,8 @@ def run(
     start = clock(device)
     runner = Runner(model, method)
     branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
-    batch = TokenizedBatch(branches)
-    ids, _ = batch.padded(0, device=torch.device(device))  # all of the same length
-    with applied(model, method, batch.prompts, prepared=True):
+    ids, _ = padded(branches, 0, device)  # all of the same length
+    with applied(model, method, branches, prepared=True):
         cache = DynamicCache()
         out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         middle = clock(device)

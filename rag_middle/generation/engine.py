@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
-from rag_middle.generation.constrained import Constrained, Constraint
+from rag_middle.generation.constrained import Constrained
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.forward import cached_length
 from rag_middle.generation.growing_cache import with_room
@@ -40,7 +40,8 @@ from rag_middle.generation.processors import (
     Sampler,
     first_rows,
 )
-from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
+from rag_middle.generation.prompts import LockedTokenizer
+from rag_middle.generation.requests import GenerationRequest
 from rag_middle.generation.results import (
     FinishReason,
     Generation,
@@ -48,51 +49,17 @@ from rag_middle.generation.results import (
     TokenLogProbability,
     Usage,
 )
-from rag_middle.generation.streaming import Follower
 from rag_middle.generation.text import Completion
-from rag_middle.generation.tool_use import ToolReader
-from rag_middle.methods import Method, method_name
-from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
-from rag_middle.options import GenerationOptions, Kernels
+from rag_middle.methods import method_name
+from rag_middle.methods.parallel_context.document_cache import with_documents
 from rag_middle.thinking import THINKING
-from rag_middle.tokens import TokenizedBatch
+from rag_middle.tokens import padded
 from rag_middle.tools.checking import check_answer
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
 #: Tokens at a prompt's end in which thinking may begin: it, and line ends.
 _LAST = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """What one call to the model generates.
-
-    Attributes:
-        prompts: that go through the model together, left-padded.
-        seeds: one per prompt, ``None`` where nothing is drawn.
-        documents: keys and values computed for earlier requests.
-        followers: one per prompt, or none.
-        reader: of the calls of tools in the answers.
-        constraint: that the answers keep to.
-    """
-
-    prompts: Sequence[PreparedPrompt]
-    method: Method
-    options: GenerationOptions
-    seeds: Sequence[int | None]
-    documents: DocumentCache | None = None
-    followers: Sequence[Follower] = ()
-    kernels: Kernels = "auto"
-    reader: ToolReader | None = None
-    constraint: Constraint | None = None
-
-    def is_cancelled(self) -> bool:
-        """Whether somebody asked for an early end of all prompts."""
-        cancel = self.options.cancel
-        return (cancel is not None and cancel.is_set()) or (
-            bool(self.followers) and all(follower.cancel.is_set() for follower in self.followers)
-        )
 
 
 def ends_thinking(ids: Sequence[int], tokenizer: LockedTokenizer) -> bool:
@@ -157,7 +124,7 @@ class _Run(StoppingCriteria):
         self.constrained: Constrained | None = None
         asked = options.stop or request.followers or options.logprobs or request.constraint
         self.live = options.num_beams == 1 and bool(asked)
-        self._branches = [len(prompt.branches) for prompt in request.prompts]
+        self._branches = request.branches
         self._tokens: list[list[TokenLogProbability]] = [[] for _ in completions]
         self._reported = [0] * len(completions)
         self._results: dict[int, Generation] = {}
@@ -270,10 +237,9 @@ def _generated_tokens(
     """Generated tokens of every prompt, with whatever padding follows the end."""
     request = run.request
     method, options = request.method, request.options
-    batch = TokenizedBatch(tuple(branch for p in request.prompts for branch in p.branches))
-    branches = [len(prompt.branches) for prompt in request.prompts]
+    rows, branches = request.rows, request.branches
     pad = pad_token_id(model, tokenizer.tokenizer, options.pad_token_id)
-    ids, mask = batch.padded(pad, device=input_device(model))
+    ids, mask = padded(rows, pad, input_device(model))
     width = ids.shape[1]
 
     criteria: list[StoppingCriteria] = [run]
@@ -283,8 +249,8 @@ def _generated_tokens(
     if options.logprobs:
         processors.append(run.log_probabilities)
     if ngram_size := no_repeat_ngram_size(model, options):
-        rows = first_rows(branches) if method.combines else range(len(ids))
-        paddings = [width - len(batch.prompts[row]) for row in rows]
+        decided = first_rows(branches) if method.combines else range(len(ids))
+        paddings = [width - len(rows[index]) for index in decided]
         processors.append(NoRepeatedNGrams(ngram_size, paddings))
     if request.constraint is not None:
         run.constrained = Constrained(
@@ -300,15 +266,13 @@ def _generated_tokens(
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = with_documents(
-                request.documents, model, method, batch.prompts, options.num_beams
-            )
+            cache = with_documents(request.documents, model, method, rows, options.num_beams)
             prefilled = cached_length(cache)
             if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
                 # Beams are reordered at every token, which copies the cache anyway.
                 cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
-        with applied(model, method, batch.prompts, prefilled=prefilled, prepared=True) as running:
+        with applied(model, method, rows, prefilled=prefilled, prepared=True) as running:
             run.attention = running
             output = untyped.generate(
                 input_ids=ids,

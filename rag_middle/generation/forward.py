@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,18 +22,16 @@ from rag_middle.attention import (
     modules_by_layer,
     puts_virtual_tokens,
     turn,
+    use_kernels,
 )
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation.batching import length_that_changes_frequencies
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.processors import combined, refuse_not_finite
+from rag_middle.generation.requests import GenerationRequest, length_that_changes_frequencies
 from rag_middle.generation.results import Score
 from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
-
-if TYPE_CHECKING:
-    from rag_middle.generation.prompts import PreparedPrompt
+from rag_middle.tokens import TokenizedPrompt, padded
 
 
 def cached_length(cache: DynamicCache | None) -> int:
@@ -47,57 +45,55 @@ def next_token_logits(model: PreTrainedModel, prompt: TokenizedPrompt, method: M
 
 
 def prompt_logits(
-    model: PreTrainedModel,
-    branches: Sequence[TokenizedPrompt],
-    method: Method,
-    *,
-    all_positions: bool,
-    documents: DocumentCache | None = None,
+    model: PreTrainedModel, request: GenerationRequest, *, all_positions: bool
 ) -> Tensor:
-    """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32.
+    """Next-token logits `[v]` after the only prompt, or `[l, v]` after each of its tokens; float32.
 
     Raises:
         UnsupportedGenerationError: all positions of a method that combines several passes.
     """
+    method = request.method
     if all_positions and method.combines:
         raise UnsupportedGenerationError(
             f"{method.name} combines several forward passes, whose prompts differ: only the logits "
             "after the whole prompt exist. Leave all_positions out."
         )
-    logits = _prefill_logits(
-        model, branches, method, all_positions=all_positions, documents=documents
-    )
-    return logits[0] if all_positions else combined(method, logits, [len(branches)])[0, -1]
+    with use_kernels(request.kernels):
+        logits = _prefill_logits(
+            model,
+            request.rows,
+            method,
+            all_positions=all_positions,
+            documents=request.documents,
+        )
+    return logits[0] if all_positions else combined(method, logits, request.branches)[0, -1]
 
 
 @torch.no_grad()
-def continuation_scores(
-    model: PreTrainedModel,
-    prompts: Sequence[PreparedPrompt],
-    continuations: Sequence[Sequence[int]],
-    method: Method,
-    documents: DocumentCache | None = None,
-) -> list[Score]:
-    """How likely each prompt's continuation (token ids) is under the method.
+def continuation_scores(model: PreTrainedModel, request: GenerationRequest) -> list[Score]:
+    """How likely each prompt's continuation is under the method.
 
     The prompts, each with its branches, go through the model once, left-padded, and leave a KV
     cache; then all continuation tokens at once, as if they had been generated.
     """
-    batch = TokenizedBatch(tuple(branch for prompt in prompts for branch in prompt.branches))
-    counts = [len(prompt.branches) for prompt in prompts]
-    rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
-    with turn(model), in_eval_mode(model):
-        cache = with_documents(documents, model, method, batch.prompts)
-        with applied(
-            model, method, batch.prompts, prefilled=cached_length(cache), prepared=True
-        ) as request:
-            forward = _Forward(model, batch)
+    method, rows, branches = request.method, request.rows, request.branches
+    # The last token of a continuation predicts nothing that is asked for.
+    read = [
+        ids[:-1]
+        for ids, count in zip(request.continuations, branches, strict=True)
+        for _ in range(count)
+    ]
+    with use_kernels(request.kernels), turn(model), in_eval_mode(model):
+        cache = with_documents(request.documents, model, method, rows)
+        with applied(model, method, rows, prefilled=cached_length(cache), prepared=True) as running:
+            forward = _Forward(model, rows)
             logits, cache = forward.prefill(all_positions=False, cache=cache)
-            # The last token of a continuation predicts nothing that is asked for.
-            following = forward.feed([ids[:-1] for ids in rows], cache)
-        logits = combined(method, torch.cat([logits[:, -1:], *following], dim=1), counts)
+            logits = torch.cat([logits[:, -1:], *forward.feed(read, cache)], dim=1)
+        logits = combined(method, logits, branches)
     results = []
-    for prompt, row, ids in zip(prompts, logits.log_softmax(dim=-1), continuations, strict=True):
+    for prompt, row, ids in zip(
+        request.prompts, logits.log_softmax(dim=-1), request.continuations, strict=True
+    ):
         expected = torch.tensor(ids, device=row.device)
         predicted = row[: len(ids)]
         log_probabilities = predicted.gather(1, expected[:, None])[:, 0].tolist()
@@ -112,7 +108,7 @@ def continuation_scores(
                 prompt_tokens=len(prompt.tokens),
                 method=method_name(method),
                 applied=acts_on(method, prompt.tokens.layout),
-                kernels=request.kernels_used,
+                kernels=running.kernels_used,
             )
         )
     return results
@@ -128,13 +124,10 @@ def _prefill_logits(
     documents: DocumentCache | None = None,
 ) -> Tensor:
     """Logits `[rows, n or 1, v]` of one pass over the prompts."""
-    batch = TokenizedBatch(tuple(prompts))
     with turn(model), in_eval_mode(model):
-        cache = None
-        if not all_positions:
-            cache = with_documents(documents, model, method, batch.prompts)
-        with applied(model, method, batch.prompts, prefilled=cached_length(cache), prepared=True):
-            logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
+        cache = None if all_positions else with_documents(documents, model, method, prompts)
+        with applied(model, method, prompts, prefilled=cached_length(cache), prepared=True):
+            logits, _ = _Forward(model, prompts).prefill(all_positions=all_positions, cache=cache)
     return logits
 
 
@@ -152,14 +145,14 @@ def _arguments(model: PreTrainedModel) -> frozenset[str]:
 class _Forward:
     """Forward passes of one request: masks and positions of a left-padded batch."""
 
-    def __init__(self, model: PreTrainedModel, batch: TokenizedBatch) -> None:
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[TokenizedPrompt]) -> None:
         self._model = model
-        self._ids, self._mask = batch.padded(0, device=input_device(model))
+        self._ids, self._mask = padded(prompts, 0, input_device(model))
         self._accepted = _arguments(model)
         # Column from which on each row's adapter acts, None for nowhere.
         self._invoked: list[int | None] = []
         if invocation := invocation_of(model):
-            for prompt in batch.prompts:
+            for prompt in prompts:
                 at = last_invocation(prompt.input_ids, invocation)
                 gap = self._ids.shape[1] - len(prompt)
                 self._invoked.append(None if at is None else gap + at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -17,8 +18,6 @@ from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.fingerprint import fingerprint
 from rag_middle.generation import engine, forward
-from rag_middle.generation.batching import in_groups
-from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import (
     LoadingKwargs,
@@ -32,6 +31,7 @@ from rag_middle.generation.prompts import (
     Preparer,
     Prompt,
 )
+from rag_middle.generation.requests import GenerationRequest, in_groups
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
@@ -43,7 +43,6 @@ from rag_middle.options import (
     KERNELS,
     EncodeKwargs,
     GenerationKwargs,
-    GenerationOptions,
     Kernels,
     PromptKwargs,
     check_context_window,
@@ -255,33 +254,15 @@ class RagMiddleModel:
             UnsupportedGenerationError: also for followers of beams, or not one per prompt.
         """
         request = self._request(prompts, options)
-        settings = request.options
-        if followers is not None and (len(followers) != len(prompts) or settings.num_beams > 1):
+        beams = request.options.num_beams
+        if followers is not None and (len(followers) != len(prompts) or beams > 1):
             raise UnsupportedGenerationError(
-                f"There are {len(followers)} followers for {len(prompts)} prompts with "
-                f"{settings.num_beams} beams: give one per prompt, and num_beams=1 (--beams 1), "
-                "as beams know their text only at the end.",
+                f"There are {len(followers)} followers for {len(prompts)} prompts with {beams} "
+                "beams: give one per prompt, and num_beams=1 (--beams 1), as beams know their text "
+                "only at the end.",
             )
-
-        def run(group: list[int]) -> list[Generation]:
-            return self._generated(
-                replace(
-                    request,
-                    prompts=[request.prompts[index] for index in group],
-                    seeds=[request.seeds[index] for index in group],
-                    followers=[followers[index] for index in group] if followers else (),
-                )
-            )
-
-        return in_groups(
-            self.model,
-            request.prompts,
-            [settings.max_new_tokens] * len(prompts),
-            run,
-            method=request.method,
-            documents=self.document_cache,
-            max_batch_size=max_batch_size,
-        )
+        request = replace(request, followers=followers or ())
+        return in_groups(self.model, request, max_batch_size, self._generated)
 
     def as_completed(
         self,
@@ -333,28 +314,35 @@ class RagMiddleModel:
         return engine.generate(self.model, self._prepare.tokenizer, request)
 
     def _request(self, prompts: Sequence[Prompt], options: GenerateKwargs) -> GenerationRequest:
-        chosen, settings = self._chosen(options, GenerationKwargs)
-        prepared = self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens)
-        reader = tool_reader(self.tokenizer, settings)
-        return GenerationRequest(
-            prompts=prepared,
-            method=chosen,
-            options=settings,
-            seeds=settings.seeds(len(prompts)),
-            documents=self.document_cache,
-            kernels=self._kernels,
-            reader=reader,
-            constraint=constraint_of(self.model, self.tokenizer, settings, reader),
-        )
+        request = self._reading(prompts, options, GenerationKwargs)
+        reader = tool_reader(self.tokenizer, request.options)
+        constraint = constraint_of(self.model, self.tokenizer, request.options, reader)
+        return replace(request, reader=reader, constraint=constraint)
 
-    def _chosen(
-        self, options: MethodKwargs, allowed: type[Any]
-    ) -> tuple[Method, GenerationOptions]:
-        """The method of a call, its own or the model's, and the options of the `allowed` ones."""
+    def _reading(
+        self,
+        prompts: Sequence[Prompt],
+        options: MethodKwargs,
+        allowed: type[Any],
+        continuations: Sequence[Sequence[int]] | None = None,
+    ) -> GenerationRequest:
+        """A request with the `allowed` options; one for scores has continuations."""
         others: dict[str, Any] = {**options}
         method, method_options = (others.pop(name, None) for name in ("method", "method_options"))
         settings = checked_options(others, allowed=allowed)
-        return self._prepare.method(method, method_options, default=self.method), settings
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        room = None
+        if continuations is not None:  # the last token is not read
+            room = [max(len(ids) - 1, 0) for ids in continuations]
+        return GenerationRequest(
+            prompts=self._prepare.prompts(prompts, chosen, settings, room),
+            method=chosen,
+            options=settings,
+            seeds=settings.seeds(len(prompts)),
+            kernels=self._kernels,
+            documents=self.document_cache,
+            continuations=continuations or (),
+        )
 
     def score(
         self,
@@ -388,33 +376,15 @@ class RagMiddleModel:
 
         Repeat a prompt to compare continuations of it.
         """
-        chosen, settings = self._chosen(options, PromptKwargs)
         if len(prompts) != len(continuations):
             raise UnsupportedGenerationError(
                 f"Give one continuation per prompt: there are {len(continuations)} for "
                 f"{len(prompts)} prompts."
             )
         ids = [self._prepare.continuation(text) for text in continuations]
-        room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
-        with use_kernels(self._kernels):
-            prepared = self._prepare.prompts(prompts, chosen, settings, room)
-
-            def run(group: list[int]) -> list[Score]:
-                members = [prepared[index] for index in group]
-                expected = [ids[index] for index in group]
-                return forward.continuation_scores(
-                    self.model, members, expected, chosen, self.document_cache
-                )
-
-            return in_groups(
-                self.model,
-                prepared,
-                [len(continuation) for continuation in ids],
-                run,
-                method=chosen,
-                documents=self.document_cache,
-                max_batch_size=max_batch_size,
-            )
+        request = self._reading(prompts, options, PromptKwargs, ids)
+        score = partial(forward.continuation_scores, self.model)
+        return in_groups(self.model, request, max_batch_size, score)
 
     def logits(
         self,
@@ -434,16 +404,8 @@ class RagMiddleModel:
         Returns:
             `[v]`, or `[l, v]` for all positions.
         """
-        chosen, settings = self._chosen(options, PromptKwargs)
-        prepared = self._prepare.prompts([prompt], chosen, settings, 0)[0]
-        with use_kernels(self._kernels):
-            return forward.prompt_logits(
-                self.model,
-                prepared.branches,
-                chosen,
-                all_positions=all_positions,
-                documents=self.document_cache,
-            )
+        request = self._reading([prompt], options, PromptKwargs, [()])
+        return forward.prompt_logits(self.model, request, all_positions=all_positions)
 
     @property
     def method(self) -> Method:

@@ -33,6 +33,7 @@ from rag_middle.errors import (
 from rag_middle.generation.effect import check_documents, check_effect, check_numbers
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch, warn_of_number
+from rag_middle.generation.requests import PreparedPrompt
 from rag_middle.generation.results import DroppedDocument
 from rag_middle.methods import Method, NoMethod, Runner, method_name, resolve_method
 from rag_middle.options import GenerationOptions, Kernels
@@ -126,23 +127,6 @@ class ModelRunner:
         return self.tokenizer.continuation(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedPrompt:
-    """A prompt ready to be sent.
-
-    Attributes:
-        tokens: that fit the context window, documents in the method's order.
-        branches: what the forward passes read; `tokens` alone for most methods.
-        dropped: documents left out for that.
-        seconds: spent on it, a method's look at the model included.
-    """
-
-    tokens: TokenizedPrompt
-    branches: tuple[TokenizedPrompt, ...]
-    dropped: tuple[DroppedDocument, ...]
-    seconds: float
-
-
 @dataclass(frozen=True, slots=True)
 class Preparer:
     """Makes requests ready for one model."""
@@ -186,9 +170,9 @@ class Preparer:
         prompts: Sequence[Prompt],
         method: Method,
         options: GenerationOptions,
-        new_tokens: int | Sequence[int],
+        new_tokens: Sequence[int] | None = None,
     ) -> list[PreparedPrompt]:
-        """Prompts with room for new tokens, one number for all or one each; in order.
+        """Prompts with room for new tokens: so many each, by default as many as are generated.
 
         Raises:
             ContextOverflowError: a prompt does not fit.
@@ -200,7 +184,7 @@ class Preparer:
                 f"A list of prompts is expected, got {type(prompts).__name__}: use generate() or "
                 "score() for a single one."
             )
-        room = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
+        room = new_tokens or [options.max_new_tokens] * len(prompts)
         return [
             self._prompt(prompt, method, options, room[example], example)
             for example, prompt in enumerate(prompts)

@@ -5,7 +5,7 @@
     tokenized = encode(tokenizer, ContextPrompt(documents=[...], suffix="Question: ..."))
     tokenized.input_ids, tokenized.layout
 
-``prompt``: what comes out (``TokenizedPrompt``, ``TokenizedBatch``). ``encode``: the way there.
+``prompt``: what comes out (``TokenizedPrompt``). ``encode``: the way there.
 ``conversation``: messages. ``templates``, ``chat``: through chat templates. ``text``: text that
 neither gains spaces nor turns into control tokens.
 """
@@ -18,13 +18,13 @@ from rag_middle.tokens.encode import (
     encode,
     uses_chat_template,
 )
-from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens.prompt import TokenizedPrompt, padded
 
 __all__ = [
     "TemplateName",
-    "TokenizedBatch",
     "TokenizedPrompt",
     "count_tokens",
     "encode",
+    "padded",
     "uses_chat_template",
 ]

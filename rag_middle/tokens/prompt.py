@@ -119,28 +119,19 @@ class TokenizedPrompt:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedBatch:
-    """Prompts that go through the model together, at least one."""
+def padded(
+    prompts: Sequence[TokenizedPrompt], pad_token_id: int, device: torch.device | str | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask of at least one prompt, both int64 ``[b, n]``.
 
-    prompts: tuple[TokenizedPrompt, ...]
+    Shorter prompts are padded on the left, with mask 0.
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    def padded(
-        self, pad_token_id: int, *, device: torch.device | str | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and attention mask, both int64 ``[b, n]``.
-
-        Shorter prompts are padded on the left, with mask 0.
-        """
-        import torch
-
-        width = max(len(prompt) for prompt in self.prompts)
-        ids, mask = [], []
-        for prompt in self.prompts:
-            gap = width - len(prompt)
-            ids.append([pad_token_id] * gap + list(prompt.input_ids))
-            mask.append([0] * gap + [1] * len(prompt))
-        return (
-            torch.tensor(ids, dtype=torch.long, device=device),
-            torch.tensor(mask, dtype=torch.long, device=device),
-        )
+    ids = [torch.tensor(prompt.input_ids, dtype=torch.long) for prompt in prompts]
+    padded_ids, mask = (
+        pad_sequence(rows, batch_first=True, padding_value=value, padding_side="left").to(device)
+        for rows, value in ((ids, pad_token_id), ([*map(torch.ones_like, ids)], 0))
+    )
+    return padded_ids, mask

@@ -7,7 +7,7 @@ import torch
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens import TokenizedPrompt, padded
 
 
 def prompt(*documents: list[int], prefix: tuple[int, ...] = (1, 2)) -> TokenizedPrompt:
@@ -59,8 +59,8 @@ def test_parts_that_do_not_fit_are_refused(
 
 
 def test_shorter_prompts_are_padded_on_the_left() -> None:
-    batch = TokenizedBatch((prompt([3, 4]), prompt([], prefix=(7,))))
-    input_ids, attention_mask = batch.padded(0)
+    prompts = prompt([3, 4]), prompt([], prefix=(7,))
+    input_ids, attention_mask = padded(prompts, 0)
     assert input_ids.tolist() == [[1, 2, 3, 4, 9], [0, 0, 0, 7, 9]]
     assert attention_mask.tolist() == [[1, 1, 1, 1, 1], [0, 0, 0, 1, 1]]
     assert input_ids.dtype == attention_mask.dtype == torch.long
