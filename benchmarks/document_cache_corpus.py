@@ -26,7 +26,7 @@ import torch
 from reporting import facts, first_token_table, report, write_pages
 
 from rag_middle.answering import Answerer
-from rag_middle.answering.states import states_folder
+from rag_middle.answering.answerer import states_folder
 from rag_middle.generation import DocumentCache, RagMiddleModel
 
 METHODS = ("parallel_context_windows", "ape", "cacheblend")

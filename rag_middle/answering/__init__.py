@@ -10,8 +10,7 @@ Retrieval needs ``pip install 'rag-middle[demo]'``.
 """
 
 from rag_middle.answering.answerer import Answerer
-from rag_middle.answering.request import AnswerStream
-from rag_middle.answering.results import Answer, AnswerTimings, Source
+from rag_middle.answering.results import Answer, AnswerStream, AnswerTimings, Source
 from rag_middle.answering.template import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
 from rag_middle.options import AskKwargs
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
 
-from rag_middle.answering.request import AnswerRequest, AnswerStream
-from rag_middle.answering.results import Answer
-from rag_middle.answering.states import states_folder
+from rag_middle.answering.results import Answer, AnswerRequest, AnswerStream
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import (
@@ -41,6 +40,8 @@ from rag_middle.retrieval import (
 from rag_middle.retrieval.faiss_index import check_question, check_top_k
 from rag_middle.retrieval.readers import is_index_folder
 from rag_middle.small_model import default_model
+
+_AT_ONCE = 16  # documents that are prefilled in one forward pass
 
 
 class Answerer:
@@ -127,29 +128,29 @@ class Answerer:
         """
         check_top_k(top_k)
         named = _resolve(method, method_options)
-        device = loading.get("device")
         if embedder is None or isinstance(embedder, str | Path):
-            embedder = SentenceTransformerEmbedder(
-                embedder, device=None if device is None else str(device)
-            )
+            device = loading.get("device")
+            embedder = SentenceTransformerEmbedder(embedder, device=device and str(device))
+        is_saved = False
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
-            is_index = is_index_folder(documents)
-            if is_index and rebuild:
+            is_saved = is_index_folder(documents)
+            if is_saved and rebuild:
                 raise ConfigError(
                     f"{str(documents)!r} is a saved index, which cannot be rebuilt without its "
                     "documents: name their folder (--docs), and that of the index beside it "
                     "(--index)."
                 )
-            if is_index or index_folder is None:
-                in_cache = default_index_folder(documents, embedder=embedder.name)
-                index_folder = documents if is_index else in_cache
-            states = states_folder(index_folder)
+            if is_saved:
+                index_folder = documents
+            elif index_folder is None:
+                index_folder = default_index_folder(documents, embedder=embedder.name)
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
             folder = default_model() if model is None else model
-            if not isinstance(documents, FaissIndex) and states.is_dir():
-                loading.setdefault("document_cache", DocumentCache(directory=states))
+            if index_folder is not None and states_folder(index_folder).is_dir():
+                cache = DocumentCache(directory=states_folder(index_folder))
+                loading.setdefault("document_cache", cache)
             model = RagMiddleModel.from_pretrained(folder, method=named or NoMethod(), **loading)
         elif loading:
             raise UnsupportedGenerationError(
@@ -157,11 +158,9 @@ class Answerer:
             )
         elif isinstance(model, RagMiddleModel):
             folder = model.model.name_or_path or ""
-        if prompt_template is None:
-            prompt_template = PromptTemplate.of_model(folder)
         if isinstance(documents, FaissIndex):
             index = documents
-        elif is_index:
+        elif is_saved:
             index = FaissIndex.load(documents, embedder)
         else:
             built = build_index(
@@ -175,7 +174,7 @@ class Answerer:
             model,
             Retriever(index=index, top_k=top_k),
             method=named,
-            prompt_template=prompt_template,
+            prompt_template=prompt_template or PromptTemplate.of_model(folder),
         )
 
     def ask(
@@ -290,3 +289,31 @@ def _resolve(method: MethodLike | None, options: Mapping[str, Any] | None) -> Me
             f"Options {sorted(options)} were given without a method: name it too."
         )
     return None
+
+
+def states_folder(index_folder: str | Path) -> Path:
+    """The folder of a document cache for an index: beside the index."""
+    folder = Path(index_folder)
+    return folder.with_name(f"{folder.name}.states")
+
+
+def precompute(index: FaissIndex, model: RagMiddleModel, template: PromptTemplate) -> int:
+    """Prefill all documents of an index into the model's `document_cache`, before any question.
+
+    Returns:
+        How many pieces (documents, and the text before them) were computed.
+
+    Raises:
+        PromptError: the question stands before the documents, so that their states depend on it.
+        UnsupportedGenerationError: the model has no cache, or its states cannot be reused.
+    """
+    if "{question}" in template.prefix:
+        raise PromptError(
+            "Documents cannot be prefilled before the question where the prompt template has "
+            "{question} in its prefix, on which their states depend. Move {question} to the suffix."
+        )
+    documents = [replace(it, metadata={"score": 0.0}) for it in index.documents]  # none is shown
+    starts = range(0, len(documents), _AT_ONCE)
+    return model.precompute(
+        [template.prompt("", documents[start : start + _AT_ONCE]) for start in starts]
+    )

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from typing import Any, TypeVar
 
+from rag_middle.answering.template import PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.generation import Generation
+from rag_middle.generation import Generation, GenerationStream
 from rag_middle.generation.results import FinishReason, Timings, Usage
 from rag_middle.wording import shortened
 
 _LOCATION_FIELDS = ("start", "end", "page", "line", "first_line", "last_line")
 _SNIPPET = 90  # characters
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +44,21 @@ class Source:
     @property
     def path(self) -> str | None:
         """The file it comes from, relative to the folder that was indexed."""
-        path = self.document.metadata.get("source")
-        return path if isinstance(path, str) else None
+        return self._stated("source", str)
 
     @property
     def score(self) -> float | None:
         """Cosine of question and document; None for documents that were not searched for."""
-        score = self.document.metadata.get("score")
-        return float(score) if isinstance(score, int | float) else None
+        return self._stated("score", float)
+
+    @property
+    def heading(self) -> str | None:
+        """The heading that it stands under in its file, where that has headings."""
+        return self._stated("heading", str)
+
+    def _stated(self, name: str, kind: type[T]) -> T | None:
+        value = self.document.metadata.get(name)
+        return value if isinstance(value, kind) else None
 
     @property
     def place(self) -> Mapping[str, int]:
@@ -58,16 +67,8 @@ class Source:
         ``start`` and ``end`` in characters; from 1: ``page`` of a PDF, ``line`` of a ``.jsonl``
         file, ``first_line`` and ``last_line`` of a text.
         """
-        metadata = self.document.metadata
-        return {
-            name: metadata[name] for name in _LOCATION_FIELDS if type(metadata.get(name)) is int
-        }
-
-    @property
-    def heading(self) -> str | None:
-        """The heading that it stands under in its file, where that has headings."""
-        heading = self.document.metadata.get("heading")
-        return heading if isinstance(heading, str) else None
+        stated = ((name, self._stated(name, int)) for name in _LOCATION_FIELDS)
+        return {name: number for name, number in stated if number is not None}
 
     @property
     def where(self) -> str:
@@ -195,55 +196,136 @@ class Answer:
         }
 
 
-_SIGNS = "[\"'`*_“”„‘’‚«»「」『』《》]*"  # quotes and emphasis around a title
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """A question and the documents retrieved for it.
+
+    Attributes:
+        question: as it was asked.
+        documents: best first.
+        template: of the prompt.
+        seconds: that retrieval took.
+    """
+
+    question: str
+    documents: tuple[Document, ...]
+    template: PromptTemplate
+    seconds: float
+
+    @property
+    def prompt(self) -> ContextPrompt:
+        """The prompt to send, with each document's index in `documents` as its id.
+
+        This identifies it wherever a method moves it, even where two have the same id or none.
+        """
+        return self.template.prompt(
+            self.question,
+            (replace(document, id=str(i)) for i, document in enumerate(self.documents)),
+        )
+
+    def sent(self, ids: Sequence[str | None]) -> ContextPrompt:
+        """The prompt as it was sent, with these `ids`; its documents under their own."""
+        whole = self.template.prompt(self.question, self.documents)
+        return whole.with_documents(whole.documents[index] for index in _indices(ids))
+
+    def sources(self, ids: Sequence[str | None], answer: str = "") -> tuple[Source, ...]:
+        """The documents, their positions in the prompt, and whether `answer` cites them."""
+        positions = {index: position for position, index in enumerate(_indices(ids))}
+        return tuple(
+            Source(
+                document=document,
+                position=positions.get(index),
+                cited=index in positions and bool(mentions(answer, document.title)),
+            )
+            for index, document in enumerate(self.documents)
+        )
+
+    def answer(self, generation: Generation) -> Answer:
+        """The answer that a generation gives."""
+        ids = generation.document_ids
+        return Answer(
+            question=self.question,
+            sources=self.sources(ids, generation.text),
+            prompt=self.sent(ids),
+            generation=generation,
+            timings=AnswerTimings(retrieve=self.seconds, **asdict(generation.timings)),
+        )
+
+
+class AnswerStream(Iterator[str]):
+    """Pieces of an answer's text as they come; `result` afterwards.
+
+    ::
+
+        with answerer.stream("On which river does Nantes lie?") as pieces:
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        print(pieces.result.cited)
+
+    Leaving the ``with`` block, `close`, or dropping the stream ends the generation after the
+    current decode step; `result` is then the answer up to there.
+
+    Attributes:
+        sources: the retrieved documents; nothing is cited yet.
+        prompt: as in `Answer`.
+    """
+
+    def __init__(self, request: AnswerRequest, pieces: GenerationStream) -> None:
+        self.sources = request.sources(pieces.document_ids)
+        self.prompt = request.sent(pieces.document_ids)
+        self._request = request
+        self._pieces = pieces
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def result(self) -> Answer:
+        """The whole answer; waits for its end. Unread pieces are skipped."""
+        return self._request.answer(self._pieces.result)
+
+    def close(self) -> None:
+        """End the generation after the current decode step. Any thread may call."""
+        self._pieces.close()
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _indices(ids: Sequence[str | None]) -> list[int]:
+    return [int(id_) for id_ in ids if id_ is not None]
+
+
+_QUOTES = "[\"'`*_“”„‘’‚«»「」『』《》]*"  # and emphasis, around a title
 
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
     """Where an answer cites a title: ``(Lyon) On the Rhône.`` or ``Lyon: on the Rhône.``
 
     In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
-    a line. Case, kind of whitespace, the width of signs (``（长江）``), quotes or emphasis around a
-    title (``(**Lyon**)``, ``**Lyon:**``) and the form of accents make no difference.
+    a line. Case, whitespace between words, full-width signs (``（长江）``), quotes or emphasis
+    around a title (``(**Lyon**)``, ``**Lyon:**``) and the form of accents make no difference.
 
     Returns:
         Start and end in characters, in order.
     """
-    name = "".join(_compared(title or "")[0]).strip()
-    if not name or len(name) > 4 * len(answer):
+    title = (title or "").strip()
+    if not title or len(title) > 4 * len(answer):
         return []
-    text, places, depths = _compared(answer)
-    written = _SIGNS + "(" + r"\s".join(map(re.escape, name.split())) + ")" + _SIGNS
-    in_parentheses = re.compile(rf"(?<=[(;])\s?{written}\s?(?=[);])")
-    before_colon = re.compile(rf"^\s?{written}:", re.MULTILINE)
-    spans = [
-        match.span(1)
-        for pattern in (in_parentheses, before_colon)
-        for match in pattern.finditer(text)
-        if pattern is before_colon or depths[match.start()] > 0
+    forms = {title, *(unicodedata.normalize(form, title) for form in ("NFC", "NFD", "NFKC"))}
+    written = "|".join(r"\s+".join(map(re.escape, form.split())) for form in sorted(forms))
+    name = f"{_QUOTES}({written}){_QUOTES}"
+    cited = re.compile(
+        rf"(?<=[(（;；])\s{{0,2}}{name}\s?(?=[)）;；])|^[ \t]{{0,2}}{name}[:：]",
+        re.IGNORECASE | re.MULTILINE,
+    )
+    steps = ((sign in "(（") - (sign in ")）") for sign in answer)
+    depths = [*accumulate(steps, initial=0)]  # open parentheses before each character
+    return [
+        match.span(match.lastindex or 0)
+        for match in cited.finditer(answer)
+        if match.lastindex == 2 or depths[match.start()] > 0
     ]
-    return [(places[start], places[end - 1] + 1) for start, end in sorted(spans)]
-
-
-@lru_cache(maxsize=8)  # every document of a prompt looks for its title
-def _compared(text: str) -> tuple[str, list[int], list[int]]:
-    """A text without case, width and form of characters, one space or line end for several.
-
-    Returns:
-        The text; for each of its characters where it was, and how many parentheses are open there.
-    """
-    characters: list[str] = []
-    places: list[int] = []
-    depths: list[int] = []
-    depth = 0
-    for index, character in enumerate(text):
-        for written in unicodedata.normalize("NFKD", character.casefold()):
-            if written.isspace():
-                written = "\n" if character in "\n\r" else " "
-                if characters and characters[-1].isspace():
-                    characters[-1] = max(written, characters[-1], key=" \n".index)
-                    continue
-            characters.append(written)
-            places.append(index)
-            depths.append(depth)
-            depth += (written == "(") - (written == ")")
-    return "".join(characters), places, depths

@@ -51,25 +51,17 @@ class PromptTemplate:
 
     def __post_init__(self) -> None:
         for part, allowed in _FIELDS.items():
-            text: object = getattr(self, part)
-            if not isinstance(text, str):
-                raise PromptError(
-                    f"{part} of a prompt template must be a string, got {type(text).__name__}."
-                )
-            if unknown := [name for name in _FIELD.findall(text) if name not in allowed]:
-                expected = ", ".join(f"{{{name}}}" for name in allowed) or "none"
-                raise PromptError(
-                    f"{part} of a prompt template has no field {{{unknown[0]}}}. Fields there: "
-                    f"{expected}."
-                )
-        if "{question}" not in self.prefix + self.suffix:
+            for name in _FIELD.findall(getattr(self, part)):
+                if name not in allowed:
+                    expected = ", ".join(f"{{{it}}}" for it in allowed) or "none"
+                    raise PromptError(
+                        f"{part} of a prompt template has no field {{{name}}}. Fields there: "
+                        f"{expected}."
+                    )
+        if "{question}" not in self.prefix + self.suffix or "{text}" not in self.document:
             raise PromptError(
-                "A prompt template needs {question} in its prefix or its suffix, got prefix="
-                f"{self.prefix!r} and suffix={self.suffix!r}."
-            )
-        if "{text}" not in self.document:
-            raise PromptError(
-                f"A prompt template needs {{text}} in its document, got {self.document!r}."
+                "A prompt template needs {question} in its prefix or its suffix, and {text} in its "
+                f"document, got {self}."
             )
 
     def prompt(self, question: str, documents: Iterable[Document]) -> ContextPrompt:

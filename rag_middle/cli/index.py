@@ -102,7 +102,7 @@ def index(
 
 def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, Any]) -> int:
     from rag_middle.answering import PromptTemplate
-    from rag_middle.answering.states import precompute, states_folder
+    from rag_middle.answering.answerer import precompute, states_folder
     from rag_middle.generation import DocumentCache, RagMiddleModel
 
     cache = DocumentCache(max_bytes=0, directory=states_folder(folder))

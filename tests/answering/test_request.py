@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from rag_middle.answering import DEFAULT_TEMPLATE, Answer, Source
-from rag_middle.answering.request import AnswerRequest
+from rag_middle.answering.results import AnswerRequest
 from rag_middle.documents import Document
 from rag_middle.generation import Generation, Timings, Usage
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle.answering import DEFAULT_TEMPLATE, Answerer, PromptTemplate, states
-from rag_middle.answering.states import precompute, states_folder
+from rag_middle.answering import DEFAULT_TEMPLATE, Answerer, PromptTemplate, answerer
+from rag_middle.answering.answerer import precompute, states_folder
 from rag_middle.errors import PromptError
 from rag_middle.generation import DocumentCache, RagMiddleModel
 from tests.answering.conftest import RIVERS
@@ -41,7 +41,7 @@ def test_questions_find_what_was_read_beforehand(
 
     cache = DocumentCache(max_bytes=0, directory=states_folder(index))
     reading = RagMiddleModel(plain.model.model, tokenizer, document_cache=cache)
-    monkeypatch.setattr(states, "_AT_ONCE", 3)
+    monkeypatch.setattr(answerer, "_AT_ONCE", 3)
     read = precompute(plain.retriever.index, reading, DEFAULT_TEMPLATE)
     assert read == len(RIVERS) + 1  # and the text before them
 
