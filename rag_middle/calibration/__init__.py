@@ -12,24 +12,22 @@ The objective is any function of a method; the built-in one is the mean over `Ex
 `draw_examples` takes from the evaluation's tasks.
 """
 
-from rag_middle.calibration.calibrate import Calibration, calibrate
-from rag_middle.calibration.cost import Estimate
+from rag_middle.calibration.calibrate import Calibration, Estimate, calibrate
+from rag_middle.calibration.channels import ChannelSearch, mean_hidden_states, random_texts
+from rag_middle.calibration.curves import CurveSearch, LayerSearch
 from rag_middle.calibration.drawing import draw_examples
 from rag_middle.calibration.examples import Example
-from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
-from rag_middle.calibration.objective import ExampleObjective, Outcome
-from rag_middle.calibration.scoring import FromDisk
-from rag_middle.calibration.searches import PRESETS, SEARCHES, make_search
-from rag_middle.calibration.searches.base import Search
-from rag_middle.calibration.searches.channels import ChannelSearch
-from rag_middle.calibration.searches.genetic import CurveSearch, LayerSearch
-from rag_middle.calibration.searches.grids import (
+from rag_middle.calibration.grids import (
     GroupSearch,
     HeadSearch,
     InitialTokenSearch,
     RatioSearch,
     RetrievalHeadSearch,
 )
+from rag_middle.calibration.objective import ExampleObjective, Outcome
+from rag_middle.calibration.scoring import FromDisk
+from rag_middle.calibration.search import Search
+from rag_middle.calibration.searches import PRESETS, SEARCHES, make_search
 
 __all__ = [
     "PRESETS",

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import rag_middle
-from rag_middle.calibration.cost import Estimate, estimate_cost
-from rag_middle.calibration.examples import Example, digest
-from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
-from rag_middle.calibration.scoring import (
-    Candidate,
-    Evaluator,
-    Journal,
-    MakeTeam,
-    ScoringProgress,
-    Team,
-    score_job,
-)
+from rag_middle.calibration.examples import Example
+from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.result import check_held_out, make_profile
+from rag_middle.calibration.scoring import Job, Journal, MakeTeam, Team, score_job
+from rag_middle.calibration.search import Candidate, Search, SearchInputs, drive
 from rag_middle.calibration.searches import make_search
-from rag_middle.calibration.searches.base import Search, SearchInputs
-from rag_middle.calibration.verdict import check_held_out, make_profile
 from rag_middle.errors import ConfigError
+from rag_middle.evaluation.conditions import question_digest
 from rag_middle.evaluation.runner import check_lengths
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
@@ -36,6 +30,9 @@ from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.tokens import TemplateName, uses_chat_template
 from rag_middle.workers import InProcess, torch_threads
+
+_HELD_OUT = "held out: "  # before the keys of held-out outcomes
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +46,30 @@ class Calibration:
 
     profile: Profile
     verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a search will cost at most.
+
+    Attributes:
+        candidates: to score.
+        questions: that they are asked, each at several positions.
+        prompts: that they are scored on, held-out ones included.
+        seconds: that are left, with the available workers.
+        criterion: what candidates are compared by.
+        known: scores that a search that was stopped has already.
+        scores: in all, as `progress` counts them: of the unmodified model, of the candidates, and
+            of the two methods on held-out questions.
+    """
+
+    candidates: int
+    questions: int
+    prompts: int
+    seconds: float
+    criterion: Criterion
+    known: int
+    scores: int
 
 
 def calibrate(
@@ -67,7 +88,7 @@ def calibrate(
     state: str | Path | None = None,
     out: str | Path | None = None,
     data: Mapping[str, Any] | None = None,
-    progress: ScoringProgress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     estimated: Callable[[Estimate], None] | None = None,
 ) -> Calibration:
     """Search for settings that suit a model.
@@ -93,7 +114,7 @@ def calibrate(
         state: file to continue from, written after every candidate.
         out: file for the profile.
         data: description of the examples, for the profile.
-        progress: called after every score.
+        progress: called after every score with how many there are, and will be at most.
         estimated: called with the cost once, before the search begins; not for an objective of
             your own.
 
@@ -113,45 +134,46 @@ def calibrate(
     # Held-out answers are right or wrong, which likelihoods do not say.
     accuracy_criterion: Criterion = "generated_answer" if chat else "exact_match"
     held_out_criterion = accuracy_criterion if criterion == "log_likelihood" else criterion
+    is_checked = objective is None and bool(held_out)
     all_examples = (*examples, *held_out)
     check_lengths(
         model,
         [(e.question, e.prompt, len(model.token_ids(e.answer))) for e in all_examples],
         template=template,
     )
-    packages = ("torch", "transformers", "tokenizers", "numpy")
     with torch_threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)
-        identity = {
-            "search": search.to_dict(),
-            "criterion": criterion if objective is None else "custom",
-            "checked_by": held_out_criterion,
+        # What is in the profile, too; a search that was killed is continued under the same.
+        made_by = {
             "seed": seed,
-            "model": {
-                **asdict(facts),
-                "generation": generation_sha256(model.model, model.tokenizer),
+            "software": {
+                "rag-middle": rag_middle.__version__,
+                **{package: version(package) for package in _PACKAGES},
             },
             "data": {
                 "search": _description(examples),
                 "held_out": _description(held_out),
                 **(data or {}),
+                "searched": sorted({question_digest(e.prompt, e.answers) for e in examples}),
             },
-            "software": {
-                "rag-middle": rag_middle.__version__,
-                **{package: version(package) for package in packages},
+            "search": {
+                "settings": search.to_dict(),
+                "criterion": criterion if objective is None else "custom",
+                "checked_by": held_out_criterion if is_checked else None,
+                "threads": threads_each,
+                "max_batch_size": max_batch_size,
+                "template": template,
             },
-            "threads": threads_each,
-            "batch": max_batch_size,
-            "template": template,
         }
+        generation = generation_sha256(model.model, model.tokenizer)
+        identity = {**made_by, "model": {**asdict(facts), "generation": generation}}
         max_candidates = search.max_candidates(model)  # refuses what does not fit
         journal = Journal(None if state is None else expanded(state), identity)
-        if objective is not None:
-            team: Team = InProcess(partial(score_job, objective))
-        elif workers is not None:
+        max_scores = 1 + max_candidates + 2 * is_checked
+        if objective is None and workers is not None:
             team = workers(all_examples, criterion)
         else:
-            own = ExampleObjective(
+            own = objective or ExampleObjective(
                 model,
                 all_examples,
                 criterion=criterion,
@@ -159,44 +181,55 @@ def calibrate(
                 template=template,
             )
             team = InProcess(partial(score_job, own))
+
+        def report() -> None:
+            if progress:
+                progress(len(journal.outcomes), max(max_scores, len(journal.outcomes)))
+
+        def outcomes_of(jobs: Mapping[str, Job]) -> list[Outcome]:
+            """From the file of the search where it has them, else from the team."""
+            missing = [key for key in jobs if key not in journal.outcomes]
+            report()
+            for index, outcome in team.results([jobs[key] for key in missing]):
+                journal.add(missing[index], outcome)
+                report()
+            return [journal.outcomes[key] for key in jobs]
+
+        def score(candidates: Sequence[Candidate]) -> list[Outcome]:
+            outcomes_of({c.key: Job(method=c.method, stop=len(examples)) for c in candidates})
+            return [journal.outcomes[candidate.key] for candidate in candidates]
+
         with closing(team):
-            evaluator = Evaluator(team, journal, examples=len(examples), progress=progress)
-            is_checked = objective is None and bool(held_out)
-            evaluator.max_scores = 1 + max_candidates + (2 if is_checked else 0)
             if estimated and objective is None:
-                estimated(
-                    estimate_cost(
-                        model,
-                        search,
-                        examples,
-                        held_out,
-                        team,
-                        criterion=criterion,
-                        held_out_criterion=held_out_criterion,
-                        known=len(journal.outcomes),
-                        max_batch_size=max_batch_size,
-                    )
+                criteria = (criterion, held_out_criterion)
+                cost = _estimate(
+                    model, search, examples, held_out, team, criteria, journal, max_batch_size
                 )
-            [before] = evaluator.outcomes([Candidate("none", NoMethod())])
-            result = search.run(
-                SearchInputs(
-                    model=model,
-                    examples=examples,
-                    evaluator=evaluator,
-                    seed=seed,
-                    max_batch_size=max_batch_size,
-                )
+                estimated(cost)
+            unmodified = Candidate("none", NoMethod())
+            [before] = score([unmodified])
+            inputs = SearchInputs(
+                model=model, examples=examples, seed=seed, max_batch_size=max_batch_size
             )
+            scored, details = drive(search.propose(inputs), score)
+            winner = max(scored, key=lambda pair: search.fitness(pair[1]), default=None)
             check = None
-            if result.ranked and is_checked:
-                best = result.ranked[0][0]
-                outcomes = evaluator.held_out(
-                    {"none": NoMethod(), best.key: best.method}, held_out_criterion
-                )
-                check = check_held_out(held_out, *outcomes, seed=seed)
-    if result.ranked:
-        model.checked_method(result.ranked[0][0].method)  # that it reaches the model
-    profile = make_profile(identity, facts, before, result, check, evaluator.trace, examples)
+            if winner and is_checked:
+                methods = {"none": NoMethod(), winner[0].key: winner[0].method}
+                jobs = {
+                    _HELD_OUT + key: Job(
+                        method=method, start=len(examples), criterion=held_out_criterion
+                    )
+                    for key, method in methods.items()
+                }
+                check = check_held_out(held_out, *outcomes_of(jobs), seed=seed)
+    if winner:
+        model.checked_method(winner[0].method)  # that it reaches the model
+    trace = [
+        {"candidate": candidate.key, **candidate.details, "score": outcome.score}
+        for candidate, outcome in [(unmodified, before), *scored]
+    ]
+    profile = make_profile(made_by, facts, before, winner, check, {**details, "trace": trace})
     if out is not None:
         write_profile(profile, out)
     return Calibration(profile=profile, verdict=profile.note)
@@ -208,8 +241,8 @@ def _check_examples(
     objective: Objective | None,
     workers: MakeTeam | None,
 ) -> None:
-    asked = {e.question for e in examples} | set(map(_content, examples))
-    shared = {e.question for e in held_out if not asked.isdisjoint((e.question, _content(e)))}
+    searched = {question_digest(e.prompt, e.answers) for e in examples}
+    shared = {e.question for e in held_out if question_digest(e.prompt, e.answers) in searched}
     if shared:
         raise ConfigError(
             f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
@@ -232,12 +265,59 @@ def _check_examples(
         )
 
 
-def _content(example: Example) -> tuple[str, str, frozenset[str]]:
-    """What a question is made of, under any name and in any order of the documents."""
-    prompt = example.prompt
-    return prompt.prefix, prompt.suffix, frozenset(d.render() for d in prompt.documents)
-
-
 def _description(examples: Sequence[Example]) -> dict[str, Any]:
     questions = len({example.question for example in examples})
-    return {"questions": questions, "prompts": len(examples), "sha256": digest(examples)}
+    digest = sha256(repr(examples).encode()).hexdigest()
+    return {"questions": questions, "prompts": len(examples), "sha256": digest}
+
+
+def _estimate(
+    model: RagMiddleModel,
+    search: Search,
+    examples: Sequence[Example],
+    held_out: Sequence[Example],
+    team: Team,
+    criteria: tuple[Criterion, Criterion],
+    journal: Journal,
+    max_batch_size: int,
+) -> Estimate:
+    """Time a batch on every worker of the team at once, as in the search, and multiply.
+
+    Scores that are in the journal need no more time.
+    """
+    batch = examples[:max_batch_size]
+    costly = search.costly_method(model)
+    candidates, held_out_scores = search.max_candidates(model), 2 if held_out else 0
+    checked = sum(key.startswith(_HELD_OUT) for key in journal.outcomes)
+    tried = len(journal.outcomes) - checked
+    # Held-out prompts are asked once the search has ended.
+    left = 0 if checked else max(0, 1 + candidates - tried)
+
+    def seconds(criterion: Criterion) -> float:
+        """Seconds that one worker takes for a prompt while all of them work."""
+        start = time.perf_counter()
+        jobs = [Job(method=costly, stop=len(batch), criterion=criterion)] * team.count
+        for _ in team.results(jobs):
+            pass
+        return (time.perf_counter() - start) / len(batch)
+
+    # Not for the time: workers load the model.
+    list(team.results([Job(method=costly, stop=1, criterion=criteria[0])] * team.count))
+    a_prompt = of_held_out = seconds(criteria[0])
+    if held_out_scores > checked and criteria[1] != criteria[0]:
+        of_held_out = seconds(criteria[1])
+    tokens = sum(model.count_tokens(example.prompt) for example in batch) / len(batch)
+    preparation = search.preparation_tokens(model) / tokens  # in this process
+    return Estimate(
+        candidates=candidates,
+        questions=len({example.question for example in examples}),
+        prompts=candidates * len(examples) + held_out_scores * len(held_out),
+        seconds=(
+            preparation * a_prompt
+            + left * len(examples) * a_prompt / team.count
+            + (held_out_scores - checked) * len(held_out) * of_held_out / min(team.count, 2)
+        ),
+        criterion=criteria[0],
+        known=len(journal.outcomes),
+        scores=1 + candidates + held_out_scores,
+    )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from rag_middle.calibration.examples import Example
+from rag_middle.calibration.search import Search
 from rag_middle.calibration.searches import make_search
-from rag_middle.calibration.searches.base import Search
 from rag_middle.errors import ConfigError
+from rag_middle.evaluation import Item, Task, spread_positions
+from rag_middle.evaluation.conditions import distinct_questions, position, question_and_golds
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
-if TYPE_CHECKING:
-    from rag_middle.evaluation import Item, Task
-
 _HELD_OUT_POSITIONS = 5
+#: Added to the seed of drawn questions: an evaluation with the same seed draws others.
+_OTHER_QUESTIONS = 1_000_003
+_FEWEST, _FEWEST_HELD_OUT = 3, 2
 
 
 def draw_examples(
@@ -37,12 +38,15 @@ def draw_examples(
     same answers and gold document, counts once; with other answers, it is not held out where the
     search asks it.
 
+    Questions of a file are its last ones, since an evaluation asks the first ones. Drawn questions
+    are others than those of an evaluation with the same seed.
+
     Args:
         task: with gold documents and answers whose likelihood can be measured.
         search: that the examples are for, or its name.
-        questions: of the search; by default as many as the search asks.
-        held_out: held-out questions, likewise; where the data has too few of both, both become
-            fewer.
+        questions: of the search, 3 or more; by default as many as the search asks.
+        held_out: held-out questions, 2 or more, likewise; where the data has too few of both, both
+            become fewer.
         weights: of the positions; by default those of the search.
         seed: of the drawing.
         chat: the answer begins a turn of a chat, and needs no space before it.
@@ -51,13 +55,6 @@ def draw_examples(
         ConfigError: the task has no gold documents, no single correct answers, or too
             few questions; or invalid weights.
     """
-    from rag_middle.evaluation.conditions import (
-        distinct_questions,
-        position,
-        question_and_golds,
-        spread_positions,
-    )
-
     if not task.num_positions or not task.by_likelihood:
         raise ConfigError(
             f"{task.name} cannot be calibrated on: it needs questions with a gold document and one "
@@ -71,20 +68,24 @@ def draw_examples(
     weight_at = _position_weights(
         search.weights if weights is None else weights, task.num_positions
     )
-    # Data may repeat a question. Asked in the search, it is not held out.
-    items = list(distinct_questions(task.items(questions + held_out, seed)))
+    wanted = questions + held_out
+    if task.num_questions is None:
+        items = task.items(wanted, seed + _OTHER_QUESTIONS)
+    else:
+        items = list(distinct_questions(task.items(None, seed)))[-wanted:]
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
-    share = min(1.0, len(items) / (questions + held_out))
-    cut = round(questions * share)
+    share = min(1.0, len(items) / wanted)
+    cut = max(_FEWEST, min(round(questions * share), len(items) - _FEWEST_HELD_OUT))
     # Other answers make it no other question.
     searched = {question_and_golds(item) for item in items[:cut]}
     unseen = [item for item in items[cut:] if question_and_golds(item) not in searched]
-    if cut < 3 or len(unseen) < 2:
+    if len(unseen) < _FEWEST_HELD_OUT:
         raise ConfigError(
             f"{len(items)} question{' is' if len(items) == 1 else 's are'} too few to search with "
-            "some (3 at least) and check on others (2 at least). Give more data, or more of "
-            "`questions` and `held_out` (--questions, --held-out): some dozens of each."
+            f"some ({_FEWEST} at least) and check on others ({_FEWEST_HELD_OUT} at least). Give "
+            "more data, or more of `questions` and `held_out` (--questions, --held-out): some "
+            "dozens of each."
         )
     metric = task.metrics[0] if task.metrics[0] in ANSWER_METRICS else "best_subspan_em"
 
@@ -111,16 +112,9 @@ def draw_examples(
 
 
 def _position_weights(weights: Sequence[float], documents: int) -> dict[int, float]:
-    """Weight by 0-based position: added up where positions coincide, left out where 0.
-
-    Raises:
-        ConfigError: fewer than two weights, negative ones, or all zero.
-    """
-    if (
-        len(weights) < 2
-        or not all(isfinite(weight) and weight >= 0 for weight in weights)
-        or not any(weights)
-    ):
+    """Weight by 0-based position: added up where positions coincide, left out where 0."""
+    fit = len(weights) > 1 and any(weights) and all(isfinite(w) and w >= 0 for w in weights)
+    if not fit:
         raise ConfigError(
             "weights must be at least two numbers >= 0, of positions from the first to the last, "
             f"not all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rag_middle.evaluation import Estimate
 from rag_middle.evaluation.conclusions import comparisons
@@ -14,8 +15,11 @@ from rag_middle.evaluation.plots import draw_lines, new_figure
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import Profile
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+_ANSWERS = {
+    None: "Not known: it was not checked on held-out questions.",
+    True: "Yes: the worst position gains significantly on held-out questions.",
+    False: "No: not recommended.",
+}
 
 
 def write_calibration(profile: Profile, path: str | Path, *, command: str = "") -> Path:
@@ -26,40 +30,28 @@ def write_calibration(profile: Profile, path: str | Path, *, command: str = "") 
         OutputWriteError: the file cannot be written.
     """
     held_out = profile.scores.get("held_out")
-    rows: list[dict[str, Any]] = []
-    charts: dict[str, Figure] = {}
+    rows, charts = [], {}
     if held_out:
         places = held_out["places"]
-        for place in places:
-            before, after = (Estimate(**place[name]) for name in ("before", "after"))
-            gain = _difference(place["gain"])
-            rows.append(
-                {"name": f"at {place['place']}", "before": before, "after": after, "gain": gain}
-            )
+        rows = [{"name": f"at {place['place']}", **_estimates(place)} for place in places]
+        figure, [axes] = new_figure()
         lines = {
             "none": [row["before"] for row in rows],
             profile.method: [row["after"] for row in rows],
         }
-        figure, [axes] = new_figure()
         draw_lines(axes, lines, [place["place"] for place in places])
         axes.set_xlabel("Position of the gold document")
         axes.set_ylabel("Accuracy, %")
         axes.set_title("Held-out questions; bars: 95 % intervals", fontsize=10)
         charts["held out"] = figure
         for name, key in (("worst position", "gain_of_worst_place"), ("mean", "gain_of_mean")):
-            gain = _difference(held_out[key])
-            rows.append({"name": name, "before": None, "after": None, "gain": gain})
-    answers = {
-        None: "Not known: it was not checked on held-out questions.",
-        True: "Yes: the worst position gains significantly on held-out questions.",
-        False: "No: not recommended.",
-    }
+            rows.append({"name": name, **_estimates({"gain": held_out[key]})})
     page = render(
         "calibration.html.j2",
-        package="rag_middle.calibration",
+        package=__package__,
         charts=charts,
         profile=profile,
-        answer=answers[profile.recommended],
+        answer=_ANSWERS[profile.recommended],
         settings=json.dumps(dict(profile.options)) if profile.options else "",
         rows=rows,
         questions=held_out["questions"] if held_out else 0,
@@ -73,6 +65,10 @@ def write_calibration(profile: Profile, path: str | Path, *, command: str = "") 
     return path
 
 
-def _difference(numbers: dict[str, float]) -> Estimate:
-    """A gain of the profile; exact where no resample differs."""
-    return Estimate(**numbers, exact=not any(numbers.values()))
+def _estimates(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Estimates before, after, and of the gain; a gain is exact where no resample differs."""
+    made: dict[str, Any] = dict.fromkeys(("before", "after", "gain"))
+    for name in made.keys() & numbers.keys():
+        exact = name == "gain" and not any(numbers[name].values())
+        made[name] = Estimate(**numbers[name], exact=exact)
+    return made

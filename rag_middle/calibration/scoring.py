@@ -1,11 +1,10 @@
-"""Candidates in, outcomes out: from the file of a search where it has them, else from workers."""
+"""Who scores candidates, and the file that keeps their outcomes."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import isfinite
@@ -20,25 +19,6 @@ from rag_middle.generation.sharing import load_copy
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
 from rag_middle.workers import Workers
-
-#: Called with how many scores there are, and how many there will be at most: of the unmodified
-#: model, of the candidates, and of the two methods on held-out questions.
-ScoringProgress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Settings to try.
-
-    Attributes:
-        key: short description of the settings; equal settings have equal keys.
-        method: with these settings.
-        details: for the trace in the profile.
-    """
-
-    key: str
-    method: Method
-    details: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +42,15 @@ def score_job(objective: Objective, job: Job) -> Outcome:
     Raises:
         ConfigError: the objective returned a number that is not finite.
     """
-    if not isinstance(objective, ExampleObjective):
-        score = float(objective(job.method))
-        if not isfinite(score):
-            raise ConfigError(
-                f"The objective returned {score!r} for {job.method!r}: return a finite number, a "
-                "very low one for settings that must not win."
-            )
-        return Outcome(score=score)
-    return objective.outcome(job.method, job.start, job.stop, criterion=job.criterion)
+    if isinstance(objective, ExampleObjective):
+        return objective.outcome(job.method, job.start, job.stop, criterion=job.criterion)
+    score = float(objective(job.method))
+    if not isfinite(score):
+        raise ConfigError(
+            f"The objective returned {score!r} for {job.method!r}: return a finite number, a very "
+            "low one for settings that must not win."
+        )
+    return Outcome(score=score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,28 +103,29 @@ class Journal:
     def __init__(self, path: Path | None = None, identity: Mapping[str, Any] | None = None) -> None:
         self._path = path
         self.outcomes: dict[str, Outcome] = {}
-        if path is None:
+        content = path.read_bytes() if path and path.is_file() else b""
+        if not content or path is None:
+            self._write({"identity": identity})
             return
-        with _state_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = path.read_bytes() if path.exists() else b""
-            first_line = json.dumps({"identity": identity}) + "\n"
-            if first_line.encode().startswith(content):  # new, or killed in its first line
-                path.write_text(first_line, encoding="utf-8")
-                return
-            # The last line is torn where the search was killed: its candidate is scored again.
-            whole = content[: content.rfind(b"\n") + 1]
+        # The last line is torn where the search was killed: its candidate is scored again.
+        whole = content[: content.rfind(b"\n") + 1]
+        now = json.loads(json.dumps(identity))
+        try:
             header, *entries = map(json.loads, whole.splitlines())
-            before, now = header["identity"], json.loads(json.dumps(identity))
-            different = [name for name in now if before.get(name) != now[name]]
-            if different:
-                raise FileFormatError(
-                    f"{path} is the state of another search: it differs in "
-                    f"{', '.join(different)}. Continue that one with its own settings, choose "
-                    "another folder (--out), or delete the file."
-                )
+            different = [name for name in now if header["identity"].get(name) != now[name]]
             self.outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
-            os.truncate(path, len(whole))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise FileFormatError(
+                f"{path} is not the state of a search, or is damaged. Choose another folder "
+                "(--out), or delete the file to search from the start."
+            ) from None
+        if different:
+            raise FileFormatError(
+                f"{path} is the state of another search: it differs in {', '.join(different)}. "
+                "Continue that one with its own settings, choose another folder (--out), or delete "
+                "the file."
+            )
+        os.truncate(path, len(whole))
 
     def add(self, key: str, outcome: Outcome) -> None:
         """Keep an outcome.
@@ -152,94 +133,18 @@ class Journal:
         Raises:
             FileFormatError: the file cannot be written.
         """
-        if self._path is not None:
-            line = json.dumps({"key": key, "outcome": asdict(outcome)}) + "\n"
-            with _state_errors(self._path), self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+        self._write({"key": key, "outcome": asdict(outcome)})
         self.outcomes[key] = outcome
 
-
-@contextmanager
-def _state_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FileFormatError(
-            f"The state of the search cannot be kept in {str(path)!r} ({reason(error)}). Correct "
-            "that or choose another folder (--out); then run it again to go on."
-        ) from error
-    except FileFormatError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError):  # of what is read
-        raise FileFormatError(
-            f"{path} is not the state of a search, or is damaged. Choose another folder (--out), "
-            "or delete the file to search from the start."
-        ) from None
-
-
-class Evaluator:
-    """Scores candidates and remembers in which order they were asked for.
-
-    Args:
-        examples: how many the search has, which are the first of the team's.
-
-    Attributes:
-        max_scores: for `progress`; set once the search is known.
-    """
-
-    def __init__(
-        self,
-        team: Team,
-        journal: Journal,
-        *,
-        examples: int = 0,
-        progress: ScoringProgress | None = None,
-    ) -> None:
-        self._team = team
-        self._journal = journal
-        self._examples = examples
-        self._progress = progress
-        self._candidates: dict[str, Candidate] = {}
-        self.max_scores = 0
-
-    def outcomes(self, candidates: Sequence[Candidate]) -> list[Outcome]:
-        """An outcome for every candidate, in order; equal ones are scored once."""
-        for candidate in candidates:
-            self._candidates.setdefault(candidate.key, candidate)
-        self._run({c.key: Job(method=c.method, stop=self._examples) for c in candidates})
-        return [self._journal.outcomes[candidate.key] for candidate in candidates]
-
-    def held_out(self, methods: Mapping[str, Method], criterion: Criterion) -> list[Outcome]:
-        """Outcomes of methods on the examples after those of the search."""
-        return self._run(
-            {
-                f"held out: {key}": Job(method=method, start=self._examples, criterion=criterion)
-                for key, method in methods.items()
-            }
-        )
-
-    @property
-    def trace(self) -> list[dict[str, Any]]:
-        """Every candidate with its score, in the order in which the search asked for them.
-
-        It follows from seed and scores alone, whatever the workers.
-        """
-        return [
-            {"candidate": key, **candidate.details, "score": self._journal.outcomes[key].score}
-            for key, candidate in self._candidates.items()
-        ]
-
-    def _run(self, jobs: Mapping[str, Job]) -> list[Outcome]:
-        missing = [key for key in jobs if key not in self._journal.outcomes]
-        self._report()
-        for index, outcome in self._team.results([jobs[key] for key in missing]):
-            self._journal.add(missing[index], outcome)
-            self._report()
-        return [self._journal.outcomes[key] for key in jobs]
-
-    def _report(self) -> None:
-        if self._progress:
-            known = len(self._journal.outcomes)
-            self._progress(known, max(self.max_scores, known))
+    def _write(self, content: Mapping[str, Any]) -> None:
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(content) + "\n")
+        except OSError as error:
+            raise FileFormatError(
+                f"The state of the search cannot be kept in {str(self._path)!r} ({reason(error)}). "
+                "Correct that or choose another folder (--out); then run it again to go on."
+            ) from error

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _search_flag = partial(typer.Option, rich_help_panel="Search")
 Fitted = Literal[
     "positional_hidden_states",
+    "positional_hidden_states:paper",
     "lpes",
     "lpes:paper",
     "siw",
@@ -62,15 +63,17 @@ Fitted = Literal[
     "self_extend",
     "dysco",
 ]
-"""Methods with settings to search for; lpes:paper is the search as the paper runs it."""
+"""Methods with settings to search for; with :paper, the search as the paper runs it."""
 
 
 def _drawing(
     *,
     questions: int | None = question_flag(
-        None, min=3, help="Of the search. Default: 40; 30 for lpes."
+        None, min=3, help="Of the search, at least 3. Default: 40; 30 for lpes."
     ),
-    held_out: int | None = question_flag(None, min=2, help="To check the result on. Default: 100."),
+    held_out: int | None = question_flag(
+        None, min=2, help="To check the result on, at least 2. Default: 100."
+    ),
     weights: str | None = question_flag(
         None,
         metavar="FIRST,...,LAST",
@@ -236,7 +239,7 @@ def _fitting_workers(model: Any) -> int:
 
 def _tell_cost(cost: Estimate, workers: int) -> None:
     minutes = ceil(cost.seconds / 60)
-    known = f"; {counted(cost.known, 'score')} are known from before" if cost.known else ""
+    known = f"; {cost.known} of {cost.scores} scores are known from before" if cost.known else ""
     tell(
         "Cost",
         "dim",

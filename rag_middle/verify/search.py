@@ -38,7 +38,7 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
         order=params["savgol"]["polyorder"],
     )
     ranked = rank_channels(
-        hidden, skip_trend=skip_trend, skip_smoothness=skip_smoothness, pooled="min"
+        hidden, skip_trend=skip_trend, skip_smoothness=skip_smoothness, reference_code=True
     )
     trends = channel_trends(hidden, skip=skip_trend)
     differences = [(smoothness - torch.from_numpy(arrays["smoothness_all"])).abs().max()]
@@ -56,7 +56,7 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
             {str(channel): fields["mono_layers"][str(channel)] for channel in order},
         ),
         "layers, skipping less": (
-            _layers(rank_channels(hidden, skip_trend=_PAPER_SKIP)),
+            _layers(rank_channels(hidden, skip_trend=_PAPER_SKIP, reference_code=True)),
             {
                 channel: layers
                 for channel, layers in fields["mono_layers_skip100"].items()

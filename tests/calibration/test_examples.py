@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rag_middle.calibration import Example, LayerSearch, draw_examples, make_search
-from rag_middle.calibration.examples import digest
-from rag_middle.documents import ContextPrompt
+from rag_middle.calibration import LayerSearch, draw_examples, make_search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import MultiDocumentQA, task_for_file
 from tests.reader.questions import InventedDocuments
-
-
-def example(question: str = "q", **fields: Any) -> Example:
-    prompt = ContextPrompt("", ["a"], "b")
-    return Example(question=question, position=0, prompt=prompt, answer="x", **fields)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"weight": 0.0}, "weight must be"), ({"metric": "rouge"}, "metric must be one of")],
-)
-def test_examples_that_cannot_be_scored_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        example(**change)
 
 
 @pytest.mark.parametrize("weights", [(-1.0, 2.0), (0.0, 0.0), (1.0,), (float("nan"), 1.0)])
 def test_weights_that_make_no_sense_are_refused(weights: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match="weights must be at least two numbers"):
         draw_examples(InventedDocuments(), "lpes", weights=weights, questions=5, held_out=2)
-
-
-def test_any_change_changes_the_digest(examples: Callable[..., list[Example]]) -> None:
-    made = examples(3)
-    before = digest(made)
-    assert digest(list(made)) == before
-    assert digest(made[::-1]) != before
-    assert digest([*made[:2], replace(made[2], answer="x")]) != before
-    assert digest([*made[:2], replace(made[2], prompt=made[0].prompt)]) != before
-    for change in ({"answers": ("x",)}, {"metric": "f1"}, {"weight": 2}, {"max_new_tokens": 3}):
-        assert digest([*made[:2], replace(made[2], **change)]) != before
 
 
 def test_every_question_is_asked_at_every_position_of_its_search() -> None:
@@ -115,6 +85,9 @@ def test_the_papers_sizes_have_a_name() -> None:
     assert (search.questions, search.held_out, search.weights) == (200, 500, (0.2, 0.3, 0.5))
     assert (search.population, search.parents, search.generations) == (32, 12, 20)
     assert (search.mutants, search.crossovers, search.as_in_paper) == (16, 4, True)
+    # Equation 7, whatever the template.
+    assert {search.criterion_for(chat=chat) for chat in (True, False)} == {"generated_answer"}
+    assert LayerSearch().criterion_for(chat=False) == "exact_match"
     assert make_search("lpes:paper", {"generations": 3}).generations == 3  # type: ignore[attr-defined]
 
 
@@ -154,3 +127,37 @@ def test_a_question_with_other_answers_is_not_held_out_from_itself(tmp_path: Pat
     asked = [{example.prompt.suffix for example in part} for part in (searched, held_out)]
     assert all(asked)
     assert asked[0].isdisjoint(asked[1])
+
+
+def numbered(folder: Path, count: int) -> Path:
+    """Questions "Who is 0?" and so on, in their order."""
+    lines = [
+        json.dumps({"question": f"Who is {n}?", "answers": [f"A{n}"], "gold": f"{n} is A{n}."})
+        for n in range(count)
+    ]
+    data = folder / "q.jsonl"
+    data.write_text("\n".join(lines), encoding="utf-8")
+    return data
+
+
+def test_the_search_has_other_questions_than_an_evaluation_of_the_same_data(
+    tmp_path: Path,
+) -> None:
+    """Of the paper's sizes: 200 and 500 for the search, the first 500 of the file for a table."""
+    for task in (task_for_file(numbered(tmp_path, 1300), documents=2), InventedDocuments()):
+        reported = {item.question for item in task.items(500, 0)}
+        searched, held_out = draw_examples(task, "lpes:paper")
+        assert len({example.question for example in (*searched, *held_out)}) == 700
+        texts = {example.prompt.suffix for example in (*searched, *held_out)}
+        assert not any(question in text for question in reported for text in texts)
+
+
+@pytest.mark.parametrize(("questions", "held_out", "kept"), [(3, 100, (3, 7)), (40, 2, (8, 2))])
+def test_the_fewest_questions_suffice_where_the_data_has_them(
+    questions: int, held_out: int, kept: tuple[int, int], tmp_path: Path
+) -> None:
+    task = task_for_file(numbered(tmp_path, 10), documents=3)
+    parts = draw_examples(task, "lpes", questions=questions, held_out=held_out)
+    assert tuple(len({e.question for e in part}) for part in parts) == kept
+    with pytest.raises(ConfigError, match="4 questions are too few"):
+        draw_examples(task_for_file(numbered(tmp_path, 4), documents=3), "lpes", questions=3)

@@ -222,12 +222,6 @@ def test_a_line_that_was_not_finished_is_scored_again(written: Path) -> None:
     assert Journal(written, IDENTITY).outcomes["b"] == SECOND
 
 
-def test_a_search_killed_in_its_first_line_begins_anew(written: Path) -> None:
-    written.write_bytes(written.read_bytes()[:20])
-    assert not Journal(written, IDENTITY).outcomes
-    assert len(written.read_bytes()) > 20
-
-
 @pytest.mark.parametrize(
     "content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}\n', b"notes\n", b"[]\n"]
 )

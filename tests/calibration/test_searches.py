@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -22,9 +21,8 @@ from rag_middle.calibration import (
     Search,
     make_search,
 )
-from rag_middle.calibration.scoring import Evaluator, Job, Journal, score_job
-from rag_middle.calibration.searches.base import SearchInputs, layer_ranges
-from rag_middle.errors import ConfigError
+from rag_middle.calibration.search import Candidate, SearchInputs, drive, layer_ranges
+from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -37,21 +35,8 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from rag_middle.methods.dysco.detection import retrieval_heads
-from rag_middle.workers import InProcess
 
 Examples = Callable[..., list[Example]]
-
-
-class Recording(InProcess[Job, Outcome]):
-    """Scores methods with a function and keeps them."""
-
-    def __init__(self, score: Callable[[Any], float]) -> None:
-        super().__init__(partial(score_job, score))
-        self.seen: list[Method] = []
-
-    def results(self, tasks: Sequence[Job]) -> Any:
-        self.seen += [job.method for job in tasks]
-        return super().results(tasks)
 
 
 def searched(
@@ -59,12 +44,15 @@ def searched(
     model: RagMiddleModel,
     examples: Sequence[Example],
     score: Callable[[Any], float],
-) -> tuple[Any, list[Method]]:
-    workers = Recording(score)
-    evaluator = Evaluator(workers, Journal())
-    result = search.run(SearchInputs(model=model, examples=examples, evaluator=evaluator))
-    assert len(workers.seen) <= search.max_candidates(model)
-    return result, workers.seen
+) -> tuple[Candidate, list[Method], dict[str, Any]]:
+    """The best candidate, all methods in the order of their proposal, and the details."""
+    scored, details = drive(
+        search.propose(SearchInputs(model=model, examples=examples)),
+        lambda candidates: [Outcome(score=score(candidate.method)) for candidate in candidates],
+    )
+    assert len(scored) <= search.max_candidates(model)
+    best, _ = max(scored, key=lambda pair: pair[1].score)
+    return best, [candidate.method for candidate, _ in scored], details
 
 
 def test_ranges_of_32_layers_are_the_papers() -> None:
@@ -93,8 +81,10 @@ def test_the_best_channels_and_factors_are_tried_in_other_layers(
     model: RagMiddleModel, examples: Examples
 ) -> None:
     search = ChannelSearch(texts=16, tokens=100, top=3, factors=(0.5, 0.0, -1.0))
-    result, seen = searched(search, model, examples(6), lambda method: -abs(method.factor - 0.5))
-    channels = [channel["channel"] for channel in result.details["channels"]]
+    best, seen, details = searched(
+        search, model, examples(6), lambda method: -abs(method.factor - 0.5)
+    )
+    channels = [channel["channel"] for channel in details["channels"]]
     assert 2 <= len(channels) <= 3
     middle, *others = layer_ranges(4)
     tried = [
@@ -103,11 +93,29 @@ def test_the_best_channels_and_factors_are_tried_in_other_layers(
     pairs = len(channels) * 3
     assert {layers for _, _, layers in tried[:pairs]} == {middle}
     assert len(set(tried)) == len(seen) == pairs + 4 * len(others)
-    best = {(channel, factor) for channel, factor, _ in tried[pairs:]}
-    assert len(best) == 4
-    assert {(channel, 0.5) for channel in channels} < best
+    again = {(channel, factor) for channel, factor, _ in tried[pairs:]}
+    assert len(again) == 4
+    assert {(channel, 0.5) for channel in channels} < again
     assert {layers for _, _, layers in tried[pairs:]} == set(others)
-    assert result.ranked[0][0].method.factor == 0.5
+    assert best.method.factor == 0.5
+
+
+def test_as_in_the_paper_the_channel_is_chosen_first_in_layers_fixed_by_hand(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    sizes = {"texts": 16, "tokens": 100, "top": 3, "factors": (0.5, 0.0, -1.0)}
+    for layers in (None, (1, 3)):
+        search = make_search("positional_hidden_states:paper", {**sizes, "layers": layers})
+        assert (search.questions, search.criterion) == (100, "log_likelihood")
+        best, seen, details = searched(
+            search, model, examples(6), lambda method: -method.channels[0] - method.factor
+        )
+        channels = [channel["channel"] for channel in details["channels"]]
+        tried = [(m.channels[0], m.factor) for m in seen if isinstance(m, PositionalHiddenStates)]
+        first = [(channel, 0.5) for channel in channels]
+        assert tried == [*first, (min(channels), 0.0), (min(channels), -1.0)]
+        assert best.method == seen[-1]
+        assert {vars(method)["layers"] for method in seen} == {layers or layer_ranges(4)[0]}
 
 
 def test_areas_are_those_that_get_more_than_their_share(
@@ -119,21 +127,21 @@ def test_areas_are_those_that_get_more_than_their_share(
     assert sorted(flags) == [0, 1, 2, 3]
     assert any(any(areas) for areas in flags.values())
     assert all(len(areas) == 5 and not all(areas) for areas in flags.values())
-    result, seen = searched(search, model, made, lambda method: method.alpha_sparse)
+    best, seen, _ = searched(search, model, made, lambda method: method.alpha_sparse)
     assert len(seen) == 3 * len(layer_ranges(4))
     for method in seen:
         assert isinstance(method, SIW)
         assert not method.is_neutral
         assert all(flags[layer] == areas for layer, areas in (method.dense_areas or {}).items())
-    assert result.ranked[0][0].method.alpha_sparse == 1.5
+    assert best.method.alpha_sparse == 1.5
 
 
 def test_ratios_are_tried_under_both_head_rules(model: RagMiddleModel) -> None:
     search = RatioSearch(ranges=((1.0, 1.5), (1.2, 1.8)), first_layers=(0, 2, 8))
-    result, seen = searched(search, model, [], lambda method: method.max_ratio)
+    best, seen, _ = searched(search, model, [], lambda method: method.max_ratio)
     tried = {(m.max_ratio, m.first_layer, m.reference_code) for m in seen if isinstance(m, MsPoE)}
     assert tried == {(r, f, c) for r in (1.5, 1.8) for f in (0, 2) for c in (False, True)}
-    assert result.ranked[0][0].method.max_ratio == 1.8
+    assert best.method.max_ratio == 1.8
 
 
 def test_heads_are_told_apart_and_tuned_together(model: RagMiddleModel) -> None:
@@ -146,13 +154,11 @@ def test_heads_are_told_apart_and_tuned_together(model: RagMiddleModel) -> None:
         return gain * (method.factor - 1)
 
     search = HeadSearch(shares=(0.25,), factors=(0.5, 3.0))
-    result, seen = searched(search, model, [], score)
+    best, seen, details = searched(search, model, [], score)
     assert len(seen) == search.max_candidates(model)
-    assert result.details["heads"] == [0, -1, 1, 0]
-    best = result.ranked[0][0]
+    assert details["heads"] == [0, -1, 1, 0]
     assert (best.key, best.method) == ("1 up-effective x 3", ZeroTuning(factor=3.0, heads=(2,)))
-    by_key = {candidate.key: candidate.method for candidate, _ in result.ranked}
-    assert by_key["1 down-effective x 0.5"] == ZeroTuning(factor=0.5, heads=(1,))
+    assert ZeroTuning(factor=0.5, heads=(1,)) in seen
 
 
 def test_groups_are_tried_under_windows_that_prompts_leave(
@@ -161,10 +167,10 @@ def test_groups_are_tried_under_windows_that_prompts_leave(
     made = examples(4)
     longest = max(model.count_tokens(example.prompt) for example in made)
     search = GroupSearch(groups=(2, 8), windows=(4, 8, 16, longest, 5000))
-    result, seen = searched(search, model, made, lambda method: -method.window - method.group)
+    best, seen, _ = searched(search, model, made, lambda method: -method.window - method.group)
     tried = {(m.group, m.window) for m in seen if isinstance(m, SelfExtend)}
     assert tried == {(2, 4), (2, 8), (2, 16), (8, 8), (8, 16)}
-    assert result.ranked[0][0].method == SelfExtend(group=2, window=4)
+    assert best.method == SelfExtend(group=2, window=4)
     with pytest.raises(ConfigError, match=f"has {longest} tokens"):
         searched(GroupSearch(windows=(longest,)), model, made, lambda method: 0.0)
 
@@ -174,20 +180,18 @@ def test_the_best_retrieval_heads_are_tried(model: RagMiddleModel) -> None:
     search = RetrievalHeadSearch(counts=(1, 3), strengths=(1.5, 4.0), top_ks=(8,))
     assert model.context_window is not None  # which the needle's repetition has to fit in
     expected = retrieval_heads(model.model, 3, prompt_tokens=model.context_window - 8)
-    result, seen = searched(search, model, [], lambda method: method.strength)
+    best, seen, details = searched(search, model, [], lambda method: method.strength)
     tried = {(m.heads, m.strength, m.top_k) for m in seen if isinstance(m, DySCO)}
     assert tried == {(expected[:n], s, 8) for n in (1, len(expected)) for s in (1.5, 4.0)}
-    assert result.details == {"retrieval_heads": [list(head) for head in expected]}
-    assert result.ranked[0][0].method.strength == 4.0
+    assert details == {"retrieval_heads": [list(head) for head in expected]}
+    assert best.method.strength == 4.0
 
 
 def test_curves_become_factors_of_layers(model: RagMiddleModel) -> None:
     search = LayerSearch(population=6, parents=3, mutants=3, crossovers=1, generations=2)
-    result, seen = searched(search, model, [], lambda method: -sum(method.factors))
+    best, seen, _ = searched(search, model, [], lambda method: -sum(method.factors))
     assert all(isinstance(m, LPES) and len(m.factors) == 4 for m in seen)  # type: ignore[arg-type]
-    best, outcome = result.ranked[0]
-    assert isinstance(outcome, Outcome)
-    assert outcome.score == max(-sum(m.factors) for m in seen)  # type: ignore[attr-defined]
+    assert -sum(best.method.factors) == max(-sum(m.factors) for m in seen)  # type: ignore[attr-defined]
     assert len(best.details["control_points"]) == 4
 
 
@@ -205,29 +209,22 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
         (
             "positional_hidden_states",
             {"factors": ()},
-            "factors must be a list of at least one number",
+            "factors must be 1 or more numbers",
         ),
         ("positional_hidden_states", {"texts": 0}, "texts must be"),
-        ("siw", {"dense": ()}, "dense must be a list"),
+        ("siw", {"dense": ()}, "dense must be 1 or more values"),
         ("siw", {"areas": 0}, "areas must be"),
-        ("ms_poe", {"ranges": ()}, "ranges must hold pairs"),
-        ("ms_poe", {"head_rules": ("rand",)}, "'rank' and 'code', got \\('rand'"),
-        ("zero_tuning", {"shares": (1.5,)}, "between 0 and 1"),
-        ("zero_tuning", {"factors": (0.5, 1)}, "changes nothing"),
-        (
-            "self_extend",
-            {"groups": (1,)},
-            "groups must be a list of at least one whole number >= 2",
-        ),
-        ("self_extend", {"groups": (8,), "windows": (4,)}, "nothing can be tried"),
-        ("dysco", {"counts": (0,)}, "counts must be a list of at least one whole number >= 1"),
-        ("dysco", {"strengths": (1.0,)}, "changes nothing"),
+        ("ms_poe", {"ranges": (1.5,)}, r"ranges\[0\] must be several ratios"),
+        ("ms_poe", {"head_rules": ("rand",)}, "must be one of rank, code, got 'rand'"),
+        ("zero_tuning", {"shares": (1.5,)}, "must be above 0 and below 1"),
+        ("self_extend", {"groups": (1,)}, r"groups\[0\] must be a whole number >= 2"),
+        ("dysco", {"counts": (0,)}, r"counts\[0\] must be a whole number >= 1"),
     ],
 )
 def test_searches_that_make_no_sense_are_refused(
     method: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(RagMiddleError, match=message):
         make_search(method, options)
 
 

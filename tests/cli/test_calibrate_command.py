@@ -114,7 +114,7 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
     assert calibrate("lpes").status == 0
     assert profile.read_bytes() == first
     again = calibrate("lpes")
-    assert re.search(r"\d+ scores are known", " ".join(again.err.split()))
+    assert re.search(r"\d+ of \d+ scores are known", " ".join(again.err.split()))
     assert profile.read_bytes() == first
     assert calibrate("lpes", out="elsewhere").status == 0
     assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first
@@ -159,10 +159,18 @@ def test_two_workers_give_the_profile_of_one(calibrate: Any, tmp_path: Path) -> 
 
 
 def test_the_time_is_rounded_up(capsys: pytest.CaptureFixture[str]) -> None:
-    cost = Estimate(candidates=4, questions=2, prompts=8, seconds=70, criterion="log_likelihood")
+    cost = Estimate(
+        candidates=4,
+        questions=2,
+        prompts=8,
+        seconds=70,
+        criterion="log_likelihood",
+        known=0,
+        scores=7,
+    )
     for known, told in (
         (0, "minutes with 2 workers."),
-        (3, "minutes with 2 workers; 3 scores are"),
+        (3, "minutes with 2 workers; 3 of 7 scores are known"),
     ):
         _tell_cost(replace(cost, known=known), 2)
         assert f": about 2 {told}" in " ".join(capsys.readouterr().err.split())

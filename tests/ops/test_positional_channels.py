@@ -96,15 +96,17 @@ def test_candidates_come_smoothest_first_with_their_layers(hidden: torch.Tensor)
     assert set(found) == {RISES, FALLS, JAGGED, CHANGES_SIDES}
     assert found[FALLS].direction == -1
     assert found[RISES].layers == tuple(range(2, LAYERS - 1))
-    # It rises in five of the inner layers and falls in four: the majority counts.
+    # It rises in five of the inner layers and falls in four: algorithm 1 counts both.
     assert found[CHANGES_SIDES].direction == 1
-    assert found[CHANGES_SIDES].layers == (2, 4, 6, 8, 10)
+    assert found[CHANGES_SIDES].layers == tuple(range(2, LAYERS - 1))
+    theirs = {each.channel: each.layers for each in rank_channels(hidden, reference_code=True)}
+    assert theirs[CHANGES_SIDES] == (2, 4, 6, 8, 10)
 
 
 def test_smoothness_is_added_over_layers_or_the_smallest_taken(hidden: torch.Tensor) -> None:
     each = channel_smoothness(hidden)[2:-1, JAGGED]
     added = {c.channel: c.smoothness for c in rank_channels(hidden)}
-    smallest = {c.channel: c.smoothness for c in rank_channels(hidden, pooled="min")}
+    smallest = {c.channel: c.smoothness for c in rank_channels(hidden, reference_code=True)}
     assert added[JAGGED] == pytest.approx(float(each.sum()))
     assert smallest[JAGGED] == pytest.approx(float(each.min()))
 

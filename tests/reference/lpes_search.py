@@ -23,19 +23,25 @@ def is_valid(genes: Genes, num_layers: int) -> bool:
     return rising and xs[0] >= 0 and xs[-1] <= num_layers - 1 and all(10 <= y <= 20 for y in ys)
 
 
+def may_move(genes: Genes, at: int, moved: int, num_layers: int) -> bool:
+    """Whether a gene stays within equation 9: x between the neighbours that it had, or on one."""
+    if at % 2:
+        return 10 <= moved <= 20
+    low = genes[at - 2] if at else 0
+    high = genes[at + 2] if at + 2 < len(genes) else num_layers - 1
+    return low <= moved <= high
+
+
 def mutants(genes: Genes, num_layers: int) -> list[Genes]:
     """Every mutant there can be, each as likely as the others.
 
-    A point moves by up to 2 layers and 0.2, and stays between its neighbours as they were before;
-    what leaves the bounds, or meets a neighbour that moved too, is drawn again.
+    A point moves by up to 2 layers and 0.2 within equation 9; where points meet or pass each other
+    (equation 10), all are drawn again.
     """
     found = []
     for moves in product(range(-2, 3), repeat=len(genes)):
         moved = tuple(gene + move for gene, move in zip(genes, moves, strict=True))
-        between = all(
-            is_valid((*genes[:at], moved[at], *genes[at + 1 :]), num_layers)
-            for at in range(len(genes))
-        )
+        between = all(may_move(genes, at, moved[at], num_layers) for at in range(len(genes)))
         if between and is_valid(moved, num_layers):
             found.append(moved)
     return found
@@ -68,7 +74,7 @@ def search(
             for at, gene in enumerate(genes):
                 while True:
                     child[at] = gene + rng.randint(-2, 2)
-                    if is_valid((*genes[:at], child[at], *genes[at + 1 :]), num_layers):
+                    if may_move(genes, at, child[at], num_layers):
                         break
             if is_valid(tuple(child), num_layers):
                 return tuple(child)

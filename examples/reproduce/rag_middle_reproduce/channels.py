@@ -27,7 +27,7 @@ from dataclasses import replace
 from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.attention import model_traits
 from rag_middle.calibration import ChannelSearch, Example, mean_hidden_states, random_texts
-from rag_middle.calibration.searches.base import layer_ranges
+from rag_middle.calibration.search import layer_ranges
 from rag_middle.evaluation import (
     KeyValueRetrieval,
     LabelledMethod,

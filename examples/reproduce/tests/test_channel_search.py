@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.calibration import calibrate
-from rag_middle.calibration.searches import channels as searching
+from rag_middle.calibration import channels as searching
 from rag_middle.evaluation import KeyValueRetrieval
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")

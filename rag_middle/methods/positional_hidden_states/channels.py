@@ -15,7 +15,6 @@ float32, where rounding may break the trend of a curve that is flat somewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,8 +30,8 @@ class PositionalChannel:
 
     Attributes:
         channel: index into the hidden size.
-        direction: 1 where it rises along the text, -1 where it falls.
-        layers: 0-based decoder layers in which it does.
+        direction: 1 where it rises along the text in most of `layers`, -1 where it falls.
+        layers: 0-based decoder layers in which it does either.
         smoothness: sum of squared second differences, pooled over `layers`; lower is smoother.
     """
 
@@ -131,25 +130,25 @@ def rank_channels(
     *,
     skip_trend: int = 100,
     skip_smoothness: int = 100,
-    pooled: Literal["sum", "min"] = "sum",
     layers: range | None = None,
     monotone: bool = True,
+    reference_code: bool = False,
 ) -> tuple[PositionalChannel, ...]:
     """Candidates for positional channels, the smoothest first.
 
-    A candidate has a trend of one direction in more than a quarter of the model's layers, counted
-    among `layers`.
+    A candidate has a trend, of either direction as algorithm 1 says, in more than a quarter of the
+    model's layers, counted among `layers`. Its smoothness is added up over these.
 
     Args:
         hidden: mean hidden states ``[L, n, hidden]``, one layer per decoder layer: without the
             embeddings that transformers puts before them.
         skip_trend: positions left out at the start for the trend (authors' code: 300).
         skip_smoothness: positions left out at the start for the smoothness (authors' code: 200).
-        pooled: how smoothness is pooled over a channel's layers. The paper adds; the authors'
-            code takes the smallest.
         layers: 0-based layers that are looked at; by default all but the first two and the last,
             as in the authors' code.
         monotone: False for the paper's ablation: layers count in which a channel changes at all.
+        reference_code: count layers of the channel's direction only, and take the smallest
+            smoothness, as the authors' code does.
 
     Raises:
         ValueError: too few positions remain.
@@ -163,15 +162,16 @@ def rank_channels(
     channels = []
     for channel in range(hidden.shape[2]):
         direction = 1 if (trends[:, channel] == 1).sum() > (trends[:, channel] == -1).sum() else -1
+        counted = (direction,) if reference_code else (1, -1)
         trending = tuple(
             layer
             for layer, trend in zip(used, trends[:, channel].tolist(), strict=True)
-            if (trend == direction if monotone else changes[layer, channel])
+            if (trend in counted if monotone else changes[layer, channel])
         )
         if len(trending) <= num_layers // 4:
             continue
         scores = smoothness[list(trending), channel]
-        score = scores.sum() if pooled == "sum" else scores.min()
+        score = scores.min() if reference_code else scores.sum()
         channels.append(
             PositionalChannel(
                 channel=channel, direction=direction, layers=trending, smoothness=float(score)

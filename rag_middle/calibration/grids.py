@@ -5,33 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from rag_middle.attention import model_traits
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
-from rag_middle.calibration.scoring import Candidate
-from rag_middle.calibration.searches.base import (
+from rag_middle.calibration.search import (
+    Candidate,
+    Proposals,
     Search,
     SearchInputs,
-    SearchResult,
     layer_ranges,
     num_layers,
-    rank,
-    require_numbers,
-    require_whole,
 )
 from rag_middle.errors import ConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import SIW, DySCO, Method, MsPoE, SelfExtend, ZeroTuning
 from rag_middle.methods.dysco.detection import retrieval_heads
+from rag_middle.methods.rules import Rule, number, one_of, option, several, whole
 from rag_middle.methods.siw.areas import document_density
 
 #: Of DySCO's detection of heads: tokens of a random prompt at most, needles, and tokens of each.
 _PROMPT, _NEEDLES, _NEEDLE = 512, 8, 8
+_HeadRule = Literal["rank", "code"]
+
+
+def _values(default: tuple[Any, ...], rule: Rule) -> Any:
+    """A field that holds the values that are tried."""
+    return option(default, several(rule, "values", fewest=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,38 +49,29 @@ class RatioSearch(Search):
     """
 
     method: ClassVar[str] = "ms_poe"
-    criterion: ClassVar[Criterion] = "log_likelihood"
 
-    ranges: tuple[tuple[float, float], ...] = (
-        (1.0, 1.2),
-        (1.0, 1.5),
-        (1.0, 1.8),
-        (1.0, 2.0),
-        (1.2, 1.5),
-        (1.2, 1.8),
-        (1.2, 2.2),
-        (1.5, 2.0),
+    ranges: tuple[tuple[float, float], ...] = _values(
+        (
+            (1.0, 1.2),
+            (1.0, 1.5),
+            (1.0, 1.8),
+            (1.0, 2.0),
+            (1.2, 1.5),
+            (1.2, 1.8),
+            (1.2, 2.2),
+            (1.5, 2.0),
+        ),
+        several(number(above=0), "ratios", fewest=2),
     )
-    first_layers: tuple[int, ...] = (0, 1, 2, 4, 8)
-    head_rules: tuple[str, ...] = ("rank", "code")
-
-    def __post_init__(self) -> None:
-        require_numbers(first_layers=self.first_layers)
-        ranges = self.ranges if isinstance(self.ranges, list | tuple) else ()
-        if not ranges or any(not isinstance(r, list | tuple) or len(r) != 2 for r in ranges):
-            raise ConfigError(
-                f"ranges must hold pairs of smallest and largest ratio, got {self.ranges!r}."
-            )
-        for (low, high), first in product(self.ranges, self.first_layers):
-            MsPoE(min_ratio=low, max_ratio=high, first_layer=first)  # refused now, not in an hour
-        if not self.head_rules or not {"rank", "code"}.issuperset(self.head_rules):
-            raise ConfigError(f"head_rules are 'rank' and 'code', got {self.head_rules!r}.")
+    first_layers: tuple[int, ...] = _values((0, 1, 2, 4, 8), whole(0))
+    head_rules: tuple[_HeadRule, ...] = _values(("rank", "code"), one_of(_HeadRule))
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self._candidates(model))
 
-    def run(self, inputs: SearchInputs) -> SearchResult:
-        return SearchResult(ranked=rank(self._candidates(inputs.model), inputs.evaluator))
+    def propose(self, inputs: SearchInputs) -> Proposals:
+        yield self._candidates(inputs.model)
+        return {}
 
     def _candidates(self, model: RagMiddleModel) -> list[Candidate]:
         layers = [layer for layer in self.first_layers if layer < num_layers(model)]
@@ -95,7 +90,7 @@ class RatioSearch(Search):
                     reference_code=rule == "code",
                 ),
             )
-            for (low, high), first, rule in product(self.ranges, layers, self.head_rules)
+            for (low, high, *_), first, rule in product(self.ranges, layers, self.head_rules)
         ]
 
 
@@ -112,34 +107,23 @@ class InitialTokenSearch(Search):
     """
 
     method: ClassVar[str] = "siw"
-    criterion: ClassVar[Criterion] = "log_likelihood"
 
-    areas: int = 5
-    dense: tuple[float, ...] = (0.5, 0.7, 0.9, 1.0)
-    sparse: tuple[float, ...] = (1.0, 1.1, 1.3, 1.5)
-    top_share: float = 0.3
-
-    def __post_init__(self) -> None:
-        require_numbers(dense=self.dense, sparse=self.sparse)
-        require_whole(1, areas=self.areas)
-        for dense, sparse in product(self.dense, self.sparse):  # refused now, not after an hour
-            SIW(alpha_dense=dense, alpha_sparse=sparse, top_share=self.top_share)
+    areas: int = option(5, whole(1))
+    dense: tuple[float, ...] = _values((0.5, 0.7, 0.9, 1.0), number(least=0))
+    sparse: tuple[float, ...] = _values((1.0, 1.1, 1.3, 1.5), number(least=0))
+    top_share: float = option(0.3, number(above=0, most=1))
 
     def max_candidates(self, model: RagMiddleModel) -> int:
-        neutral = 1.0 in self.dense and 1.0 in self.sparse
-        factors = len(self.dense) * len(self.sparse) - neutral
-        return factors * len(layer_ranges(num_layers(model)))
+        return len(self._factors()) * len(layer_ranges(num_layers(model)))
 
-    def run(self, inputs: SearchInputs) -> SearchResult:
+    def propose(self, inputs: SearchInputs) -> Proposals:
         if not inputs.examples:
             raise ConfigError("Areas are found on examples: give some beside the objective.")
         is_dense = self.dense_areas(inputs.model, inputs.examples)
         candidates = []
-        for dense, sparse, layers in product(
-            self.dense, self.sparse, layer_ranges(num_layers(inputs.model))
-        ):
-            areas = {layer: is_dense[layer] for layer in layers if layer in is_dense}
-            if areas and (dense, sparse) != (1.0, 1.0):
+        ranges = layer_ranges(num_layers(inputs.model))
+        for (dense, sparse), layers in product(self._factors(), ranges):
+            if areas := {layer: is_dense[layer] for layer in layers if layer in is_dense}:
                 method = SIW(
                     alpha_dense=dense,
                     alpha_sparse=sparse,
@@ -148,10 +132,11 @@ class InitialTokenSearch(Search):
                 )
                 key = f"dense x {dense:g}, sparse x {sparse:g} in layers {layers[0]}-{layers[-1]}"
                 candidates.append(Candidate(key, method))
-        return SearchResult(
-            ranked=rank(candidates, inputs.evaluator),
-            details={"dense_areas": {str(layer): list(row) for layer, row in is_dense.items()}},
-        )
+        yield candidates
+        return {"dense_areas": {str(layer): list(row) for layer, row in is_dense.items()}}
+
+    def _factors(self) -> list[tuple[float, float]]:
+        return [pair for pair in product(self.dense, self.sparse) if pair != (1.0, 1.0)]
 
     def dense_areas(
         self, model: RagMiddleModel, examples: Sequence[Example]
@@ -186,25 +171,17 @@ class GroupSearch(Search):
     """
 
     method: ClassVar[str] = "self_extend"
-    criterion: ClassVar[Criterion] = "log_likelihood"
 
-    groups: tuple[int, ...] = (2, 4, 8)
-    windows: tuple[int, ...] = (128, 256, 512, 1024, 2048)
-
-    def __post_init__(self) -> None:
-        require_numbers(2, groups=self.groups)
-        require_numbers(1, windows=self.windows)
-        if not self._pairs():
-            raise ConfigError("No group is as small as a window: nothing can be tried.")
+    groups: tuple[int, ...] = _values((2, 4, 8), whole(2))
+    windows: tuple[int, ...] = _values((128, 256, 512, 1024, 2048), whole(1))
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self._pairs())
 
     def costly_method(self, model: RagMiddleModel) -> Method:
-        group, window = min(self._pairs(), key=lambda pair: pair[1])
-        return SelfExtend(group=group, window=window)
+        return SelfExtend(group=min(self.groups), window=max(min(self.windows), min(self.groups)))
 
-    def run(self, inputs: SearchInputs) -> SearchResult:
+    def propose(self, inputs: SearchInputs) -> Proposals:
         pairs, prompts = self._pairs(), [example.prompt for example in inputs.examples]
         if prompts:
             longest = max(inputs.model.count_tokens(prompt) for prompt in prompts)
@@ -213,13 +190,13 @@ class GroupSearch(Search):
                 raise ConfigError(
                     f"The longest prompt has {longest} tokens, and Self-Extend does not change "
                     f"prompts that fit in its window: windows are {list(self.windows)}. Give "
-                    "shorter windows or longer prompts."
+                    "shorter windows, no smaller than a group, or longer prompts."
                 )
-        candidates = [
+        yield [
             Candidate(f"group {group}, window {window}", SelfExtend(group=group, window=window))
             for group, window in pairs
         ]
-        return SearchResult(ranked=rank(candidates, inputs.evaluator))
+        return {}
 
     def _pairs(self) -> list[tuple[int, int]]:
         return [pair for pair in product(self.groups, self.windows) if pair[0] <= pair[1]]
@@ -240,49 +217,32 @@ class HeadSearch(Search):
     """
 
     method: ClassVar[str] = "zero_tuning"
-    criterion: ClassVar[Criterion] = "log_likelihood"
 
-    trial: float = 2.0
-    shares: tuple[float, ...] = (0.2, 0.4)
-    factors: tuple[float, ...] = (0.4, 0.6, 0.8, 1.25, 1.6, 2.5)
-
-    def __post_init__(self) -> None:
-        require_numbers(shares=self.shares, factors=self.factors)
-        for share in self.shares:
-            if not 0 < share < 1:
-                raise ConfigError(f"shares must lie between 0 and 1, got {share}.")
-        for factor in (self.trial, *self.factors):  # refused now, not after an hour
-            if ZeroTuning(factor=factor).is_neutral:
-                raise ConfigError("A factor of 1 changes nothing: leave it out.")
+    trial: float = option(2.0, number(least=0))
+    shares: tuple[float, ...] = _values((0.2, 0.4), number(above=0, below=1))
+    factors: tuple[float, ...] = _values((0.4, 0.6, 0.8, 1.25, 1.6, 2.5), number(least=0))
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return _num_heads(model) + (2 * len(self.shares) + 1) * len(self.factors)
 
-    def run(self, inputs: SearchInputs) -> SearchResult:
-        alone = [
+    def propose(self, inputs: SearchInputs) -> Proposals:
+        heads = range(_num_heads(inputs.model))
+        outcomes = yield [
             Candidate(f"head {head} x {self.trial:g}", ZeroTuning(factor=self.trial, heads=(head,)))
-            for head in range(_num_heads(inputs.model))
+            for head in heads
         ]
-        tried = rank(alone, inputs.evaluator)
-        order = [alone.index(candidate) for candidate, _ in tried]  # the best first
+        scores = [outcome.score for outcome in outcomes]
+        order = sorted(heads, key=scores.__getitem__, reverse=True)  # the best first
         groups: dict[tuple[int, ...] | None, str] = {None: "all heads"}
         for share in self.shares:
             count = max(1, round(share * len(order)))
             groups[tuple(sorted(order[:count]))] = f"{count} up-effective"
             groups[tuple(sorted(order[-count:]))] = f"{count} down-effective"
-        together = [
-            Candidate(f"{name} x {factor:g}", ZeroTuning(factor=factor, heads=heads))
-            for (heads, name), factor in product(groups.items(), self.factors)
+        yield [
+            Candidate(f"{name} x {factor:g}", ZeroTuning(factor=factor, heads=taken))
+            for (taken, name), factor in product(groups.items(), self.factors)
         ]
-        ranked = sorted(
-            [*rank(together, inputs.evaluator), *tried],
-            key=lambda pair: pair[1].score,
-            reverse=True,
-        )
-        scores = {candidate.key: outcome.score for candidate, outcome in tried}
-        return SearchResult(
-            ranked=ranked, details={"heads": [scores[candidate.key] for candidate in alone]}
-        )
+        return {"heads": scores}
 
 
 def _num_heads(model: RagMiddleModel) -> int:
@@ -294,7 +254,8 @@ def _num_heads(model: RagMiddleModel) -> int:
 class RetrievalHeadSearch(Search):
     """DySCO: numbers of the best retrieval heads, times strengths, times most tokens selected.
 
-    Heads are detected on random tokens (`retrieval_heads`). The grid is ours.
+    Heads are detected on random tokens (`retrieval_heads`). The grid is ours. Answers are
+    generated, because tokens attend otherwise one after the other.
 
     Attributes:
         counts: of heads; where fewer are found, those.
@@ -303,19 +264,11 @@ class RetrievalHeadSearch(Search):
     """
 
     method: ClassVar[str] = "dysco"
-    #: Tokens attend otherwise one after the other, as they are generated.
     criterion: ClassVar[Criterion] = "generated_answer"
 
-    counts: tuple[int, ...] = (4, 16)
-    strengths: tuple[float, ...] = (1.5, 2.0, 3.0)
-    top_ks: tuple[int, ...] = (64, 4096)
-
-    def __post_init__(self) -> None:
-        require_numbers(strengths=self.strengths)
-        require_numbers(1, counts=self.counts, top_ks=self.top_ks)
-        for strength in self.strengths:  # refused now, not after an hour
-            if DySCO(heads=((0, 0),), strength=strength).is_neutral:
-                raise ConfigError("A strength of 1 changes nothing: leave it out.")
+    counts: tuple[int, ...] = _values((4, 16), whole(1))
+    strengths: tuple[float, ...] = _values((1.5, 2.0, 3.0), number(above=0))
+    top_ks: tuple[int, ...] = _values((64, 4096), whole(1))
 
     def max_candidates(self, model: RagMiddleModel) -> int:
         return len(self.counts) * len(self.strengths) * len(self.top_ks)
@@ -327,7 +280,7 @@ class RetrievalHeadSearch(Search):
     def preparation_tokens(self, model: RagMiddleModel) -> int:
         return _NEEDLES * (_NEEDLE - 1) * (_prompt_tokens(model) + _NEEDLE)
 
-    def run(self, inputs: SearchInputs) -> SearchResult:
+    def propose(self, inputs: SearchInputs) -> Proposals:
         heads = retrieval_heads(
             inputs.model.model,
             max(self.counts),
@@ -337,17 +290,14 @@ class RetrievalHeadSearch(Search):
             seed=inputs.seed,
         )
         counts = dict.fromkeys(min(count, len(heads)) for count in self.counts)
-        candidates = [
+        yield [
             Candidate(
                 f"{count} heads, strength {strength:g}, {top_k} tokens",
                 DySCO(heads=heads[:count], strength=strength, top_k=top_k),
             )
             for count, strength, top_k in product(counts, self.strengths, self.top_ks)
         ]
-        return SearchResult(
-            ranked=rank(candidates, inputs.evaluator),
-            details={"retrieval_heads": [list(head) for head in heads]},
-        )
+        return {"retrieval_heads": [list(head) for head in heads]}
 
 
 def _prompt_tokens(model: RagMiddleModel) -> int:

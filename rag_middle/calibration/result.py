@@ -10,8 +10,7 @@ import numpy as np
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Outcome
-from rag_middle.calibration.searches.base import SearchResult
-from rag_middle.evaluation.conditions import question_digest
+from rag_middle.calibration.search import Candidate
 from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
@@ -104,29 +103,29 @@ def _numbers(estimate: Estimate) -> dict[str, float]:
 
 
 def make_profile(
-    identity: Mapping[str, Any],
+    made_by: Mapping[str, Any],
     facts: ModelFacts,
     before: Outcome,
-    result: SearchResult,
+    winner: tuple[Candidate, Outcome] | None,
     check: HeldOutCheck | None,
-    trace: list[dict[str, Any]],
-    examples: Sequence[Example],
+    details: Mapping[str, Any],
 ) -> Profile:
     """The best settings, where they come from, and whether they help.
 
     Args:
-        identity: as in the journal.
-        before: of the unmodified model, on `examples`, the prompts of the search.
+        made_by: the fields ``seed``, ``software``, ``data`` and ``search`` of the profile.
+        before: of the unmodified model, on the prompts of the search.
         check: of the winner on held-out examples; None where there are none.
+        details: what else the search found out, with its trace.
     """
-    note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
     method: Method = NoMethod()
     after, better = None, False
-    if not result.ranked:
+    note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
+    if winner is None:
         note = "No candidate was found: nothing to recommend."
     else:
-        candidate, after = result.ranked[0]
-        method, better = candidate.method, after.score > before.score
+        method, after = winner[0].method, winner[1]
+        better = after.score > before.score
         if not better:
             note = (
                 "No candidate scores higher than the unmodified model on the prompts of the search "
@@ -142,25 +141,13 @@ def make_profile(
         model=facts,
         note=note,
         recommended=None if check is None else check.improves and better,
-        seed=identity["seed"],
-        software=identity["software"],
-        data={
-            **identity["data"],
-            "searched": sorted({question_digest(e.prompt, e.answers) for e in examples}),
-        },
-        search={
-            "settings": _to_json(identity["search"]),
-            "criterion": identity["criterion"],
-            "checked_by": identity["checked_by"] if check else None,
-            "threads": identity["threads"],
-            "max_batch_size": identity["batch"],
-            "template": identity["template"],
-            **_to_json(result.details),
-            "trace": trace,
-        },
+        seed=made_by["seed"],
+        software=made_by["software"],
+        data=made_by["data"],
+        search=_to_json({**made_by["search"], **details}),
         scores={
-            "search": {"before": _scores(before), "after": _scores(after) if after else None},
-            "held_out": check.scores if check else None,
+            "search": {"before": _scores(before), "after": after and _scores(after)},
+            "held_out": check and check.scores,
         },
     )
 

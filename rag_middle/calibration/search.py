@@ -1,22 +1,37 @@
-"""What every search is, and what several of them need."""
+"""What every search is: a generator that proposes candidates and is told their outcomes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias
 
 from rag_middle.attention import model_traits
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
-from rag_middle.calibration.scoring import Candidate, Evaluator
-from rag_middle.errors import ConfigError
 from rag_middle.evaluation.candidates import CALIBRATED
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
-from rag_middle.plain_data import is_finite_number, is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings to try.
+
+    Attributes:
+        key: short description of the settings; equal settings have equal keys.
+        method: with these settings.
+        details: for the trace in the profile.
+    """
+
+    key: str
+    method: Method
+    details: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+
+#: Yields candidates, is sent an outcome for each, and returns what else it found out, JSON-ready.
+Proposals: TypeAlias = Generator[Sequence[Candidate], Sequence[Outcome], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,39 +44,35 @@ class SearchInputs:
     """
 
     model: RagMiddleModel
-    examples: Sequence[Example]
-    evaluator: Evaluator
+    examples: Sequence[Example] = ()
     seed: int = 0
     max_batch_size: int = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What a search found.
-
-    Attributes:
-        ranked: candidates, the best first.
-        details: what else the search found out, JSON-ready, for the profile.
-    """
-
-    ranked: Sequence[tuple[Candidate, Outcome]]
-    details: dict[str, Any] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Search(ABC):
-    """How the settings of one method are found.
+    """How the settings of one method are found; its fields are the search's own settings.
 
     Class attributes:
         method: whose settings.
         criterion: what is compared by default.
         weights: of the positions at which each question is asked, spread evenly from the first to
             the last, one position per weight.
+
+    Raises:
+        MethodConfigError: a setting that breaks its rule (`rag_middle.methods.rules`).
     """
 
     method: ClassVar[str]
-    criterion: ClassVar[Criterion]
+    criterion: ClassVar[Criterion] = "log_likelihood"
     weights: ClassVar[tuple[float, ...]] = (1.0, 1.0, 1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value, rule = getattr(self, setting.name), setting.metadata.get("rule")
+            if rule is not None and not (value is None and setting.default is None):
+                checked = rule(f"{type(self).__name__}: {setting.name}", value)
+                object.__setattr__(self, setting.name, checked)
 
     @property
     def questions(self) -> int:
@@ -77,6 +88,10 @@ class Search(ABC):
         """What is compared by default on a model that answers as a chat, or does not."""
         return self.criterion
 
+    def fitness(self, outcome: Outcome) -> tuple[float, ...]:
+        """By which the best candidate is chosen; of equals, the one that was proposed first."""
+        return (outcome.score,)
+
     @abstractmethod
     def max_candidates(self, model: RagMiddleModel) -> int:
         """How many candidates are scored at most; asked before anything is scored.
@@ -90,16 +105,41 @@ class Search(ABC):
         return CALIBRATED[self.method]
 
     def preparation_tokens(self, model: RagMiddleModel) -> int:
-        """Tokens that the model reads before the candidates are known, apart from the examples."""
+        """Tokens that the model reads before the first candidates are known, beside examples."""
         return 0
 
     @abstractmethod
-    def run(self, inputs: SearchInputs) -> SearchResult:
-        """Search."""
+    def propose(self, inputs: SearchInputs) -> Proposals:
+        """Search.
+
+        Raises:
+            ConfigError: settings that do not fit the model or the examples.
+        """
 
     def to_dict(self) -> dict[str, Any]:
         """Its settings, JSON-ready."""
         return {"method": self.method, **asdict(self)}
+
+
+def drive(
+    proposals: Proposals, score: Callable[[Sequence[Candidate]], Sequence[Outcome]]
+) -> tuple[list[tuple[Candidate, Outcome]], dict[str, Any]]:
+    """Score what a search proposes until it has nothing more to propose.
+
+    Returns:
+        Each candidate with its outcome, in the order of the first proposal of each, and what else
+        the search found out.
+    """
+    scored: dict[str, tuple[Candidate, Outcome]] = {}
+    try:
+        candidates = next(proposals)
+        while True:
+            outcomes = score(candidates)
+            for candidate, outcome in zip(candidates, outcomes, strict=True):
+                scored.setdefault(candidate.key, (candidate, outcome))
+            candidates = proposals.send(outcomes)
+    except StopIteration as end:
+        return list(scored.values()), end.value
 
 
 def num_layers(model: RagMiddleModel) -> int:
@@ -117,25 +157,3 @@ def layer_ranges(num_layers: int) -> list[tuple[int, ...]]:
         range(num_layers),
     ]
     return list(dict.fromkeys(tuple(layers) for layers in ranges))
-
-
-def rank(candidates: Sequence[Candidate], evaluator: Evaluator) -> list[tuple[Candidate, Outcome]]:
-    """All candidates, scored, the best first; among equals, the one that was asked for first."""
-    pairs = list(zip(candidates, evaluator.outcomes(candidates), strict=True))
-    return sorted(pairs, key=lambda pair: pair[1].score, reverse=True)
-
-
-def require_whole(least: int, **values: Any) -> None:
-    """Raise ConfigError unless all are whole numbers of at least `least`."""
-    for name, value in values.items():
-        if not is_whole(value, least):
-            raise ConfigError(f"{name} must be a whole number >= {least}, got {value!r}.")
-
-
-def require_numbers(least: int | None = None, **values: Any) -> None:
-    """Raise ConfigError unless all are lists of numbers, not empty; of whole ones from `least`."""
-    is_number = is_finite_number if least is None else partial(is_whole, least=least)
-    kind = "number" if least is None else f"whole number >= {least}"
-    for name, numbers in values.items():
-        if not isinstance(numbers, list | tuple) or not numbers or not all(map(is_number, numbers)):
-            raise ConfigError(f"{name} must be a list of at least one {kind}, got {numbers!r}.")

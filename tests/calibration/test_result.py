@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_middle.calibration import Example, Outcome
-from rag_middle.calibration.verdict import HeldOutCheck, check_held_out
+from rag_middle.calibration.result import HeldOutCheck, check_held_out
 from rag_middle.documents import ContextPrompt
 
 PROMPT = ContextPrompt("", ["a"], "b")

@@ -1,19 +1,19 @@
-"""The search of each method: which settings are tried, and in which order."""
+"""The search of each method, by name."""
 
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from rag_middle.calibration.searches.base import Search
-from rag_middle.calibration.searches.channels import ChannelSearch
-from rag_middle.calibration.searches.genetic import LayerSearch
-from rag_middle.calibration.searches.grids import (
+from rag_middle.calibration.channels import ChannelSearch
+from rag_middle.calibration.curves import CurveSearch
+from rag_middle.calibration.grids import (
     GroupSearch,
     HeadSearch,
     InitialTokenSearch,
     RatioSearch,
     RetrievalHeadSearch,
 )
+from rag_middle.calibration.search import Search
 from rag_middle.errors import ConfigError
 from rag_middle.registry import suggest
 
@@ -22,7 +22,7 @@ SEARCHES: dict[str, type[Search]] = {
     search.method: search
     for search in (
         ChannelSearch,
-        LayerSearch,
+        CurveSearch,
         InitialTokenSearch,
         RatioSearch,
         HeadSearch,
@@ -31,19 +31,22 @@ SEARCHES: dict[str, type[Search]] = {
     )
 }
 
-#: Named settings of a search.
-PRESETS: dict[str, dict[str, Any]] = {"lpes:paper": {"as_in_paper": True}}
+#: Searches as the papers run them.
+PRESETS: dict[str, dict[str, Any]] = {
+    f"{method}:paper": {"as_in_paper": True} for method in ("lpes", "positional_hidden_states")
+}
 
 
 def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
     """The search for a method, by name and parameters.
 
     Args:
-        name: of the method; ``"lpes:paper"`` for the search of LPES as the paper runs it.
+        name: of the method; with ``":paper"`` for the search as the paper runs it (`PRESETS`).
         options: parameters of the search.
 
     Raises:
         ConfigError: the method has no search, or the search no such parameter.
+        MethodConfigError: a parameter with a value that it cannot have.
     """
     preset = PRESETS.get(name, {})
     method = name.partition(":")[0] if preset else name
