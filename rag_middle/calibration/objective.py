@@ -11,7 +11,7 @@ from typing import Literal
 
 from rag_middle.calibration.examples import Example
 from rag_middle.errors import ConfigError
-from rag_middle.generation import RagMiddleModel, Score
+from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import TemplateName
@@ -111,26 +111,36 @@ class ExampleObjective:
             ConfigError: a log-likelihood is not finite, or every answer was cut within
                 the model's thinking.
         """
-        criterion = criterion or self._criterion
-        indices = range(len(self.examples))[start:stop]
-        if criterion == "generated_answer":
-            right = self._right(method, indices)
-            # Where nothing is right, the likelihood says which candidate is nearest.
-            scores = [] if any(right) else self._scores(method, indices)
-        else:
-            scores = self._scores(method, indices)
-            right = [score.is_greedy for score in scores]
-        likelihood = self._likelihood(method, scores, indices) if scores else None
-        weights = [self._weights[index] for index in indices]
-        accuracy = float(sum(compress(weights, right), Fraction()) / sum(weights))
-        score = likelihood if criterion == "log_likelihood" else accuracy
-        assert score is not None
+        part, criterion = slice(start, stop), criterion or self._criterion
+        weights, likelihood = self._weights[part], None
+        right = self._right(method, part) if criterion == "generated_answer" else []
+        if not any(right):  # of candidates that get nothing right, the likelihood tells the nearest
+            scores = self._model.score_batch(
+                self._prompts[part],
+                self._answers[part],
+                method=method,
+                max_batch_size=self._batch,
+                on_missing_documents="ignore",
+            )
+            right = right or [score.is_greedy for score in scores]
+            totals = [float(w) * score.total for w, score in zip(weights, scores, strict=True)]
+            likelihood = fsum(totals) / fsum(map(float, weights))
+            if not isfinite(likelihood):
+                raise ConfigError(
+                    f"The answers' mean log-likelihood under {method!r} is {likelihood}: the model "
+                    "or this candidate leaves the number format. Search a narrower range, or load "
+                    "the model in a wider format."
+                )
+        score = float(sum(compress(weights, right), Fraction()) / sum(weights))
+        if criterion == "log_likelihood":
+            assert likelihood is not None
+            score = likelihood
         flags = "".join("1" if is_right else "0" for is_right in right)
         return Outcome(score=score, right=flags, log_likelihood=likelihood)
 
-    def _right(self, method: Method, indices: Sequence[int]) -> list[bool]:
+    def _right(self, method: Method, part: slice) -> list[bool]:
         """Whether the model writes a right answer, by example."""
-        prompts = [self._prompts[index] for index in indices]
+        prompts = self._prompts[part]
         answers = self._model.batch(
             prompts,
             method=method,
@@ -147,27 +157,6 @@ class ExampleObjective:
                 "without thinking, or the criterion 'log_likelihood'."
             )
         return [
-            self.examples[index].is_right(text, begun=begun)
-            for index, text in zip(indices, texts, strict=True)
+            example.is_right(text, begun=begun)
+            for example, text in zip(self.examples[part], texts, strict=True)
         ]
-
-    def _scores(self, method: Method, indices: Sequence[int]) -> list[Score]:
-        return self._model.score_batch(
-            [self._prompts[index] for index in indices],
-            [self._answers[index] for index in indices],
-            method=method,
-            max_batch_size=self._batch,
-            on_missing_documents="ignore",
-        )
-
-    def _likelihood(self, method: Method, scores: Sequence[Score], indices: Sequence[int]) -> float:
-        factors = [float(self._weights[index]) for index in indices]
-        totals = [factor * score.total for factor, score in zip(factors, scores, strict=True)]
-        mean = fsum(totals) / fsum(factors)
-        if not isfinite(mean):
-            raise ConfigError(
-                f"The answers' mean log-likelihood under {method!r} is {mean}: the model or this "
-                "candidate leaves the number format. Search a narrower range, or load the model in "
-                "a wider format."
-            )
-        return mean

@@ -110,7 +110,8 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
     profile, state = tmp_path / "out" / "lpes.json", tmp_path / "out" / "lpes.state"
     first, known = profile.read_bytes(), state.read_bytes()
     profile.unlink()
-    state.write_bytes(known[: len(known) // 2])
+    lines = known.splitlines(keepends=True)
+    state.write_bytes(b"".join(lines[:4])[:-5])  # killed while it wrote the third outcome
     assert calibrate("lpes").status == 0
     assert profile.read_bytes() == first
     again = calibrate("lpes")
