@@ -144,7 +144,7 @@ class Answerer:
             if is_saved:
                 index_folder = documents
             elif index_folder is None:
-                index_folder = default_index_folder(documents, embedder=embedder.name)
+                index_folder = default_index_folder(documents, embedder.name)
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
             folder = default_model() if model is None else model

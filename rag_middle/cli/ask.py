@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +103,7 @@ def ask(
     answerer, built = open_answerer(loading, quiet=as_json, remote=remote, **answering)
     if as_json:
         answer = answerer.ask(question, **options)
-        skipped = [asdict(each) for each in built.skipped] if built else []
+        skipped = [each._asdict() for each in built.skipped] if built else []
         prompt = {"prompt": _parts(answer.prompt)} if show_prompt else {}
         print_json({**answer.to_dict(), "skipped": skipped, **prompt})
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +68,7 @@ def index(
     check_exists(path)
     if precompute is None:
         refuse_set(loading, "is about the model of --precompute: name that too.", but="device")
-    folder = out or default_index_folder(path, embedder=embedder or DEFAULT_EMBEDDER)
+    folder = out or default_index_folder(path, embedder or DEFAULT_EMBEDDER)
     device = placed(loading).get("device")  # an embedder is not spread
     quiet_progress_bars()
     with progress_bar("embedding", hidden=as_json) as progress:
@@ -88,8 +87,8 @@ def index(
             "embedder": built.index.embedder.name,
             "sources": _sources(built),
             "chunks": len(built.index),
-            "changes": None if built.changes is None else asdict(built.changes),
-            "skipped": [asdict(skipped) for skipped in built.skipped],
+            "changes": None if built.changes is None else built.changes._asdict(),
+            "skipped": [skipped._asdict() for skipped in built.skipped],
         }
         print_json(described if read is None else {**described, "precomputed": read})
         return

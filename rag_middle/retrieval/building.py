@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rag_middle.errors import FileFormatError
 from rag_middle.files import user_cache
@@ -82,17 +81,13 @@ def build_index(
                 )
             chunk_size = chunk_size or saved["chunk_size"]
             if (saved["files"], saved["chunk_size"]) == (files, chunk_size):
-                skipped = tuple(Skipped(**it) for it in saved["skipped"])
+                skipped = tuple(Skipped(*it) for it in saved["skipped"])
                 return Built(index=index, changes=None, skipped=skipped)
     loaded = load(documents)
     length = getattr(embedder, "count_tokens", len)
     chunks = split(loaded.records, chunk_size or _default_chunk_size(embedder), length)
     changes = index.sync(chunks, progress)
-    index.built_from = {
-        "files": files,
-        "chunk_size": chunk_size,
-        "skipped": [asdict(it) for it in loaded.skipped],
-    }
+    index.built_from = {"files": files, "chunk_size": chunk_size, "skipped": loaded.skipped}
     if folder is not None:
         index.save(folder)
     return Built(index=index, changes=changes, skipped=loaded.skipped)
@@ -104,16 +99,12 @@ def _default_chunk_size(embedder: Embedder) -> int:
     return min(_CHUNK_TOKENS, (getattr(embedder, "max_tokens", None) or _CHUNK_TOKENS) * 3 // 4)
 
 
-def default_index_folder(documents: str | Path, **settings: Any) -> Path:
-    """Default folder of an index of `documents`, in the user's cache.
+def default_index_folder(documents: str | Path, embedder: str) -> Path:
+    """Default folder of an index of `documents` by the embedder of that name: in the user's cache.
 
     Each version of the format has folders of its own: after an update nobody has to rebuild.
-
-    Args:
-        documents: the folder or file, which need not exist.
-        settings: that distinguish indexes, for example the name of the embedder.
     """
     path = Path(os.path.realpath(documents))
-    key = repr((INDEX_VERSION, str(path), sorted(settings.items())))
+    key = repr((INDEX_VERSION, str(path), embedder))
     digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     return user_cache("indexes") / f"{path.name or 'root'}-{digest}"

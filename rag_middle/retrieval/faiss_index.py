@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ _AT_ONCE = 256  # texts between two reports of progress
 _SAME_COSINE = 0.99  # of the vectors of one text: half precision and other batches change less
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changes:
+class Changes(NamedTuple):
     """What was done to an index, in documents."""
 
     added: int

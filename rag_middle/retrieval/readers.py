@@ -21,7 +21,7 @@ from datetime import datetime, time
 from html import escape
 from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_middle.errors import FileFormatError, RagMiddleError
 from rag_middle.extras import require
@@ -46,7 +46,6 @@ class Record:
         start: characters of the source before the text (a Markdown title line).
         lines: the line of the file, or row of a sheet, from 1, of each line of the text; empty
             where the file has none that a reader could go to.
-        headings: offset in the text and words of each heading, in order.
     """
 
     text: str
@@ -55,17 +54,10 @@ class Record:
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     start: int = 0
     lines: Sequence[int] = ()
-    headings: Sequence[tuple[int, str]] = ()
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """Something that was not loaded.
-
-    Attributes:
-        source: the file, or file and line.
-        reason: why, and what to do about it.
-    """
+class Skipped(NamedTuple):
+    """Something that was not loaded: the file, or file and line, why, and what to do about it."""
 
     source: str
     reason: str
@@ -74,14 +66,8 @@ class Skipped:
         return f"{self.source}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The result of :func:`load`.
-
-    Attributes:
-        records: in order of their sources, no two with the same title and text.
-        skipped: what was left out, and why.
-    """
+class Loaded(NamedTuple):
+    """The result of :func:`load`: records in order of their sources, and what was left out."""
 
     records: tuple[Record, ...]
     skipped: tuple[Skipped, ...]
@@ -257,27 +243,31 @@ def _declared_or_guessed(content: bytes, source: str) -> str:
 
 def _read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
     text = _decoded(content, source)
-    has_headings = PurePosixPath(source).suffix.lower() not in ("", ".txt")
-    record = _under_headings(text, source) if has_headings else Record(text=text, source=source)
+    has_title = PurePosixPath(source).suffix.lower() not in ("", ".txt")
+    record = _with_title(text, source) if has_title else Record(text=text, source=source)
     before, within = text[: record.start].count("\n"), record.text.count("\n")
     yield replace(record, lines=range(before + 1, before + within + 2))
 
 
-def _under_headings(text: str, source: str, title: str | None = None) -> Record:
-    """The text with its headings; the first is the title, and left out where it opens the text."""
-    matches = [match for match in _HEADING.finditer(text) if match[1] or match[2]]
-    headings = [(match.start(), (match[1] or match[2]).strip()) for match in matches]
+def _with_title(text: str, source: str, title: str | None = None) -> Record:
+    """A text whose first heading is its title, and left out where it opens the text."""
     start = 0
-    if headings:
-        title = title or headings[0][1]
-        opens = not text[: headings[0][0]].strip("=-~*#^ \n")  # at most a line above it
-        if opens and title == headings[0][1]:
-            rest = text[matches[0].end() :].lstrip()
+    if first := next(headings(text), None):
+        title = title or first[2]
+        opens = not text[: first[0]].strip("=-~*#^ \n")  # at most a line above it
+        if opens and title == first[2]:
+            rest = text[first[1] :].lstrip()
             start = len(text) - len(rest) if rest else 0
     elif named := _FRONT_MATTER_TITLE.match(text):
         title = title or named[1]
-    inside = tuple((at - start, words) for at, words in headings if at >= start)
-    return Record(text=text[start:], source=source, title=title, start=start, headings=inside)
+    return Record(text=text[start:], source=source, title=title, start=start)
+
+
+def headings(text: str) -> Iterator[tuple[int, int, str]]:
+    """Start, end and words of the headings of Markdown and reStructuredText, in order."""
+    for match in _HEADING.finditer(text):
+        if words := (match[1] or match[2] or "").strip():
+            yield match.start(), match.end(), words
 
 
 def _read_json(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -413,7 +403,7 @@ def _converted(name: str) -> Callable[[bytes, str], Iterator[Record | Skipped]]:
             escape_underscores=False,
         )
         title = " ".join((page.title or "").split()) or None
-        yield _under_headings(whole_characters(page.markdown), source, title)
+        yield _with_title(whole_characters(page.markdown), source, title)
 
     return read
 

@@ -5,26 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
-from rag_middle.retrieval.readers import Record
+from rag_middle.retrieval.readers import Record, headings
 
 # Header with the line below it, then the rows. A cut at lines does not part the first two.
 _TABLE = re.compile(r"^(\|.*\n\|[ :|-]+\n)(?:\|.*(?:\n|\Z))+", re.MULTILINE)
 _CUTS = (r"\n\n", r"\n(?!\| *:?-)")
-
-
-class _Part(NamedTuple):
-    """A part of a text: offsets, and its length as it is measured."""
-
-    start: int
-    end: int
-    length: int
 
 
 def split(
@@ -52,94 +45,106 @@ def split(
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size must be at least 1, got {chunk_size}.")
-    return [it for record in records for it in _split_record(record, chunk_size, length)]
+    documents = []
+    for record in records:
+        text = record.text
+        cut = _Cut(text, chunk_size, length)
+        line_ends = [end.start() for end in re.finditer("\n", text)] if record.lines else []
+        marks = [*headings(text)]
+        of_record = content_id(record.source, record.title, text)
+        for start, end in cut.chunks():
+            place: dict[str, Any] = {"start": record.start + start, "end": record.start + end}
+            if record.lines:
+                place["first_line"] = record.lines[bisect_left(line_ends, start)]
+                place["last_line"] = record.lines[bisect_left(line_ends, end)]
+            if above := [words for at, _, words in marks if at <= start]:
+                place["heading"] = above[-1]
+            document = Document(
+                cut.header(start) + text[start:end],
+                title=record.title,
+                id=content_id(of_record, start, end),
+                metadata={**record.metadata, "source": record.source, **place},
+            )
+            documents.append(document)
+    return documents
 
 
-def _split_record(
-    record: Record, chunk_size: int, length: Callable[[str], int]
-) -> Iterator[Document]:
-    text, overlap = record.text, chunk_size // 10
-    tables = [  # rows from and to, counted from the line end before each; header and its length
-        (table.end(1) - 1, table.end() - 1, table[1], cost)
-        for table in _TABLE.finditer(text)
-        if (cost := length(table[1])) <= chunk_size // 2
-    ]
+class _Part(NamedTuple):
+    """A part of a text: offsets, and its length as it is measured."""
 
-    def header_at(offset: int) -> tuple[str, int]:
-        """The header that a chunk from there on needs, and its length."""
-        inside = (it for it in tables if it[0] <= offset < it[1])
-        return next(((header, cost) for _, _, header, cost in inside), ("", 0))
-
-    def size(parts: Sequence[_Part]) -> int:
-        return sum(part.length for part in parts) + header_at(parts[0].start)[1]
-
-    of_record = content_id(record.source, record.title, text)
-    line, counted = 0, 0
-    for start, end in _chunks(_parts(text, chunk_size, overlap, length), chunk_size, overlap, size):
-        start += len(text[start:end]) - len(text[start:end].lstrip())
-        end = start + len(text[start:end].rstrip())
-        place: dict[str, Any] = {"start": record.start + start, "end": record.start + end}
-        if record.lines:
-            line += text.count("\n", counted, start)
-            counted = start
-            last = line + text.count("\n", start, end)
-            place |= {"first_line": record.lines[line], "last_line": record.lines[last]}
-        if above := bisect_right(record.headings, start, key=lambda heading: heading[0]):
-            place["heading"] = record.headings[above - 1][1]
-        yield Document(
-            header_at(start)[0] + text[start:end],
-            title=record.title,
-            id=content_id(of_record, start, end),
-            metadata={**record.metadata, "source": record.source, **place},
-        )
+    start: int
+    end: int
+    length: int
 
 
-def _chunks(
-    parts: Iterable[_Part], chunk_size: int, overlap: int, size: Callable[[Sequence[_Part]], int]
-) -> Iterator[tuple[int, int]]:
-    """Offsets of neighbouring parts that are small enough together; no chunk is in another."""
-    chunk: list[_Part] = []
-    for part in parts:
-        if chunk and size([*chunk, part]) > chunk_size:
-            yield chunk[0].start, chunk[-1].end
-            chunk = chunk[1:]
-            while chunk and (
-                sum(it.length for it in chunk) > overlap or size([*chunk, part]) > chunk_size
-            ):
+class _Cut:
+    """How a text is cut; arguments as for `split`."""
+
+    def __init__(self, text: str, chunk_size: int, length: Callable[[str], int]) -> None:
+        self.text, self.chunk_size, self.length = text, chunk_size, length
+        self.overlap = chunk_size // 10
+        self._header_length = cache(length)
+        self._tables = [  # the rows from and to, from the line end before each one; the header
+            (table.end(1) - 1, table.end() - 1, table[1])
+            for table in _TABLE.finditer(text)
+            if self._header_length(table[1]) <= chunk_size // 2
+        ]
+
+    def header(self, offset: int) -> str:
+        """What a chunk from there on needs above it: the header of the table whose rows it has."""
+        inside = (header for start, end, header in self._tables if start <= offset < end)
+        return next(inside, "")
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """Offsets of neighbouring parts that are small enough together; none is in another."""
+        chunk: list[_Part] = []
+        for part in self._parts(0, len(self.text), self.chunk_size):
+            if chunk and self._size(*chunk, part) > self.chunk_size:
+                yield self._stripped(chunk)
                 chunk = chunk[1:]
-        chunk.append(part)
-    if chunk:
-        yield chunk[0].start, chunk[-1].end
+                while chunk and (
+                    sum(it.length for it in chunk) > self.overlap
+                    or self._size(*chunk, part) > self.chunk_size
+                ):
+                    chunk = chunk[1:]
+            chunk.append(part)
+        if chunk:
+            yield self._stripped(chunk)
 
+    def _size(self, *parts: _Part) -> int:
+        header = self.header(parts[0].start)
+        return self._header_length(header) + sum(part.length for part in parts)
 
-def _parts(
-    text: str, chunk_size: int, overlap: int, length: Callable[[str], int]
-) -> Iterator[_Part]:
-    """Paragraphs, lines of those that are too long, and parts of lines that are.
+    def _stripped(self, chunk: Sequence[_Part]) -> tuple[int, int]:
+        part = self.text[chunk[0].start : chunk[-1].end]
+        start = chunk[0].start + len(part) - len(part.lstrip())
+        return start, start + len(part.strip())
 
-    Those parts are as small as what neighbouring chunks share, and found by halving: to measure
-    every word, or character, would take minutes for a large file.
-    """
+    def _parts(
+        self, start: int, end: int, size: int, separators: Sequence[str] = _CUTS
+    ) -> Iterator[_Part]:
+        """Paragraphs, lines of those that are too long, and parts of lines that are.
 
-    def cut(start: int, end: int, size: int, separators: Sequence[str]) -> Iterator[_Part]:
-        if not text[start:end].strip():
+        Those parts are as small as what neighbouring chunks share, and found by halving: to measure
+        every word, or character, would take minutes for a large file.
+        """
+        text = self.text[start:end]
+        if not text.strip():
             return
-        measured = length(text[start:end])
-        if measured <= size or end - start == 1:
-            yield _Part(start, end, measured)
+        length = self.length(text)
+        if length <= size or len(text) == 1:
+            yield _Part(start, end, length)
             return
         if separators:  # each begins the part that follows it
-            found = re.finditer(separators[0], text[start:end])
+            found = re.finditer(separators[0], text)
             cuts = [start + it.start() for it in found if it.start()]
         else:
-            size = overlap or -(-chunk_size // 4)
+            size = self.overlap or -(-self.chunk_size // 4)
             middle = (start + end) // 2
-            space = text.rfind(" ", start + 1, middle + 1)
+            space = self.text.rfind(" ", start + 1, middle + 1)
             cuts = [space if space > 0 else middle]
         for begin, stop in pairwise([start, *cuts, end]):
-            yield from cut(begin, stop, size, separators[1:])
-
-    return cut(0, len(text), chunk_size, _CUTS)
+            yield from self._parts(begin, stop, size, separators[1:])
 
 
 def content_id(*parts: str | int | None) -> str:

@@ -215,20 +215,20 @@ def test_an_index_is_not_put_among_documents(docs: Path, embedder: HashingEmbedd
     assert not list(docs.glob("vectors-*"))
 
 
-def test_the_default_folder_tells_corpora_and_settings_apart(
+def test_the_default_folder_tells_corpora_and_embedders_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folders = [
-        default_index_folder("docs"),
-        default_index_folder("other"),
-        default_index_folder("docs", embedder="x"),
+        default_index_folder("docs", "minilm"),
+        default_index_folder("other", "minilm"),
+        default_index_folder("docs", "other"),
     ]
     monkeypatch.setattr("rag_middle.retrieval.building.INDEX_VERSION", -1)
-    folders.append(default_index_folder("docs"))
+    folders.append(default_index_folder("docs", "minilm"))
     monkeypatch.undo()
     assert len(set(folders)) == 4
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert folders[0] == default_index_folder(Path("docs").resolve())
+    assert folders[0] == default_index_folder(Path("docs").resolve(), "minilm")
     assert folders[0].parent == tmp_path / "rag-middle" / "indexes"
     assert folders[0].name.startswith("docs-")
