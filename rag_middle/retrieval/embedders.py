@@ -110,10 +110,13 @@ class SentenceTransformerEmbedder:
         """
         with _ONE_AT_A_TIME:
             tokenizer = self._model.tokenizer
-            if callable(tokenizer):  # not verbose: counting is no reason to warn of a length
-                tokens = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
-            else:  # StaticEmbedding has one of the library tokenizers
-                tokens = tokenizer.encode(text, add_special_tokens=False).ids
+            backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # three times as quick
+            if callable(backend):  # there is none; not verbose: to count is no reason to warn
+                tokens = backend(text, add_special_tokens=False, verbose=False).input_ids
+            else:
+                backend.no_truncation()
+                backend.no_padding()
+                tokens = backend.encode(text, add_special_tokens=False).ids
         return max(len(tokens), len(text) // _CHARACTERS_PER_TOKEN)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
