@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import islice
 from typing import Any
 
 from rag_middle.answering.results import mentions
 from rag_middle.documents import Document
 
-#: Characters of the citations of one answer. Each repeats what its document is called, of which a
-#: request holds megabytes, and an answer may name hundreds of documents every few tokens.
-_MOST_REPEATED = 1 << 20
-_CHARACTERS_OF_ITSELF = 256
+#: Citations of one answer, which may name hundreds of documents every few tokens.
+_MOST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,8 @@ class _Citation:
     start: int
     end: int
     index: int
+    title: str
     document: Document
-
-    @property
-    def title(self) -> str:
-        return _title(self.document)
 
     @property
     def source(self) -> str:
@@ -112,23 +108,15 @@ def llama_index_citations(answer: str, documents: Sequence[Document]) -> list[di
     ]
 
 
-def _title(document: Document) -> str:
-    names = (document.title, document.metadata.get("title"), document.id)
-    return next((str(name) for name in names if name), "")
-
-
 def _in_answer(answer: str, documents: Sequence[Document]) -> Iterator[_Citation]:
-    """Every mention of a title, in the order of the answer, up to `_MOST_REPEATED`."""
+    """Every mention of a title, in the order of the answer, up to `_MOST`."""
 
     def of(index: int, document: Document) -> Iterator[_Citation]:
-        for start, end in mentions(answer, _title(document)):
-            yield _Citation(start, end, index, document)
+        names = (document.title, document.metadata.get("title"), document.id)
+        title = next((str(name) for name in names if name), "")
+        for start, end in mentions(answer, title):
+            yield _Citation(start, end, index, title, document)
 
     of_each = [of(index, document) for index, document in enumerate(documents)]
-    room = _MOST_REPEATED
-    for citation in merge(*of_each, key=lambda citation: (citation.start, citation.index)):
-        names = (citation.title, citation.source, citation.document.id or "")
-        room -= _CHARACTERS_OF_ITSELF + sum(map(len, names))
-        if room < 0:
-            return
-        yield citation
+    in_order = merge(*of_each, key=lambda citation: (citation.start, citation.index))
+    return islice(in_order, _MOST)

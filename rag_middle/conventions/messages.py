@@ -28,18 +28,11 @@ def with_extra_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedGenerationError: no mapping, or one thing twice.
     """
-    rest = {name: value for name, value in arguments.items() if name != "extra_body"}
-    extra = arguments.get("extra_body")
-    if extra is None:
-        return rest
-    if not isinstance(extra, Mapping):
+    rest = {**arguments}
+    extra = rest.pop("extra_body", None) or {}
+    if not isinstance(extra, Mapping) or rest.keys() & extra.keys():
         raise UnsupportedGenerationError(
-            f"extra_body must be a mapping of options, got {type(extra).__name__}."
-        )
-    twice = sorted(rest.keys() & extra.keys())
-    if twice:
-        raise UnsupportedGenerationError(
-            f"{', '.join(twice)} was given with the call and in extra_body: pass it once."
+            "extra_body must be a mapping of options that are not given with the call too."
         )
     return {**rest, **extra}
 

@@ -1,41 +1,53 @@
-"""The application: its routes, and its life."""
+"""The application: its routes, and a request from its body to its answer."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from rag_middle import __version__
 from rag_middle.generation import RagMiddleModel
-from rag_middle.serving.errors import HANDLERS, ApiError
+from rag_middle.markers import marker_key
+from rag_middle.serving.batching import BatchQueue, Job, Piece
+from rag_middle.serving.errors import HANDLERS, ApiError, api_error
+from rag_middle.serving.jobs import make_jobs
+from rag_middle.serving.responses import Reply
 from rag_middle.serving.schema import ChatRequest, CompletionRequest
-from rag_middle.serving.service import Service
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
 
-Key = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+_BODY_SECONDS = 60
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_Key = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
     """An ASGI application that answers with `model`.
 
-    Requests are served between its start-up and its shutdown, which ends those that run.
+    Requests are served between its start-up and its shutdown, which ends those that run. The model
+    may be used elsewhere too: requests on it take turns.
     """
-    service = Service(model, settings)
+    marker_key()  # refused now, and not with the first request that holds markers
+    queue = BatchQueue(model, settings)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        service.queue.start()
+        queue.start()
         yield
-        await service.queue.close()
+        await run_in_threadpool(queue.close)
 
-    async def check_key(sent: Key) -> None:
+    async def check_key(sent: _Key) -> None:
         key, said = settings.api_key or "", sent.credentials if sent else ""
         # As bytes: what compares in constant time takes no other characters than ASCII's.
         if key and not hmac.compare_digest(said.encode(), key.encode()):
@@ -55,7 +67,13 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,  # to the host that a client names, without the proxy's TLS
     )
-    app.state.queue = service.queue
+    app.state.queue = queue
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.allowed_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+    )
     api = APIRouter(prefix="/v1", dependencies=[Depends(check_key)], redirect_slashes=False)
     described: dict[str, Any] = {
         "id": settings.model_name,
@@ -79,20 +97,91 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
             raise ApiError(404, f"There is no model {name!r} here.", code="model_not_found")
         return JSONResponse(described)
 
+    async def answer(request: Request, kind: type[ChatRequest | CompletionRequest]) -> Response:
+        body = kind.model_validate_json(await _read(request, settings.max_body_bytes))
+        events: asyncio.Queue[tuple[Job | None, Piece]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def emit(job: Job, piece: Piece) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, (job, piece))
+
+        jobs = await run_in_threadpool(
+            queue.submit, partial(make_jobs, model, settings, body, emit)
+        )
+        reply = Reply(body, model.token_text)
+        pieces = _pieces(jobs, events, request)
+        # What is refused after all has a status of its own, if nothing was sent yet.
+        first = await anext(pieces)
+        if body.stream:
+            chunks, kind_of_text = reply.streamed(jobs, first, pieces), "text/event-stream"
+            return StreamingResponse(chunks, media_type=kind_of_text, headers=_STREAM_HEADERS)
+        async for _ in pieces:
+            pass
+        return JSONResponse(reply.whole(jobs))
+
     @api.post("/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        return await service.answer(request, ChatRequest)
+        return await answer(request, ChatRequest)
 
     @api.post("/completions")
     async def completions(request: Request) -> Response:
-        return await service.answer(request, CompletionRequest)
+        return await answer(request, CompletionRequest)
 
     @app.get("/health")
     async def health() -> Response:
         """Whether the process can still answer; restart it if not."""
-        serving = service.queue.is_serving
-        status = "ok" if serving else "unavailable"
-        return JSONResponse({"status": status}, 200 if serving else 503)
+        status = "ok" if queue.is_serving else "unavailable"
+        return JSONResponse({"status": status}, 200 if queue.is_serving else 503)
 
     app.include_router(api)
     return app
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body of a request, whole and within limits."""
+    closing, body = {"Connection": "close"}, bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    message = f"The body is longer than {most} bytes. Send fewer documents."
+                    raise ApiError(413, message, headers=closing)
+    except TimeoutError:
+        message = f"The request did not arrive within {_BODY_SECONDS} seconds. Send it again."
+        raise ApiError(408, message, headers=closing) from None
+    return bytes(body)
+
+
+async def _pieces(
+    jobs: Sequence[Job], events: asyncio.Queue[tuple[Job | None, Piece]], request: Request
+) -> AsyncIterator[tuple[Job, Piece]]:
+    """Pieces of answers as they come.
+
+    Leaving it, by an end, an error or the client, ends what still runs.
+
+    Raises:
+        ApiError: an answer failed.
+        ClientDisconnect: nobody waits any more.
+    """
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        events.put_nowait((None, None))
+
+    watching = asyncio.create_task(watch())
+    missing = len(jobs)
+    try:
+        while missing:
+            job, piece = await events.get()
+            if job is None:
+                raise ClientDisconnect
+            if isinstance(job.result, BaseException):
+                raise api_error(job.result) from job.result
+            missing -= piece is None
+            yield job, piece
+    finally:
+        watching.cancel()
+        for job in jobs:
+            job.cancel.set()

@@ -1,28 +1,23 @@
 """Requests that wait for the model, and the thread that takes several of them through it at once.
 
 Only requests of one method with equal options share forward passes. One thread does all of the
-model's work: requests on one model take turns anyway. The queue itself belongs to the event loop.
+model's work: requests on one model take turns anyway.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-
+from rag_middle.documents import Document
 from rag_middle.errors import RagMiddleError
 from rag_middle.generation import Follower, Generation, Prompt, RagMiddleModel, TokenLogProbability
 from rag_middle.methods import Method
 from rag_middle.serving.errors import ApiError
-from rag_middle.serving.prompts import RequestPrompt
 from rag_middle.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
@@ -37,6 +32,8 @@ class Job:
 
     Attributes:
         index: 0-based, among those of its request.
+        documents: of the request, with the client's ids.
+        facts: for the client, beside those of the answer.
         prompt: in tokens; as the request has it where the method rewrites it.
         group: jobs of one group may go through the model together.
         options: of `RagMiddleModel.batch`, all but the seed.
@@ -46,7 +43,8 @@ class Job:
     """
 
     index: int
-    request: RequestPrompt
+    documents: Sequence[Document]
+    facts: Mapping[str, Any]
     prompt: Prompt
     method: Method
     group: str
@@ -75,75 +73,90 @@ class Job:
 
 
 class BatchQueue:
-    """A bounded queue in front of a model; all but the model's work is of one event loop."""
+    """A bounded queue in front of a model; any thread may submit."""
 
     def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
         self._model = model
         self._settings = settings
         self.waiting: list[Job] = []
         self.running: list[Job] = []
-        self._changed = asyncio.Event()
+        self._changed = threading.Condition()
         self._coming = 0  # requests that are being prepared
         self._most_open = 0  # jobs that waited or ran at the same time, since the last batch began
-        self._thread = ThreadPoolExecutor(1, "rag-middle-serving")
-        self._serving: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name="rag-middle-serving")
 
     def start(self) -> None:
-        """Begin to serve, in the running loop."""
-        self._serving = asyncio.create_task(self._serve())
+        """Begin to serve."""
+        self._thread.start()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End what runs after the token under way, and forget what waits."""
-        for job in (*self.waiting, *self.running):
-            job.cancel.set()
-        if self._serving is not None:
-            self._serving.cancel()
-        await asyncio.to_thread(self._thread.shutdown)
+        with self._changed:
+            self._is_closed = True
+            for job in (*self.waiting, *self.running):
+                job.cancel.set()
+            self._changed.notify()
+        self._thread.join()
 
     @property
     def is_serving(self) -> bool:
         """Whether somebody does the jobs."""
-        return self._serving is not None and not self._serving.done()
+        return self._thread.is_alive()
 
-    async def submit(self, prepare: Callable[[], list[Job]]) -> list[Job]:
-        """Have the jobs done that `prepare` makes in another thread, all of them or none.
+    def submit(self, prepare: Callable[[], Sequence[Job]]) -> Sequence[Job]:
+        """Have the jobs done that `prepare` makes, all of them or none.
 
         Raises:
             ApiError: status 429, there is no room for them now.
         """
-        self._coming += 1
+        with self._changed:
+            self._coming += 1
+        jobs: Sequence[Job] = ()
         try:
-            jobs = await run_in_threadpool(prepare)
+            jobs = prepare()
         finally:
-            self._coming -= 1
-            self._changed.set()
-        self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
-        if len(self.waiting) + len(jobs) > self._settings.max_waiting:
+            with self._changed:
+                self._coming -= 1
+                has_room = self._add(jobs)
+                self._changed.notify()
+        if not has_room:
             raise ApiError(
                 429,
-                f"{len(self.waiting)} answers wait for the model already, and there is room for "
-                f"{self._settings.max_waiting}. Try again in a few seconds.",
+                f"More than {self._settings.max_waiting} answers would wait for the model. Try "
+                "again in a few seconds.",
                 code="queue_full",
                 headers={"Retry-After": "2"},
             )
+        return jobs
+
+    def _add(self, jobs: Sequence[Job]) -> bool:
+        """Let jobs wait, if there is room."""
+        self._forget_cancelled()
+        if len(self.waiting) + len(jobs) > self._settings.max_waiting:
+            return False
         self.waiting += jobs
         running = sum(job.result is None for job in self.running)
         self._most_open = max(self._most_open, len(self.waiting) + running)
-        return jobs
+        return True
 
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _forget_cancelled(self) -> None:
+        self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
+
+    def _serve(self) -> None:
         while True:
-            self.running = await self._next_batch()
-            await loop.run_in_executor(self._thread, self._run, self.running)
+            with self._changed:
+                self.running = self._next_batch()
+            if not self.running:
+                return
+            self._run(self.running)
             self.running = []
 
-    async def _next_batch(self) -> list[Job]:
-        """Jobs that share a batch with the one that waits longest."""
+    def _next_batch(self) -> list[Job]:
+        """Jobs that share a batch with the one that waits longest; none when closed."""
         until, most = None, self._settings.max_batch_size
-        while True:
-            self._changed.clear()
-            self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
+        while not self._is_closed:
+            self._forget_cancelled()
             patience = None
             if self.waiting:
                 until = until or time.monotonic() + self._settings.batch_wait
@@ -157,9 +170,8 @@ class BatchQueue:
                     self._most_open = len(self.waiting)
                     self.waiting = [job for job in self.waiting if job not in batch]
                     return batch
-            with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._changed.wait()
+            self._changed.wait(patience)
+        return []
 
     def _run(self, jobs: Sequence[Job]) -> None:
         try:

@@ -18,7 +18,6 @@ from rag_middle.errors import (
     RagMiddleError,
     UnsupportedGenerationError,
 )
-from rag_middle.registry import suggest
 from rag_middle.serving.schema import ChatRequest
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -49,25 +48,26 @@ class ApiError(HTTPException):
 
 def api_error(error: BaseException) -> ApiError:
     """What a client is told of an exception; of a mistake in the server, only that there is one."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, HTTPException):  # Starlette's own: no such route, or not by this verb
-        return ApiError(error.status_code, str(error.detail), headers=error.headers)
-    if isinstance(error, ClientDisconnect):
-        return ApiError(499, "Nobody reads this.")  # the status is that of nginx' log
-    if isinstance(error, ValidationError):
-        return _of_body(error)
-    if not isinstance(error, RagMiddleError):
-        return ApiError(500, "The server failed. Its log says how.", code="internal_error")
-    message = str(error).replace("max_new_tokens", "max_tokens")
-    field = re.split(r"\W", message, maxsplit=1)[0]  # most messages begin with the option's name
-    is_of_request = isinstance(error, PromptError | UnsupportedGenerationError)
-    return ApiError(
-        400 if is_of_request else 500,
-        message,
-        param=field if field in ChatRequest.model_fields else None,
-        code="context_length_exceeded" if isinstance(error, ContextOverflowError) else None,
-    )
+    match error:
+        case ApiError():
+            return error
+        case HTTPException():  # Starlette's own: no such route, or not by this verb
+            return ApiError(error.status_code, str(error.detail), headers=error.headers)
+        case ClientDisconnect():
+            return ApiError(499, "Nobody reads this.")  # the status is that of nginx' log
+        case ValidationError():
+            return _of_body(error)
+        case RagMiddleError():
+            message = str(error).replace("max_new_tokens", "max_tokens")
+            field = re.split(r"\W", message, maxsplit=1)[0]  # most begin with the option's name
+            is_of_request = isinstance(error, PromptError | UnsupportedGenerationError)
+            return ApiError(
+                400 if is_of_request else 500,
+                message,
+                param=field if field in ChatRequest.model_fields else None,
+                code="context_length_exceeded" if isinstance(error, ContextOverflowError) else None,
+            )
+    return ApiError(500, "The server failed. Its log says how.", code="internal_error")
 
 
 def _of_body(error: ValidationError) -> ApiError:
@@ -79,8 +79,6 @@ def _of_body(error: ValidationError) -> ApiError:
     tags = ("Block", "Document", "]", "str")
     path = ".".join(str(part)[:100] for part in problem["loc"] if not str(part).endswith(tags))
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        message = f"not supported here, leave it out.{suggest(path, ChatRequest.model_fields)}"
     return ApiError(400, f"{path}: {message}" if path else message, param=path or None)
 
 

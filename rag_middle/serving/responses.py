@@ -21,12 +21,12 @@ Json = dict[str, Any]
 
 
 class Reply:
-    """Answers to one request, in the shape of its endpoint; `method` is as clients call it."""
+    """Answers to one request, in the shape of its endpoint."""
 
     def __init__(
-        self, body: ChatRequest | CompletionRequest, method: str, token_text: Callable[[int], str]
+        self, body: ChatRequest | CompletionRequest, token_text: Callable[[int], str]
     ) -> None:
-        self._body, self._method, self._token_text = body, method, token_text
+        self._body, self._token_text = body, token_text
         self._is_chat = isinstance(body, ChatRequest)
         whole = "chat.completion" if self._is_chat else "text_completion"
         self._head = {
@@ -51,7 +51,12 @@ class Reply:
             logprobs = self._logprobs(_result(job).log_probabilities)
             choices.append({"index": job.index, **said, "logprobs": logprobs, **ending})
         facts = choices[0]["rag_middle"]
-        return {**self._head, "choices": choices, "usage": _usage(jobs), "rag_middle": facts}
+        return {
+            **self._head,
+            "choices": choices,
+            "usage": _usage(jobs, self._body.n),
+            "rag_middle": facts,
+        }
 
     async def streamed(
         self, jobs: Sequence[Job], first: tuple[Job, Piece], rest: AsyncIterator[tuple[Job, Piece]]
@@ -80,7 +85,7 @@ class Reply:
             yield _event(error.content)
             return
         if self._body.stream_options.get("include_usage"):
-            yield _event({**self._head, "choices": [], "usage": _usage(jobs)})
+            yield _event({**self._head, "choices": [], "usage": _usage(jobs, self._body.n)})
         yield "data: [DONE]\n\n"
 
     def _chunk(self, job: Job, fields: Json, logprobs: Json | None, ending: Json) -> str:
@@ -95,9 +100,7 @@ class Reply:
         dropped = {document.id for document in result.dropped_documents}
         dropped -= {*result.document_ids}  # of a document that a method repeats, a copy
         read = [
-            document
-            for index, document in enumerate(job.request.documents)
-            if str(index) not in dropped
+            document for index, document in enumerate(job.documents) if str(index) not in dropped
         ]
         annotations, citations = openai_citations(result.text, read)
         fields: Json = {"annotations": annotations} if annotations else {}
@@ -116,30 +119,19 @@ class Reply:
             "finish_reason": "tool_calls" if calls else result.finish_reason,
             "stop_reason": result.stop,
             "rag_middle": {
-                "method": self._method,
+                **job.facts,
                 "applied": result.applied,
                 "documents": result.documents,
                 "document_order": [int(name or 0) for name in result.document_ids],
                 "dropped_documents": [int(each.id or 0) for each in result.dropped_documents],
-                "unread_markers": job.request.has_unread_markers,
                 "seed": result.seed,
             },
         }
 
     def _logprobs(self, tokens: Sequence[TokenLogProbability]) -> Json | None:
-        if self._body.alternatives is None:
-            return None
-        if self._is_chat:
-            return openai_logprobs(tokens, self._token_text)
-        return {
-            "tokens": [self._token_text(token.token_id) for token in tokens],
-            "token_logprobs": [token.log_probability for token in tokens],
-            "top_logprobs": [
-                # Parts of characters have the same text: the likeliest of them stays.
-                {self._token_text(other): value for other, value in reversed(token.alternatives)}
-                for token in tokens
-            ],
-        }
+        return (
+            None if self._body.alternatives is None else openai_logprobs(tokens, self._token_text)
+        )
 
 
 def _result(job: Job) -> Generation:
@@ -147,10 +139,9 @@ def _result(job: Job) -> Generation:
     return job.result
 
 
-def _usage(jobs: Sequence[Job]) -> dict[str, int]:
+def _usage(jobs: Sequence[Job], answers_each: int) -> dict[str, int]:
     """Token counts; a prompt with several answers counts once."""
-    counts = {id(job.request): _result(job).usage.prompt_tokens for job in jobs}
-    prompt_tokens = sum(counts.values())
+    prompt_tokens = sum(_result(job).usage.prompt_tokens for job in jobs[::answers_each])
     new_tokens = sum(_result(job).usage.completion_tokens for job in jobs)
     return {
         "prompt_tokens": prompt_tokens,

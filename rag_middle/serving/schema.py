@@ -1,7 +1,7 @@
 """What a request may ask for.
 
-A field that this server does not know is refused, unless it cannot change the answer: clients send
-many, and an ignored `logit_bias` would be a wrong answer that looks right.
+Unknown fields are kept apart (`model_extra`): `service` refuses them, unless they cannot change the
+answer or the operator lets them pass. An ignored `logit_bias` is a wrong answer that looks right.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+#: Of an option of a chat template: nothing that it could loop over.
+TemplateValue = StrictBool | Whole | Number | Annotated[str, Field(max_length=100)]
 #: Before a list of texts: one is a list of one.
 OneOrMore = BeforeValidator(lambda texts: [texts] if isinstance(texts, str) else texts)
 
-#: Nothing that they say changes an answer of this server.
+#: Fields that change no answer of this server, ...
 _IGNORED = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
     "prediction".split()
 )
+#: ... and values that do not.
+_HAPPENS_ANYWAY = {"best_of": 1, "modalities": ["text"]}
 
 
 class SamplingRequest(BaseModel):
     """What both endpoints take. Fields that are None are as if they were not there."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     model: str
     method: str | None = None
@@ -59,8 +63,6 @@ class SamplingRequest(BaseModel):
     stream: StrictBool = False
     stream_options: dict[str, Any] = {}
     response_format: dict[str, Any] | None = None
-    best_of: Literal[1] = 1
-    modalities: list[Literal["text"]] = ["text"]
 
     @model_validator(mode="before")
     @classmethod
@@ -69,10 +71,12 @@ class SamplingRequest(BaseModel):
         if not isinstance(body, dict):
             return body
         known = {*cls.model_fields, "max_completion_tokens"}
+        said = {name: value for name, value in body.items() if value is not None}
         return {
             name: value
-            for name, value in body.items()
-            if value is not None and name not in _IGNORED and (value or name in known)
+            for name, value in said.items()
+            if name in known
+            or (value and name not in _IGNORED and value != _HAPPENS_ANYWAY.get(name))
         }
 
     def constraints(self) -> dict[str, Any]:
@@ -130,6 +134,9 @@ class ChatRequest(SamplingRequest):
     parallel_tool_calls: StrictBool = True
     logprobs: StrictBool = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
+    chat_template_kwargs: Annotated[dict[str, TemplateValue], Field(max_length=20)] = {}
+    continue_final_message: StrictBool = False
+    add_generation_prompt: StrictBool | None = None
 
     def constraints(self) -> dict[str, Any]:
         """See `SamplingRequest`; with the tools, unless none of them may be called."""
@@ -158,9 +165,8 @@ class CompletionRequest(SamplingRequest):
     """``POST /v1/completions``: text that the model goes on with, without a chat template."""
 
     prompt: Annotated[ListOf[str], Field(min_length=1), OneOrMore]
-    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
     @property
-    def alternatives(self) -> int | None:
-        """As of `ChatRequest`."""
-        return self.logprobs
+    def alternatives(self) -> None:
+        """No log-probabilities."""
+        return None

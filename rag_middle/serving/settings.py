@@ -27,6 +27,9 @@ class ServerSettings:
         defaults: what holds where a request says nothing, and for what it cannot say
             (``on_overflow``, ``system``).
         api_key: that clients send as a bearer token; None: they need none.
+        allowed_origins: of web pages whose scripts may ask (CORS); ``"*"``: all.
+        ignore_unknown_fields: leave out what this server does not know, and say so in the answer,
+            instead of refusing the request.
         trust_markers: read document markers without a tag, in every message but the model's:
             only where all clients mark documents themselves and escape what others wrote.
         max_batch_size: prompts in one forward pass.
@@ -41,6 +44,8 @@ class ServerSettings:
     methods: Mapping[str, Method]
     defaults: GenerationOptions = field(default_factory=GenerationOptions)
     api_key: str | None = field(default=None, repr=False)
+    allowed_origins: tuple[str, ...] = ()
+    ignore_unknown_fields: bool = False
     trust_markers: bool = False
     max_batch_size: int = 8
     max_waiting: int = 64

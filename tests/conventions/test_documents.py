@@ -186,9 +186,9 @@ def test_citations_repeat_documents_up_to_a_limit() -> None:
     """Of documents with one title, each mention is a citation of each."""
     many = plain_citations("(x)" * 1_000, [Document("y", title="x")] * 50)
     assert [citation["start"] for citation in many[:51]] == [1] * 50 + [4]
-    assert 3_000 < len(many) < 4_097
-    large = Document("", title="x", metadata={"source": "https://" + "u" * 400_000})
-    assert len(openai_citations("(x) " * 100, [large])[0]) == 2
+    assert len(many) == 1_000
+    with pytest.raises(PromptError, match="no more than 1,000 characters"):
+        parsed_document({"text": "y", "url": "https://" + "u" * 1_000}, "Document 1")
 
 
 def test_an_answer_is_searched_once_for_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:

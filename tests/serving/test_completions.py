@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from rag_middle import ContextPrompt, Document
 from tests.serving.conftest import Served
 
@@ -38,19 +36,3 @@ def test_documents_stand_before_the_text(server: Served, documents: list[Documen
     expected = server.model.generate(prompt, template="raw", method="pine", max_new_tokens=4)
     assert answer.choices[0].text == expected.text
     assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_have_the_older_shape(server: Served, stream: bool) -> None:
-    generated = server.model.generate("The fox", template="raw", max_new_tokens=4)
-    score = server.model.score("The fox", generated.token_ids, template="raw")
-    answer = complete(server, "The fox", logprobs=20, stream=stream)
-    choices = [c for chunk in answer for c in chunk.choices] if stream else answer.choices
-    parts = [choice.logprobs for choice in choices if choice.logprobs]
-    values = [value for part in parts for value in part.token_logprobs]
-    tokens = [token for part in parts for token in part.tokens]
-    assert values == pytest.approx(score.log_probabilities, abs=1e-4)
-    assert "".join(tokens) == generated.text
-    # Greedy; of parts of characters with one text the likeliest stays.
-    tops = [top for part in parts for top in part.top_logprobs]
-    assert [top[token] for top, token in zip(tops, tokens, strict=True)] == values

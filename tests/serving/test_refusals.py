@@ -168,7 +168,7 @@ def test_limits(serve: Serve, server: Served) -> None:
 
 
 def test_a_body_that_does_not_arrive(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rag_middle.serving.service._BODY_SECONDS", 0.3)
+    monkeypatch.setattr("rag_middle.serving.app._BODY_SECONDS", 0.3)
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
         connection.sendall(

@@ -14,8 +14,8 @@ from rag_middle import mark
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import NoMethod
 from rag_middle.serving import ServerSettings
+from rag_middle.serving.jobs import make_jobs
 from rag_middle.serving.schema import ChatRequest
-from rag_middle.serving.service import Service
 from tests.serving.conftest import Served, serving
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -225,12 +225,11 @@ def test_schemas_that_python_calls_equal_share_no_batch(
 ) -> None:
     assert one == other
     settings = ServerSettings(model_name="m", methods={"none": NoMethod()})
-    service = Service(local, settings)
     groups = []
     for schema in (one, other, json.loads(json.dumps(one))):
         form = {"type": "json_schema", "json_schema": {"schema": schema}}
         body = {"model": "m", "messages": [QUESTION], "response_format": form}
-        [job] = service._jobs(ChatRequest(**body), "none", print)
+        [job] = make_jobs(local, settings, ChatRequest(**body), print)
         groups.append(job.group)
     assert groups[0] == groups[2] != groups[1]
 

@@ -1,0 +1,227 @@
+"""What a request asks the model for: everything that can be refused without the model is."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from inspect import signature
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.prompts import awaits_retrieval, fit_to_window
+from rag_middle.methods import Method
+from rag_middle.registry import suggest
+from rag_middle.serving.batching import Job, Piece
+from rag_middle.serving.errors import ApiError
+from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
+from rag_middle.serving.schema import ChatRequest, CompletionRequest
+from rag_middle.serving.settings import ServerSettings
+from rag_middle.tokens import TokenizedPrompt
+
+_log = logging.getLogger(__name__)
+#: What the caller of a template says itself: `chat_template_kwargs` must not.
+_TAKEN = frozenset({*signature(PreTrainedTokenizerBase.apply_chat_template).parameters, "messages"})
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "typical_p"),
+    *("repetition_penalty", "no_repeat_ngram_size"),
+)
+
+
+def make_jobs(
+    model: RagMiddleModel,
+    settings: ServerSettings,
+    body: ChatRequest | CompletionRequest,
+    emit: Callable[[Job, Piece], None],
+) -> list[Job]:
+    """The answers that a request asks for, ready for the queue.
+
+    Raises:
+        RagMiddleError: the request asks for what there is not, or its prompt does not fit.
+        ApiError: likewise.
+    """
+    ignored = _check_fields(body, settings)
+    name = settings.default_method if body.method is None else body.method
+    method = settings.methods[name]
+    prompts = [*_prompts(body, settings)]
+    if body.n * len(prompts) > settings.max_waiting:
+        raise ApiError(
+            400,
+            f"The request asks for {body.n * len(prompts)} answers, and no more than "
+            f"{settings.max_waiting} can wait. Send several requests.",
+            param="n",
+        )
+    constraints = body.constraints()
+    shape: dict[str, Any] = {
+        "system": settings.defaults.system,
+        "tools": constraints.get("tools"),
+        "template": "raw",
+    }
+    if isinstance(body, ChatRequest):
+        shape["template"] = "auto"
+        shape["template_options"] = _template_options(body, settings, model)
+    seed = secrets.randbits(32) if body.seed is None else body.seed
+    jobs: list[Job] = []
+    for request in prompts:
+        # A method that asks another prompt does so before a chat template is put around it.
+        tokens = model.encode(request.prompt, method=method if method.rewrites else "none", **shape)
+        limit, dropped = _fitted(body, settings, model, tokens)
+        warnings = [*ignored, *_warnings(body, request, method, dropped)]
+        for warning in warnings:
+            _log.warning("%s", warning)
+        options = {**_options(body, settings), "max_new_tokens": limit, **constraints}
+        options |= shape if method.rewrites else {}
+        for number in range(body.n):
+            jobs.append(
+                Job(
+                    index=len(jobs),
+                    documents=request.documents,
+                    facts={
+                        "method": name,
+                        "unread_markers": request.has_unread_markers,
+                        "warnings": warnings,
+                    },
+                    prompt=request.prompt if method.rewrites else tokens,
+                    method=method,
+                    # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.
+                    group=f"{name} {options!r}",
+                    options=options,
+                    seed=seed + number,
+                    streams=body.stream,
+                    emit=emit,
+                )
+            )
+    return jobs
+
+
+def _check_fields(body: ChatRequest | CompletionRequest, settings: ServerSettings) -> list[str]:
+    """Refuse what is not there: models, methods, and fields; what to say of ignored ones."""
+    if body.model != settings.model_name:
+        message = f"There is no model {body.model!r:.100} here, only {settings.model_name!r}."
+        raise ApiError(404, message, param="model", code="model_not_found")
+    if body.method is not None and body.method not in settings.methods:
+        raise ApiError(
+            400,
+            f"There is no method {body.method!r:.100} here."
+            f"{suggest(body.method, settings.methods)} Methods: {', '.join(settings.methods)}.",
+            param="method",
+            code="method_not_allowed",
+        )
+    unknown = [name[:100] for name in (body.model_extra or {})][:20]
+    if unknown and not settings.ignore_unknown_fields:
+        message = f"{unknown[0]}: not supported here, leave it out."
+        hint = suggest(unknown[0], ChatRequest.model_fields)
+        raise ApiError(400, message + hint, param=unknown[0])
+    return [f"Ignored, as not supported here: {', '.join(unknown)}."] if unknown else []
+
+
+def _template_options(
+    body: ChatRequest, settings: ServerSettings, model: RagMiddleModel
+) -> dict[str, Any]:
+    """Of the server and the request, and whether the answer goes on in the last message."""
+    options = {**(settings.defaults.template_options or {}), **body.chat_template_kwargs}
+    template = str(model.tokenizer.chat_template)
+    for name in body.chat_template_kwargs:
+        is_read = name in template or settings.ignore_unknown_fields
+        if name in _TAKEN or not is_read:
+            raise ApiError(
+                400,
+                f"The model's chat template reads no {name!r:.100}: leave it out. Tools, documents "
+                "and continue_final_message are fields of the request.",
+                param="chat_template_kwargs",
+            )
+    if body.continue_final_message and body.add_generation_prompt:
+        raise ApiError(
+            400,
+            "continue_final_message goes on in the last message, and add_generation_prompt begins "
+            "another one: leave out one of the two.",
+            param="continue_final_message",
+        )
+    begins = body.add_generation_prompt is not False and not body.continue_final_message
+    if body.continue_final_message:
+        options["continue_final_message"] = True
+    return options if begins else {**options, "add_generation_prompt": False}
+
+
+def _prompts(
+    body: ChatRequest | CompletionRequest, settings: ServerSettings
+) -> Iterator[RequestPrompt]:
+    trusted, documents = settings.trust_markers, body.documents
+    if isinstance(body, ChatRequest):
+        # Also where none may be called: what was called before is in the conversation.
+        tools = bool(body.tools)
+        prompts = [chat_prompt(body.messages, documents, trusted=trusted, has_tools=tools)]
+    else:
+        prompts = (text_prompt(text, documents, trusted=trusted) for text in body.prompt)
+    for prompt in prompts:
+        if len(prompt.documents) > settings.max_documents:
+            message = f"There are more than {settings.max_documents} documents. Send fewer."
+            raise ApiError(400, message, param="documents")
+        yield prompt
+
+
+def _fitted(
+    body: ChatRequest | CompletionRequest,
+    settings: ServerSettings,
+    model: RagMiddleModel,
+    tokens: TokenizedPrompt,
+) -> tuple[int, int]:
+    """The most new tokens, and how many documents have no room.
+
+    Raises:
+        ContextOverflowError: the prompt does not fit. Refused here, and not in a batch with others.
+    """
+    window = model.context_window
+    drops = settings.defaults.on_overflow == "drop_documents"
+    limit = body.max_tokens or settings.defaults.max_new_tokens
+    if body.max_tokens is None and window is not None:
+        room = window - len(tokens) + drops * sum(tokens.layout.document_lengths)
+        # Nobody asked for so many tokens. By halves, so that requests share batches.
+        while limit > max(room, 1):
+            limit //= 2
+    _, dropped = fit_to_window(
+        tokens, max_new_tokens=limit, context_window=window, drop_documents=drops
+    )
+    return limit, len(dropped)
+
+
+def _options(body: ChatRequest | CompletionRequest, settings: ServerSettings) -> dict[str, Any]:
+    """Options of `RagMiddleModel.batch`: of the request, else of the server."""
+    defaults = settings.defaults
+    sampling = {name: getattr(body, name) for name in _SAMPLING}
+    sampling |= {name: getattr(defaults, name) for name in _SAMPLING if sampling[name] is None}
+    return {
+        **sampling,
+        "top_k": max(sampling["top_k"], 0),  # -1: all, for vLLM
+        "stop": tuple(body.stop),
+        "logprobs": body.alternatives is not None,
+        "top_logprobs": body.alternatives or 0,
+        "eos_token_id": defaults.eos_token_id,
+        "on_overflow": defaults.on_overflow,
+        "on_missing_documents": "ignore",  # the answer says so, see `_warnings`
+    }
+
+
+def _warnings(
+    body: ChatRequest | CompletionRequest, request: RequestPrompt, method: Method, dropped: int
+) -> Iterator[str]:
+    """What a client may not have meant, for the answer and the log; nothing of what it sent."""
+    lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
+    documents, is_chat = len(request.documents), isinstance(body, ChatRequest)
+    if dropped and dropped == documents:
+        yield f"None of the {documents} documents fits into the context window."
+    elif (
+        lost and not documents and not (is_chat and body.tools and awaits_retrieval(request.prompt))
+    ):
+        yield (
+            f"{' and '.join(lost)} needs documents, and this request has none that the server can "
+            "tell: nothing is changed. Send them as `documents`, as blocks, or marked with the "
+            "server's RAG_MIDDLE_MARKER_KEY."
+        )
+    if is_chat and body.messages[-1].role == "assistant" and not body.continue_final_message:
+        yield (
+            "The last message is the assistant's, and another answer was begun after it: pass "
+            "continue_final_message=true to go on in it."
+        )
