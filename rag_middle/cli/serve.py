@@ -91,6 +91,14 @@ def serve(
         help="Read document markers without a tag: only where every client marks documents "
         "itself and escapes what others wrote.",
     ),
+    allow_origin: list[str] | None = _server_flag(
+        None, help="Origin of web pages whose scripts may ask (CORS); repeatable, * for all."
+    ),
+    ignore_unknown_fields: bool = _server_flag(
+        False,
+        "--ignore-unknown-fields",
+        help="Leave out what requests have and this server does not, instead of refusing them.",
+    ),
     limits: dict[str, Any],
     shutdown_timeout: int = _limit_flag(
         30, min=0, help="Seconds for running requests after SIGTERM or Ctrl-C."
@@ -136,6 +144,8 @@ def serve(
             methods=named_methods(loaded, {**names, default[0]: loaded.method}),
             defaults=defaults,
             api_key=os.environ.get(API_KEY_VARIABLE) or None,
+            allowed_origins=tuple(allow_origin or ()),
+            ignore_unknown_fields=ignore_unknown_fields,
             trust_markers=trust_markers,
             **limits,
         )

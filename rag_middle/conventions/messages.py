@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rag_middle.documents import ContextPrompt, Document, MarkedText, prompt_of_parts
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.tokens.conversation import indices_of_answers
 
 if TYPE_CHECKING:
     from rag_middle.generation.results import TokenLogProbability
+
+#: A part of a message: text in which markers were looked for, or a document.
+Part = MarkedText | Document
 
 #: What clients call those who speak. Most templates refuse messages of a tool or a function.
 _ROLES = {
@@ -46,6 +51,42 @@ def template_role(role: str, *, with_tools: bool = False) -> str:
             user quotes it.
     """
     return role if with_tools and role == "tool" else _ROLES.get(role, role)
+
+
+def with_contents(
+    turns: Sequence[tuple[Mapping[str, Any], Sequence[Part]]],
+) -> list[dict[str, Any]]:
+    """Messages, from the fields and the parts of each.
+
+    Documents of a message are put together where its first one stands. What was said in an earlier
+    turn must not make later ones fail, so there only the last group of marked documents counts.
+    """
+    spoken = [
+        (fields["role"], not parts or bool(fields.get("tool_calls")), speaks(parts))
+        for fields, parts in turns
+    ]
+    answered = max(indices_of_answers(spoken), default=-1)
+    return [
+        {**fields, "content": _content(fields["role"], parts, earlier=at < answered)}
+        for at, (fields, parts) in enumerate(turns)
+    ]
+
+
+def speaks(parts: Sequence[Part]) -> bool:
+    """Whether a message says anything."""
+    return any(not isinstance(part, MarkedText) or part.text.strip() for part in parts)
+
+
+def _content(
+    role: str, parts: Sequence[Part], *, earlier: bool
+) -> str | MarkedText | ContextPrompt:
+    texts = [part for part in parts if isinstance(part, MarkedText)]
+    if role == "assistant":  # nobody retrieved what the model itself said
+        return "".join(text.text for text in texts)
+    if len(parts) == len(texts) == 1:
+        return texts[0]
+    prompt = prompt_of_parts(parts, "last" if earlier else "single")
+    return prompt if prompt.documents else ContextPrompt(suffix=prompt.prefix.rstrip("\n"))
 
 
 def tool_calls_field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from inspect import signature
@@ -47,12 +48,7 @@ def make_jobs(
     method = settings.methods[name]
     prompts = [*_prompts(body, settings)]
     if body.n * len(prompts) > settings.max_waiting:
-        raise ApiError(
-            400,
-            f"The request asks for {body.n * len(prompts)} answers, and no more than "
-            f"{settings.max_waiting} can wait. Send several requests.",
-            param="n",
-        )
+        raise _refused("n", f"No more than {settings.max_waiting} can wait: ask for fewer answers.")
     constraints = body.constraints()
     shape: dict[str, Any] = {
         "system": settings.defaults.system,
@@ -96,24 +92,23 @@ def make_jobs(
     return jobs
 
 
+def _refused(param: str, message: str, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
 def _check_fields(body: ChatRequest | CompletionRequest, settings: ServerSettings) -> list[str]:
-    """Refuse what is not there: models, methods, and fields; what to say of ignored ones."""
+    """Refuse models, methods and fields that are not there; what to say of ignored ones."""
     if body.model != settings.model_name:
         message = f"There is no model {body.model!r:.100} here, only {settings.model_name!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
     if body.method is not None and body.method not in settings.methods:
-        raise ApiError(
-            400,
-            f"There is no method {body.method!r:.100} here."
-            f"{suggest(body.method, settings.methods)} Methods: {', '.join(settings.methods)}.",
-            param="method",
-            code="method_not_allowed",
-        )
+        known = f"{suggest(body.method, settings.methods)} Methods: {', '.join(settings.methods)}."
+        message = f"There is no method {body.method!r:.100} here.{known}"
+        raise _refused("method", message, "method_not_allowed")
     unknown = [name[:100] for name in (body.model_extra or {})][:20]
     if unknown and not settings.ignore_unknown_fields:
-        message = f"{unknown[0]}: not supported here, leave it out."
         hint = suggest(unknown[0], ChatRequest.model_fields)
-        raise ApiError(400, message + hint, param=unknown[0])
+        raise _refused(unknown[0], f"{unknown[0]}: not supported here, leave it out.{hint}")
     return [f"Ignored, as not supported here: {', '.join(unknown)}."] if unknown else []
 
 
@@ -121,28 +116,25 @@ def _template_options(
     body: ChatRequest, settings: ServerSettings, model: RagMiddleModel
 ) -> dict[str, Any]:
     """Of the server and the request, and whether the answer goes on in the last message."""
-    options = {**(settings.defaults.template_options or {}), **body.chat_template_kwargs}
-    template = str(model.tokenizer.chat_template)
+    words = {*re.findall(r"\w+", str(model.tokenizer.chat_template))}
     for name in body.chat_template_kwargs:
-        is_read = name in template or settings.ignore_unknown_fields
-        if name in _TAKEN or not is_read:
-            raise ApiError(
-                400,
+        if name in _TAKEN or (name not in words and not settings.ignore_unknown_fields):
+            raise _refused(
+                "chat_template_kwargs",
                 f"The model's chat template reads no {name!r:.100}: leave it out. Tools, documents "
                 "and continue_final_message are fields of the request.",
-                param="chat_template_kwargs",
             )
-    if body.continue_final_message and body.add_generation_prompt:
-        raise ApiError(
-            400,
-            "continue_final_message goes on in the last message, and add_generation_prompt begins "
-            "another one: leave out one of the two.",
-            param="continue_final_message",
+    options = {**(settings.defaults.template_options or {}), **body.chat_template_kwargs}
+    if not body.continue_final_message:
+        begins = body.add_generation_prompt is not False
+        return options if begins else {**options, "add_generation_prompt": False}
+    if body.add_generation_prompt or body.messages[-1].role != "assistant":
+        raise _refused(
+            "continue_final_message",
+            "continue_final_message goes on in a last message of the assistant: send one, and "
+            "leave out add_generation_prompt.",
         )
-    begins = body.add_generation_prompt is not False and not body.continue_final_message
-    if body.continue_final_message:
-        options["continue_final_message"] = True
-    return options if begins else {**options, "add_generation_prompt": False}
+    return {**options, "continue_final_message": True}
 
 
 def _prompts(
@@ -158,7 +150,7 @@ def _prompts(
     for prompt in prompts:
         if len(prompt.documents) > settings.max_documents:
             message = f"There are more than {settings.max_documents} documents. Send fewer."
-            raise ApiError(400, message, param="documents")
+            raise _refused("documents", message)
         yield prompt
 
 

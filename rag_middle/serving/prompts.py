@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rag_middle.conventions.messages import template_role
-from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
+from rag_middle.conventions.messages import Part, speaks, template_role, with_contents
+from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import ChatMessage
-from rag_middle.tokens.conversation import Conversation, indices_of_answers
-
-Part = MarkedText | Document
+from rag_middle.tokens.conversation import Conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +57,15 @@ def chat_prompt(
     """
     turns: list[tuple[dict[str, Any], list[Part]]] = []
     for message in messages:
-        role = template_role(message.role, with_tools=has_tools)
-        content = message.content
+        role, content = template_role(message.role, with_tools=has_tools), message.content
         said = [content] if isinstance(content, str) else [p for b in content or () for p in b]
-        parts: list[Part] = [
-            MarkedText(part, trusted=trusted and role != "assistant")
-            if isinstance(part, str)
-            else part
-            for part in said
-        ]
+        trusts = trusted and role != "assistant"
+        parts = [MarkedText(p, trusted=trusts) if isinstance(p, str) else p for p in said]
         fields = {"role": role, **(message.tool_fields if has_tools else {})}
         if role == "assistant":
             # A message of calls alone is left out where there are no tools.
-            if message.tool_calls and not (has_tools or _says(parts)):
-                continue
-            if message.content is None and not message.tool_calls:
+            calls_only = message.tool_calls and not (has_tools or speaks(parts))
+            if calls_only or (content is None and not message.tool_calls):
                 continue
             if message.reasoning_content is not None:
                 fields["reasoning_content"] = message.reasoning_content
@@ -83,27 +75,17 @@ def chat_prompt(
         if not of_user:
             raise PromptError("documents go with a question: add a message with the role 'user'.")
         of_user[-1][:0] = documents
-    spoken = [
-        (fields["role"], not parts or bool(fields.get("tool_calls")), _says(parts))
-        for fields, parts in turns
-    ]
-    answered = max(indices_of_answers(spoken), default=-1)
-    conversation = Conversation.of_messages(
-        [
-            {**fields, "content": _content(fields["role"], parts, at < answered, trusted)}
-            for at, (fields, parts) in enumerate(turns)
-        ]
-    )
+    conversation = Conversation.of_messages(with_contents(turns))
+    # Texts of messages are what they are by now: no second look for markers in them.
+    prompt = [{**m, "content": literal(str(m["content"] or ""))} for m in conversation.messages]
+    if conversation.at is not None:
+        prompt[conversation.at]["content"] = _numbered(conversation.prompt)
     texts = [
         part
         for fields, parts in turns
         for part in parts
         if isinstance(part, MarkedText) and fields["role"] != "assistant"
     ]
-    # Texts of messages are what they are by now: no second look for markers in them.
-    prompt = [{**m, "content": literal(str(m["content"] or ""))} for m in conversation.messages]
-    if conversation.at is not None:
-        prompt[conversation.at]["content"] = _numbered(conversation.prompt)
     sources = conversation.prompt.documents
     return RequestPrompt(prompt, sources, _has_strays(texts, sources))
 
@@ -128,23 +110,6 @@ def _has_strays(texts: Sequence[MarkedText], documents: Sequence[object]) -> boo
             code="unreadable_markers",
         )
     return any(text.has_strays for text in texts)
-
-
-def _says(parts: Sequence[Part]) -> bool:
-    return any(not isinstance(part, MarkedText) or part.text.strip() for part in parts)
-
-
-def _content(
-    role: str, parts: Sequence[Part], earlier: bool, trusted: bool
-) -> str | MarkedText | ContextPrompt:
-    """A message's content; `earlier`: the model has answered since."""
-    texts = [part for part in parts if isinstance(part, MarkedText)]
-    if role == "assistant":  # nobody retrieved what the model itself said
-        return "".join(text.text for text in texts)
-    if len(parts) == len(texts) and sum(text.has_documents() for text in texts) < 2:
-        joined = "\n\n".join(text.text for text in texts)
-        return texts[0] if len(texts) == 1 else MarkedText(joined, trusted=trusted)
-    return prompt_of_parts(parts, "last" if earlier else "single")
 
 
 def _numbered(prompt: ContextPrompt) -> ContextPrompt:

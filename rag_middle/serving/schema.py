@@ -90,21 +90,6 @@ class SamplingRequest(BaseModel):
         return {} if asked in (None, {"type": "text"}) else {"response_format": asked}
 
 
-class CalledFunction(BaseModel):
-    """What is called, with its arguments as JSON in a string."""
-
-    name: str
-    arguments: str = "{}"
-
-
-class EarlierCall(BaseModel):
-    """A call that the model made earlier in the conversation."""
-
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: CalledFunction
-
-
 class ChatMessage(BaseModel):
     """A message: a text, or blocks of text and documents; calls of tools, or what one returned."""
 
@@ -115,7 +100,7 @@ class ChatMessage(BaseModel):
     reasoning_content: str | None = Field(
         None, validation_alias=AliasChoices("reasoning_content", "reasoning")
     )
-    tool_calls: ListOf[EarlierCall] | None = None
+    tool_calls: ListOf[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
     @property

@@ -157,7 +157,7 @@ def test_limits(serve: Serve, server: Served) -> None:
     body = {**BODY, "documents": ["a", "b", "c"]}
     assert refusal(small.post(body))["param"] == "documents"
     assert small.post({**body, "documents": ["a", "b"]}).status_code == 200
-    assert "no more than 2 can wait" in refusal(small.post({**BODY, "n": 3}))["message"]
+    assert "No more than 2 can wait" in refusal(small.post({**BODY, "n": 3}))["message"]
     sent = json.dumps(BODY).encode()[:-1] + b" " * 20_000
     for content in (sent, iter([sent[:9000], sent[9000:]])):
         try:

@@ -19,15 +19,14 @@ BODY: dict[str, Any] = {"model": "tested", "messages": [USER, BEGUN], "max_token
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{% endif %}"
 )
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("method", ["none", "pine"])
-def test_an_answer_that_is_begun_is_gone_on_with(
-    server: Served, method: str, stream: bool
-) -> None:
+def test_an_answer_that_is_begun_is_gone_on_with(server: Served, method: str, stream: bool) -> None:
     documents = ["Lyon lies on it.", "Nantes lies on it."]
     messages = [{"role": "user", "content": ContextPrompt("", documents, USER["content"])}, BEGUN]
     options: Any = {"method": method, "max_new_tokens": 4}
@@ -78,7 +77,9 @@ def test_options_of_the_template_are_the_requests_or_the_servers(
     body = {**BODY, "messages": [USER]}
 
     def length(served: Served, **kwargs: Any) -> int:
-        return served.post({**body, "chat_template_kwargs": kwargs}).json()["usage"]["prompt_tokens"]
+        return served.post({**body, "chat_template_kwargs": kwargs}).json()["usage"][
+            "prompt_tokens"
+        ]
 
     thinking, shorter = length(plain), length(plain, enable_thinking=False)
     assert thinking < shorter == length(without)
