@@ -22,7 +22,7 @@ from rag_middle.calibration.search import Candidate, Search, SearchInputs, drive
 from rag_middle.calibration.searches import make_search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import question_digest
-from rag_middle.evaluation.runner import check_lengths
+from rag_middle.evaluation.runner import check_length
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import generation_sha256
@@ -136,11 +136,10 @@ def calibrate(
     held_out_criterion = accuracy_criterion if criterion == "log_likelihood" else criterion
     is_checked = objective is None and bool(held_out)
     all_examples = (*examples, *held_out)
-    check_lengths(
-        model,
-        [(e.question, e.prompt, len(model.token_ids(e.answer))) for e in all_examples],
-        template=template,
-    )
+    if all_examples:
+        longest = max(all_examples, key=lambda example: len(example.prompt.text + example.answer))
+        answer_tokens = len(model.token_ids(longest.answer))
+        check_length(model, longest.prompt, answer_tokens, template=template)
     with torch_threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)
         # What is in the profile, too; a search that was killed is continued under the same.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 from rag_middle.attention import model_traits
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
-from rag_middle.evaluation.candidates import CALIBRATED
+from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 

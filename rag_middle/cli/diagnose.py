@@ -189,13 +189,11 @@ def diagnose(
         write_report,
     )
     from rag_middle.evaluation import diagnose as run_diagnosis
-    from rag_middle.evaluation.candidates import default_methods
     from rag_middle.evaluation.conclusions import notes_on_gold
-    from rag_middle.evaluation.diagnosis import profile_in_words
+    from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
     from rag_middle.evaluation.findings import findings
     from rag_middle.evaluation.plots import new_figure
-    from rag_middle.evaluation.report import InterimReport
-    from rag_middle.evaluation.terminal import show_diagnosis, show_grid
+    from rag_middle.evaluation.report import InterimReport, show_diagnosis, show_grid
     from rag_middle.small_model import NAME
     from rag_middle.workers import torch_threads
 

@@ -28,18 +28,16 @@ if TYPE_CHECKING:
         Condition,
         Item,
         Layout,
-        LayoutRow,
         arranged_documents,
         position,
         spread_positions,
     )
     from rag_middle.evaluation.diagnosis import Diagnosis, diagnose
-    from rag_middle.evaluation.grid import Grid, grid_of
     from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
     from rag_middle.evaluation.metrics import METRICS, Metric
     from rag_middle.evaluation.plots import plot_position_curves
     from rag_middle.evaluation.report import InterimReport, write_evaluation, write_report
-    from rag_middle.evaluation.results import PositionCurves, Results, Summary
+    from rag_middle.evaluation.results import Grid, PositionCurves, Results, Summary, grid_of
     from rag_middle.evaluation.runner import (
         Answering,
         AnsweringWorkers,
@@ -76,7 +74,6 @@ __all__ = [
     "KeyValueRetrieval",
     "LabelledMethod",
     "Layout",
-    "LayoutRow",
     "Measurement",
     "Metric",
     "MultiDocumentQA",

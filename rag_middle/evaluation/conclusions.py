@@ -19,13 +19,15 @@ from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric, best_subspan_em
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Summary
-from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
 from rag_middle.evaluation.statistics import (
     CONFIDENCE,
     RESAMPLES,
+    SHAPES,
     Bootstrap,
     Estimate,
+    Shape,
     comparison_confidence,
+    high_positions,
 )
 from rag_middle.wording import counted, listed, percent, shortened
 

@@ -143,19 +143,6 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutRow:
-    """Conditions that differ in one thing.
-
-    Attributes:
-        name: what they have in common, such as ``"reversed"``.
-        cells: by the heading of their column, such as ``"distance 2"``.
-    """
-
-    name: str
-    cells: Mapping[str, Condition]
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
     """Conditions in rows and columns: what is measured where one position says too little.
 
@@ -165,18 +152,18 @@ class Layout:
     Attributes:
         row_title: what differs from row to row.
         column_title: what differs from column to column.
-        rows: the first one is what the others are compared with; they may have columns of their
-            own.
+        rows: conditions by the heading of their column, by the name of their row; the first row is
+            what the others are compared with. Each may have columns of its own.
     """
 
     row_title: str
     column_title: str
-    rows: tuple[LayoutRow, ...]
+    rows: Mapping[str, Mapping[str, Condition]]
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """Of all rows."""
-        return tuple(condition for row in self.rows for condition in row.cells.values())
+        return tuple(condition for row in self.rows.values() for condition in row.values())
 
 
 GOLD_ONLY = Condition("gold_only")

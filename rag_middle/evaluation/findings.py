@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rag_middle.evaluation.conditions import Item, position, question_digest
-from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.records import Record
-from rag_middle.evaluation.results import PositionCurves, Results, Summary
+from rag_middle.evaluation.results import Grid, PositionCurves, Results, Summary, grid_of
 from rag_middle.wording import counted, shortened
 
 _MOST_QUESTIONS = 20

@@ -13,7 +13,6 @@ from rag_middle.evaluation.conditions import (
     Change,
     Condition,
     Layout,
-    LayoutRow,
     order,
     position,
     spread_positions,
@@ -211,13 +210,13 @@ class Measurement:
             )
         if own is not None or not self.grid:
             return own
-        rows = []
-        for documents in (*self.grid, None):
-            positions = self.gold_positions(task, documents)
-            cells = {f"at {index}": position(index, documents) for index in positions}
-            rows.append(LayoutRow(counted(documents or task.num_positions, "document"), cells))
-        title = "Position of the gold document, first to last"
-        return Layout("Number of documents", title, tuple(rows))
+        rows = {
+            counted(documents or task.num_positions, "document"): {
+                f"at {at}": position(at, documents) for at in self.gold_positions(task, documents)
+            }
+            for documents in (*self.grid, None)
+        }
+        return Layout("Number of documents", "Position of the gold document, first to last", rows)
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.

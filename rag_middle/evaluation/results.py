@@ -1,7 +1,8 @@
 """The answers of a run: scores as arrays, and what reports show of them.
 
-Curves over gold positions (`curve_of`) and means of methods and controls (`Results.summary`), with
-their intervals from `statistics`.
+Curves over gold positions (`curve_of`), means of methods and controls (`Results.summary`), and rows
+and columns (`grid_of`): number of documents and position, or what a task varies. Their intervals
+are those of `statistics`; all scores are of the same questions, so all differences are paired.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurem
 from rag_middle.evaluation.metrics import Metric, as_compared, metric
 from rag_middle.evaluation.records import Key, Record
 from rag_middle.evaluation.statistics import (
+    Array,
     Bootstrap,
     Consistency,
     Estimate,
@@ -326,3 +328,109 @@ class Results:
         if len(orders) < 2:
             return None
         return consistency([[said(item, condition) for condition in orders] for item in self.items])
+
+
+# -- rows and columns -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRow:
+    """One row of a layout.
+
+    Attributes:
+        name: of the row.
+        columns: their headings.
+        curves: over the columns, by label of the method; the gap is that between columns.
+        differences: mean over columns minus the unmodified model's, by label.
+        changes: mean over columns minus the first row's under the same method, by label; empty
+            for the first row.
+        abstained: share of answers that say that the model does not know, by label; empty for
+            tasks that do not ask for that.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    curves: Mapping[str, PositionCurve]
+    differences: Mapping[str, Estimate]
+    changes: Mapping[str, Estimate]
+    abstained: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Scores by row and column.
+
+    Attributes:
+        metric: what was scored.
+        row_title: what differs from row to row.
+        column_title: what differs from column to column.
+        questions: how many were asked in each cell.
+        rows: as in the layout.
+        confidence: of each difference and change, so that those of all methods and rows hold
+            together (Bonferroni).
+    """
+
+    metric: Metric
+    row_title: str
+    column_title: str
+    questions: int
+    rows: tuple[GridRow, ...]
+    confidence: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "metric": self.metric.name}
+
+
+def grid_of(results: Results) -> Grid | None:
+    """Rows and columns of a run whose measurement has a grid, or whose task has its own.
+
+    Returns:
+        None for other runs.
+    """
+    layout = results.measurement.layout(results.task)
+    if layout is None:
+        return None
+    labels, first = [method.label for method in results.methods], next(iter(layout.rows))
+    compared = (len(labels) - 1) * len(layout.rows) + len(labels) * (len(layout.rows) - 1)
+    confidence = comparison_confidence(compared)
+    abstain = "abstained" in results.measurement.metric_names(results.task)
+
+    def scores(row: str, metric_name: str | None = None) -> dict[str, Array]:
+        cells = tuple(layout.rows[row].values())
+        return {label: results.scores(label, cells, metric_name) for label in labels}
+
+    def means(row: str, metric_name: str | None = None) -> dict[str, Array]:
+        return {label: own.mean(axis=1) for label, own in scores(row, metric_name).items()}
+
+    def grid_row(row: str) -> GridRow:
+        own, of_first = means(row), means(first)
+        abstained = means(row, "abstained") if abstain else {}
+        return GridRow(
+            name=row,
+            columns=tuple(layout.rows[row]),
+            curves={label: curve_of(label, Bootstrap(each)) for label, each in scores(row).items()},
+            differences={
+                label: paired_difference(own[label], own[BASELINE], confidence)
+                for label in labels
+                if label != BASELINE
+            },
+            changes={
+                label: paired_difference(own[label], of_first[label], confidence)
+                for label in labels
+                if row != first
+            },
+            abstained={
+                label: Bootstrap(shares[:, None]).estimates()[0]
+                for label, shares in abstained.items()
+            },
+        )
+
+    return Grid(
+        metric=results.metric,
+        row_title=layout.row_title,
+        column_title=layout.column_title,
+        questions=len(results.items),
+        rows=tuple(map(grid_row, layout.rows)),
+        confidence=confidence,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -206,7 +206,8 @@ def run(
         answers.declare(entry.label, repr(entry.method))
     distinct = _distinct(trials, answers)
     missing = [trial for trial in distinct if trial.key not in answers]
-    asker.check_lengths(missing)
+    if missing:
+        asker.check_length(max(missing, key=lambda trial: len(trial.prompt.text)))
     if planned and missing:
         planned([(t.prompt, t.method.method) for t in missing], asker.max_new_tokens)
 
@@ -271,47 +272,25 @@ def check_takes(model: TextGenerator, method: MethodLike) -> None:
         model.checked_method(method)
 
 
-def check_lengths(
-    model: RagMiddleModel,
-    prompts: Iterable[tuple[str, ContextPrompt, int]],
-    *,
-    template: Any = "auto",
-    parameter: str = "documents",
+def check_length(
+    model: RagMiddleModel, prompt: ContextPrompt, new_tokens: int, *, template: Any = "auto"
 ) -> None:
-    """Refuse prompts that do not fit the context window, all at once.
-
-    Args:
-        prompts: the name of each one's question, the prompt, and the tokens of its answer.
-            Documents are tokenised one by one, so a question's prompts have the same length in
-            every order, and only the one with the longest text is counted.
-        parameter: that says how many documents a prompt has.
+    """Refuse a prompt that does not fit the context window together with its answer.
 
     Raises:
-        ConfigError: some do not fit; it says how many documents would.
+        ConfigError: it does not; with the number of its documents that would.
     """
-    window = model.context_window
-    if window is None:
+    encoded, window = model.encode(prompt, method="none", template=template), model.context_window
+    if window is None or len(encoded) + new_tokens <= window:
         return
-    longest: dict[str, tuple[ContextPrompt, int]] = {}
-    for question, prompt, new_tokens in prompts:
-        if question not in longest or len(prompt.text) > len(longest[question][0].text):
-            longest[question] = prompt, new_tokens
-    over = []
-    for prompt, new_tokens in longest.values():
-        encoded = model.encode(prompt, method="none", template=template)
-        if len(encoded) + new_tokens > window:
-            over.append((len(encoded), new_tokens, encoded.layout.document_lengths))
-    if not over:
-        return
-    tokens, new_tokens, lengths = max(over, key=lambda entry: entry[0] + entry[1])
-    room = window - new_tokens - (tokens - sum(lengths))
-    fitting = room * len(lengths) // sum(lengths) if lengths else 0
+    lengths = encoded.layout.document_lengths
+    room = window - new_tokens - (len(encoded) - sum(lengths))
+    fitting = room * len(lengths) // max(1, sum(lengths))
     raise ConfigError(
-        f"The prompts of {len(over)} of {len(longest)} questions do not fit: the longest has "
-        f"{tokens} tokens in {len(lengths)} documents, its answer up to {new_tokens}, and the "
-        f"context window has {window}. "
+        f"The longest prompt does not fit: it has {len(encoded)} tokens in {len(lengths)} "
+        f"documents, its answer up to {new_tokens}, and the context window has {window}. "
         + (
-            f"Ask for fewer with {parameter}: about {fitting} fit."
+            f"Ask for fewer documents: about {fitting} fit."
             if fitting >= 2
             else "Use a model with a larger context window, or shorter documents."
         )
@@ -394,18 +373,14 @@ class _Asker:
             )
         return prompt
 
-    def check_lengths(self, trials: Sequence[_Trial]) -> None:
-        """Refuse prompts that do not fit; a server refuses the first, which is the longest."""
-        if isinstance(self.model, RagMiddleModel):
-            prompts = [(t.item.id, t.prompt, self._answer_tokens(self.model, t)) for t in trials]
-            parameter = "documents" if hasattr(self.task, "documents") else "keys"
-            template = self.measurement.template
-            check_lengths(self.model, prompts, template=template, parameter=parameter)
-
-    def _answer_tokens(self, model: RagMiddleModel, trial: _Trial) -> int:
-        if self.measurement.scoring == "likelihood":
-            return len(model.token_ids(self._target(model, trial)))
-        return self.max_new_tokens
+    def check_length(self, trial: _Trial) -> None:
+        """Refuse a prompt that does not fit; a server refuses it itself."""
+        model = self.model
+        if isinstance(model, RagMiddleModel):
+            tokens = self.max_new_tokens
+            if self.measurement.scoring == "likelihood":
+                tokens = len(model.token_ids(self._target(model, trial)))
+            check_length(model, trial.prompt, tokens, template=self.measurement.template)
 
     def ask(
         self, missing: Sequence[_Trial], answers: Records

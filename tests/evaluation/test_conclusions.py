@@ -17,7 +17,7 @@ from rag_middle.evaluation.conclusions import (
 )
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.evaluation.results import PositionCurves, curve_of
-from rag_middle.evaluation.shapes import shape_of
+from rag_middle.evaluation.statistics import shape_of
 
 ACCURACY = METRICS["best_subspan_em"]
 

@@ -14,21 +14,19 @@ from rag_middle.calibration import SEARCHES, LayerSearch, calibrate, draw_exampl
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Diagnosis, Measurement, diagnose
-from rag_middle.evaluation.candidates import (
+from rag_middle.evaluation.conclusions import comparisons
+from rag_middle.evaluation.diagnosis import (
     CALIBRATED,
     collapse,
     default_methods,
     fitted_presets,
-    worth_calibrating,
 )
-from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.profiles import Profile, write_profile
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
 from tests.shipped_profiles import shipping
-from tests.tokenizers import wordlevel
 
 TASK = InventedDocuments(documents=10)
 HOW = Measurement(limit=120, orders=3, controls=True)
@@ -134,15 +132,9 @@ def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleMo
     assert "3 methods" in comparisons(diagnosis.results.compared)
 
 
-def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: FamilyModel) -> None:
-    offered = [
-        name for name in get_args(Fitted) if ":" not in name
-    ]  # lpes:paper is the search for lpes
+def test_the_methods_with_a_search_are_those_of_the_command() -> None:
+    offered = [name for name in get_args(Fitted) if ":" not in name]  # lpes:paper searches lpes
     assert tuple(CALIBRATED) == tuple(SEARCHES) == tuple(offered)
-    gpt2 = RagMiddleModel(family_model("gpt2"), wordlevel(), self_check=False)
-    able = worth_calibrating(gpt2)
-    assert "lpes" not in able
-    assert "siw" in able
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:

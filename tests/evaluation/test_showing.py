@@ -20,8 +20,7 @@ from rag_middle.evaluation import (
     write_evaluation,
 )
 from rag_middle.evaluation.plots import image
-from rag_middle.evaluation.report import report_page
-from rag_middle.evaluation.terminal import show_diagnosis
+from rag_middle.evaluation.report import report_page, show_diagnosis
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments

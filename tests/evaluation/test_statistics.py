@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rag_middle.evaluation.shapes import shape_names, shape_of
-from rag_middle.evaluation.statistics import Bootstrap, Estimate, consistency, wilson
+from rag_middle.evaluation.statistics import (
+    Bootstrap,
+    Estimate,
+    consistency,
+    shape_names,
+    shape_of,
+    wilson,
+)
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

@@ -324,7 +324,7 @@ def test_parquet_rows_are_read_as_lines_are(tmp_path: Path) -> None:
     rows = [{"question": "Where?", "answers": ["Lyon"], "gold": "Lyon.", "distractors": ["No."]}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "questions.parquet")
     assert [row for _, row in read_entries(tmp_path / "questions.parquet")] == rows
-    assert task_for_file(tmp_path / "questions.parquet").num_questions == 1
+    assert len(task_for_file(tmp_path / "questions.parquet").items(None, 0)) == 1
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(FileFormatError, match=r"torn\.parquet.*cannot be read after"):
         task_for_file(tmp_path / "torn.parquet")

@@ -238,7 +238,7 @@ def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     small = RagMiddleModel(model.model, model.tokenizer, context_window=1000)
     asked: list[int] = []
-    with pytest.raises(ConfigError, match=r"with documents: about 3 fit"):
+    with pytest.raises(ConfigError, match="fewer documents: about 3 fit"):
         run(
             small,
             task_for_file(path, documents=4),

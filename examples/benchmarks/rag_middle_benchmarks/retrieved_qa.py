@@ -54,10 +54,6 @@ class RetrievedQA(Task):
     def num_positions(self) -> int:
         return 0
 
-    @property
-    def num_questions(self) -> int:
-        return sum(1 for _ in read_entries(self.data))
-
     def items(self, limit: int | None, seed: int) -> list[Item]:
         from rag_middle.retrieval import FaissIndex, Retriever, SentenceTransformerEmbedder
 

@@ -15,7 +15,6 @@ from rag_middle.evaluation.conditions import (
     Condition,
     Item,
     Layout,
-    LayoutRow,
     position,
     spread_positions,
 )
@@ -69,7 +68,6 @@ class Abstention(Task):
 
     name: ClassVar[str] = "abstention"
     version: ClassVar[int] = 7
-    may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions with and without their gold document"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")
     by_likelihood: ClassVar[bool] = False
@@ -105,31 +103,19 @@ class Abstention(Task):
     def provenance(self) -> str:
         return self._questions.provenance
 
-    @property
-    def num_positions(self) -> int:
-        return 0
-
-    @property
-    def num_questions(self) -> int:
-        return len(self.items(None, 0))
-
     def layout(self, columns: int) -> Layout:
         assert self.documents is not None  # set when made
-        present = {
-            f"at {index}": position(index, self.documents)
-            for index in spread_positions(self.documents, columns)
-        }
-        rows = LayoutRow("present", present), LayoutRow("absent", {"nowhere": GOLD_ABSENT})
+        positions = spread_positions(self.documents, columns)
+        present = {f"at {index}": position(index, self.documents) for index in positions}
+        rows = {"present": present, "absent": {"nowhere": GOLD_ABSENT}}
         return Layout("Gold document", "Position of the gold document", rows)
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        items = self._questions.items(None, seed)  # some are left out below
-        items = [
-            item
-            for item in items
-            if not any(answer_stated(document.render(), item.answers) for document in item.others)
-        ]
-        return items[:limit]
+        def answered_elsewhere(item: Item) -> bool:
+            return any(answer_stated(other.render(), item.answers) for other in item.others)
+
+        items = self._questions.items(None, seed)
+        return [item for item in items if not answered_elsewhere(item)][:limit]
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return question_prompt(self.instruction, item, condition)

@@ -21,7 +21,6 @@ from rag_middle.evaluation.conditions import (
     arranged_documents,
 )
 from rag_middle.evaluation.metrics import ANSWER_METRICS
-from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.generation import RagMiddleModel
@@ -68,22 +67,15 @@ class Task(ABC):
         """Where questions and prompt come from, with the licence of what is not our own."""
 
     @property
-    @abstractmethod
     def num_positions(self) -> int:
-        """Positions of the gold document: documents in a prompt; 0 without gold documents."""
-
-    @property
-    def num_questions(self) -> int | None:
-        """Questions there are in all; None where they are drawn without end, or not counted."""
-        return None
+        """Positions of the gold document: documents in a prompt; 0 without one gold document."""
+        return 0
 
     @property
     def description(self) -> str:
-        """What was recognised, for people: kind of questions, their number, documents each."""
-        count = self.num_questions
-        questions = "" if count is None else f": {counted(count, 'question')}"
+        """What was recognised, for people: kind of questions, documents each."""
         documents = f", {self.num_positions} documents each" if self.num_positions else ""
-        return f"{self.title} ({self.provenance}){questions}{documents}"
+        return f"{self.title} ({self.provenance}){documents}"
 
     @abstractmethod
     def items(self, limit: int | None, seed: int) -> list[Item]:

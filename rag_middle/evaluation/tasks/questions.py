@@ -92,10 +92,6 @@ class OwnQuestions(Task):
         assert self.documents is not None  # set when made
         return self.documents
 
-    @property
-    def num_questions(self) -> int:
-        return sum(1 for _ in read_entries(self.data))
-
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_entries(self.data))
         items = (self._item(index, lines, seed) for index in range(len(lines)))
