@@ -68,6 +68,21 @@ class ScoreKwargs(MethodKwargs, PromptKwargs, total=False):
     """Keyword arguments of calls that only read."""
 
 
+class ModelKwargs(TypedDict, total=False):
+    """What `RagMiddleModel` takes beside model and tokenizer."""
+
+    method: MethodLike
+    method_options: Mapping[str, Any] | None
+    context_window: int | None
+    self_check: bool
+    document_cache: DocumentCache | None
+    kernels: Kernels
+
+
+class FromPretrainedKwargs(ModelKwargs, LoadingKwargs, total=False):
+    """The same, and how model and tokenizer are loaded."""
+
+
 class RagMiddleModel:
     """A causal language model that reads marked documents under a method.
 
@@ -141,24 +156,16 @@ class RagMiddleModel:
 
     @classmethod
     def from_pretrained(
-        cls,
-        name_or_path: str | Path,
-        *,
-        method: MethodLike = "none",
-        method_options: Mapping[str, Any] | None = None,
-        context_window: int | None = None,
-        self_check: bool = True,
-        document_cache: DocumentCache | None = None,
-        kernels: Kernels = "auto",
-        **loading: Unpack[LoadingKwargs],
+        cls, name_or_path: str | Path, **options: Unpack[FromPretrainedKwargs]
     ) -> RagMiddleModel:
         """Load a model from a directory, the local cache or the Hugging Face hub.
 
         Args:
             name_or_path: a directory, a name on the hub, or a GGUF file.
-            method: as for the class, like `method_options`, `context_window`, `self_check`,
-                `document_cache` and `kernels`.
-            loading: ``dtype``: ``"auto"`` for the checkpoint's own (of a GGUF file, float32), or
+            options: those of the class (``method``, ``method_options``, ``context_window``,
+                ``self_check``, ``document_cache``, ``kernels``), and:
+
+                ``dtype``: ``"auto"`` for the checkpoint's own (of a GGUF file, float32), or
                 ``"float32"``, ``"bfloat16"``, ...
 
                 ``device``: where the whole model goes; by default a GPU if there is one, else the
@@ -189,25 +196,20 @@ class RagMiddleModel:
             UnsupportedGenerationError: arguments that contradict each other, or a device that is
                 not there.
         """
-        chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
-        check_context_window(context_window)
-        for name in loading:
-            if name not in LoadingKwargs.__annotations__:
-                raise unknown_option(name, LoadingKwargs.__annotations__)
+        own: dict[str, Any] = {**options}
+        for name in own:
+            if name not in FromPretrainedKwargs.__annotations__:
+                raise unknown_option(name, FromPretrainedKwargs.__annotations__)
+        # A misspelt name costs no loading.
+        own["method"] = resolve_method(own.pop("method", "none"), own.pop("method_options", None))
+        check_context_window(own.get("context_window"))
+        loading = {name: own.pop(name) for name in LoadingKwargs.__annotations__ if name in own}
         check_loading(loading)
         tokenizer = tokenizer_of(name_or_path, loading)
         model = load_model(name_or_path, loading)
         with format_errors(str(name_or_path), "config.json"):
             model_traits(model)  # its first pass
-        return cls(
-            model,
-            tokenizer,
-            method=chosen,
-            context_window=context_window,
-            self_check=self_check,
-            document_cache=document_cache,
-            kernels=kernels,
-        )
+        return cls(model, tokenizer, **own)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> Generation:
         """Generate text for one prompt.

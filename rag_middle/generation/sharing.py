@@ -8,14 +8,13 @@ model object for each question, as notebooks and chains do, loads them once.
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import os
 import threading
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Unpack
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -23,39 +22,24 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rag_middle.checkpoints import checkpoint_states
 from rag_middle.errors import ConfigError
 from rag_middle.generation.identity import model_digests
-from rag_middle.generation.model import RagMiddleModel
-from rag_middle.generation.prompts import MethodLike
+from rag_middle.generation.loading import LoadingKwargs
+from rag_middle.generation.model import FromPretrainedKwargs, RagMiddleModel
 from rag_middle.methods import resolve_method
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.options import LOADING_OPTIONS, Kernels, without_secrets
-
-
-class _Weights(NamedTuple):
-    """A network as long as it is used, its tokenizer, and the arguments of loading.
-
-    An object among these may only have an address to be known by, so it has to live as long.
-    """
-
-    network: weakref.ref[PreTrainedModel]
-    tokenizer: PreTrainedTokenizerBase
-    arguments: Mapping[str, Any]
-
+from rag_middle.options import LOADING_OPTIONS, without_secrets
 
 _lock = threading.Lock()  # of loading too: threads that ask meanwhile wait for it
-_weights: dict[str, _Weights] = {}
+#: Networks that are used, by what they were loaded with.
+_networks: WeakValueDictionary[str, PreTrainedModel] = WeakValueDictionary()
+#: The tokenizer of each, and the arguments of loading: an object among these may only have an
+#: address to be known by, so it has to live as long.
+_loaded_with: WeakKeyDictionary[
+    PreTrainedModel, tuple[PreTrainedTokenizerBase, Mapping[str, Any]]
+] = WeakKeyDictionary()
 _latest: list[PreTrainedModel] = []  # one at most
 
 
 def shared_model(
-    name_or_path: str | Path,
-    *,
-    method: MethodLike = "none",
-    method_options: Mapping[str, Any] | None = None,
-    context_window: int | None = None,
-    self_check: bool = True,
-    document_cache: DocumentCache | None = None,
-    kernels: Kernels = "auto",
-    **loading: Any,
+    name_or_path: str | Path, **options: Unpack[FromPretrainedKwargs]
 ) -> RagMiddleModel:
     """As `RagMiddleModel.from_pretrained`, on weights that are loaded already if they can be.
 
@@ -65,27 +49,22 @@ def shared_model(
 
     Args:
         name_or_path: a directory, or a name on the hub.
-        method: of this model only, like all arguments but `name_or_path` and `loading`.
-        loading: further arguments of `RagMiddleModel.from_pretrained`.
+        options: of `RagMiddleModel.from_pretrained`; those of `RagMiddleModel` are of this model
+            only.
 
     Raises:
         RagMiddleError: as `RagMiddleModel.from_pretrained`.
     """
-    chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
-    arguments = {"name_or_path": _located(name_or_path), **loading}
-    if isinstance(tokenizer := loading.get("tokenizer"), str | Path):
+    own: dict[str, Any] = {**options}
+    # A misspelt name costs no loading.
+    method = resolve_method(own.pop("method", "none"), own.pop("method_options", None))
+    arguments: dict[str, Any] = {"name_or_path": _located(name_or_path)}
+    arguments |= {name: own.pop(name) for name in LoadingKwargs.__annotations__ if name in own}
+    if isinstance(tokenizer := arguments.get("tokenizer"), str | Path):
         arguments["tokenizer"] = _located(tokenizer)
     with _lock:
-        network, own_tokenizer = _loaded(arguments)
-    return RagMiddleModel(
-        network,
-        own_tokenizer,
-        method=chosen,
-        context_window=context_window,
-        self_check=self_check,
-        document_cache=document_cache,
-        kernels=kernels,
-    )
+        network, tokenizer = _loaded(arguments)
+    return RagMiddleModel(network, tokenizer, method=method, **own)
 
 
 def release_models() -> None:
@@ -96,7 +75,6 @@ def release_models() -> None:
     with _lock:
         _latest.clear()
         gc.collect()  # what runs on them may be a part of a cycle
-        _forget_unused()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -109,23 +87,15 @@ def _located(name_or_path: str | Path) -> str:
 
 def _loaded(arguments: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Network and tokenizer, loaded now if they are gone; they are those used last from here on."""
-    _forget_unused()
-    weights = _weights.get(_key(arguments))
-    network = None if weights is None else weights.network()
-    if weights is None or network is None:
+    network = _networks.get(_key(arguments))
+    if network is None:
         _latest.clear()  # before others need its memory
         loaded = RagMiddleModel.from_pretrained(**arguments, self_check=False)
         network = loaded.model
-        weights = _Weights(weakref.ref(network), loaded.tokenizer, arguments)
-        _weights[_key(arguments)] = weights  # under the commit that was fetched just now
+        _networks[_key(arguments)] = network  # under the commit that was fetched just now
+        _loaded_with[network] = loaded.tokenizer, arguments
     _latest[:] = [network]
-    return network, weights.tokenizer
-
-
-def _forget_unused() -> None:
-    for key, weights in list(_weights.items()):
-        if weights.network() is None:
-            del _weights[key]
+    return network, _loaded_with[network][0]
 
 
 def _key(arguments: Mapping[str, Any]) -> str:
@@ -135,8 +105,7 @@ def _key(arguments: Mapping[str, Any]) -> str:
             value = without_secrets(value)
         if value is not None and value != {}:
             stated[name] = value
-    text = json.dumps([stated, checkpoint_states(arguments)], sort_keys=True, default=_identity)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps([stated, checkpoint_states(arguments)], sort_keys=True, default=_identity)
 
 
 def _identity(value: Any) -> Any:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -27,7 +28,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
     monkeypatch.setattr(RagMiddleModel, "from_pretrained", classmethod(counted))
     # Models that other tests of this process still use have no part in these.
-    monkeypatch.setattr(sharing, "_weights", {})
+    monkeypatch.setattr(sharing, "_networks", WeakValueDictionary())
     monkeypatch.setattr(sharing, "_latest", [])
     yield loaded
     release_models()
@@ -46,7 +47,7 @@ def test_temporary_models_load_once(folder: Path, loads: list[Any]) -> None:
         gc.collect()
     assert len(loads) == 1
     release_models()
-    assert not sharing._weights
+    assert not [*sharing._networks]
     shared_model(folder)
     assert len(loads) == 2
 
