@@ -117,7 +117,34 @@ def marked_parts(text: str, *, trusted: bool = False) -> tuple[list[Marked], lis
         MarkerError: with `trusted`, markers are unbalanced, nested or stray.
         PromptError: as `seal` does.
     """
-    return _parts_of_trusted(text) if trusted else _sealed_parts(text)
+    # Sealed text is escaped: between its two markers is no other. So only the last opening before a
+    # closing can belong to it, and each character is hashed at most once, whoever wrote the text.
+    parts: list[Marked] = []
+    strays: list[Marker] = []
+    opened: Marker | None = None
+    for found in _markers(text):
+        if not found.closes:
+            strays += [opened] if opened else []
+            opened = found
+            continue
+        is_pair = opened is not None and opened.kind == found.kind
+        if opened and is_pair and (trusted or _is_sealed(text, opened, found)):
+            parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
+        else:
+            strays += [opened, found] if opened else [found]
+        opened = None
+    strays += [opened] if opened else []
+    if trusted and strays:
+        first = strays[0]
+        raise marker_error(
+            f"{text[first.start : first.end]} has no partner: a document is opened and never "
+            "closed, closed and never opened, or holds another one. Write one marker before and "
+            "one after each, check that nothing cut the text short, or wrap documents with "
+            "mark(), which escapes markers in their text",
+            text,
+            first.start,
+        )
+    return parts, strays
 
 
 def marker_error(message: str, text: str, position: int) -> MarkerError:
@@ -133,63 +160,10 @@ def _markers(text: str) -> Iterator[Marker]:
         yield Marker(opens or closes, tag, closes is not None, match.start(), match.end())
 
 
-def _sealed_parts(text: str) -> tuple[list[Marked], list[Marker]]:
-    # Sealed text is escaped: between its two markers is no other. So only the last opening before a
-    # closing can belong to it, and each character is hashed at most once, whoever wrote the text.
-    parts: list[Marked] = []
-    strays: list[Marker] = []
-    opened: Marker | None = None
-    for found in _markers(text):
-        if not found.closes:
-            strays += [opened] if opened else []
-            opened = found
-        elif opened and _is_sealed(text, opened, found):
-            parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
-            opened = None
-        else:
-            strays += [opened, found] if opened else [found]
-            opened = None
-    return parts, strays + ([opened] if opened else [])
-
-
 def _is_sealed(text: str, opened: Marker, closed: Marker) -> bool:
-    if opened.tag is None or opened.kind != closed.kind:
+    if opened.tag is None:
         return False
     return compare_digest(opened.tag, _tag(text[opened.end : closed.start], opened.kind))
-
-
-def _parts_of_trusted(text: str) -> tuple[list[Marked], list[Marker]]:
-    parts: list[Marked] = []
-    opened: Marker | None = None
-    for found in _markers(text):
-        if opened is None and not found.closes:
-            opened = found
-        elif opened is not None and found.closes and found.kind == opened.kind:
-            parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
-            opened = None
-        elif opened is not None:
-            raise marker_error(
-                f"A document {'closes' if found.closes else 'opens'} inside the one opened at "
-                f"character {opened.start}. Close that one with {CLOSE_MARKER}, or wrap documents "
-                "with mark(), which escapes markers in their text",
-                text,
-                found.start,
-            )
-        else:
-            raise marker_error(
-                f"{text[found.start : found.end]} closes a document that was never opened. Remove "
-                "it, or wrap documents with mark(), which escapes markers in their text",
-                text,
-                found.start,
-            )
-    if opened is not None:
-        raise marker_error(
-            f"A document is opened and never closed. Add {CLOSE_MARKER} after it, and check that "
-            "nothing cut the text short",
-            text,
-            opened.start,
-        )
-    return parts, []
 
 
 def _tag(escaped: str, kind: str) -> str:

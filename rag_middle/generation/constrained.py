@@ -21,7 +21,7 @@ from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 #: Of what the engine builds for a pattern, such as `(.{1,50} ?){50}`; lists of thousands of values
 #: and long texts stay far below these. A step of an ambiguous grammar takes time by the square of
 #: its items: 50,000 are ten seconds.
-_LIMITS = {
+_LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 200_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 10_000,
@@ -163,7 +163,8 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase, entries: int, ends: Sequence
         known = _vocabularies.setdefault(tokenizer, {})
         if key not in known:
             try:
-                known[key] = from_tokenizer(tokenizer, n_vocab=entries, eos_token=[*ends])
+                untyped: Any = tokenizer  # it refuses those that are not fast
+                known[key] = from_tokenizer(untyped, n_vocab=entries, eos_token=[*ends])
             except ValueError as error:
                 raise UnsupportedGenerationError(
                     "Constrained decoding needs a fast tokenizer with a byte-level or "

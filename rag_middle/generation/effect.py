@@ -57,6 +57,7 @@ def check_documents(
     example: int = 0,
     *,
     prompt: object = None,
+    dropped: int = 0,
 ) -> None:
     """Speak up where a method needs documents and the prompt, number `example` from 0, has none.
 
@@ -66,10 +67,14 @@ def check_documents(
     lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
     if options.on_missing_documents == "ignore" or layout.documents or not lost:
         return
-    broken = " Its document markers were cut or changed after mark() had written them."
+    broken = dropping = ""
+    if dropped:
+        dropping = f" All {dropped} were left out so that the prompt fits (on_overflow)."
+    elif _BROKEN_MARKER.search(_text(prompt)):
+        broken = " Its document markers were cut or changed after mark() had written them."
     message = (
         f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
-        f"nothing is changed.{broken if _BROKEN_MARKER.search(_text(prompt)) else ''} "
+        f"nothing is changed.{broken}{dropping} "
         f"{options.missing_documents_hint} on_missing_documents='ignore' (--on-missing-documents "
         "ignore) says that this is meant."
     )

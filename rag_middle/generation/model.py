@@ -515,14 +515,12 @@ class RagMiddleModel:
         them. For a string as `generate` would send it, take the length of `encode`.
         """
         settings = checked_options(options, allowed=EncodeKwargs)
-        if isinstance(prompt, str | Document):
-            if options:
-                raise UnsupportedGenerationError(
-                    f"Text counts without {', '.join(options)}: take the length of encode() to "
-                    "count it as a prompt."
-                )
-            return self._prepare.tokenizer.count(prompt)
-        return len(self._prepare.encode(prompt, NoMethod(), settings))
+        if isinstance(prompt, str | Document) and options:
+            raise UnsupportedGenerationError(
+                f"Text counts without {', '.join(options)}: take the length of encode() to "
+                "count it as a prompt."
+            )
+        return self._prepare.count(prompt, settings)
 
     def precompute(self, prompts: Sequence[Prompt], **options: Unpack[EncodeKwargs]) -> int:
         """Read the documents of prompts into `document_cache` before anybody asks.

@@ -71,10 +71,10 @@ class LockedTokenizer:
         with _lock:
             return tuple(TextEncoder(self.tokenizer).encode_inert(text, continues=True))
 
-    def count(self, text: str | Document) -> int:
-        """Tokens of text inside a prompt."""
+    def count(self, prompt: Text | Document, **options: Any) -> int:
+        """Tokens of a prompt, or of text inside one; options are those of `tokens.encode`."""
         with _lock:
-            return count_tokens(self.tokenizer, text)
+            return count_tokens(self.tokenizer, prompt, **options)
 
     def decode(self, token_ids: Sequence[int], hidden: frozenset[int] | None = None) -> str:
         """Text of generated tokens, spaces kept, without `hidden` ones (None: the special ones)."""
@@ -233,9 +233,6 @@ class Preparer:
         started = perf_counter()
         tokens = self._encode(prompt, method, options)
         self._check_vocabulary(tokens.input_ids)
-        if not (options.tools and awaits_retrieval(prompt)):
-            check_documents(method, tokens.layout, options, example, prompt=prompt)
-        warn_of_number(method, len(tokens.layout.documents))
         if any(part.order_free for part in method.parts):
             starts = (ids[:_START_TOKENS] for ids in tokens.documents_ids)
             check_numbers(method, [self.tokenizer.decode(ids) for ids in starts])
@@ -246,6 +243,12 @@ class Preparer:
             drop_documents=options.on_overflow == "drop_documents",
             example=example,
         )
+        # After all that leaves documents out.
+        if not (options.tools and awaits_retrieval(prompt)):
+            check_documents(
+                method, kept.layout, options, example, prompt=prompt, dropped=len(dropped)
+            )
+        warn_of_number(method, len(kept.layout.documents))
         runner = self.runner(method)
         ordered = arranged(kept, method, runner)
         return PreparedPrompt(
@@ -270,15 +273,24 @@ class Preparer:
                     "text, and this prompt is in tokens already: pass them where it is encoded."
                 )
             return method.rewrite(prompt)
-        return self.tokenizer.encode(
-            prompt,
-            rewrite=method.rewrite if method.rewrites else None,
-            template=options.template,
-            system=options.system,
-            template_options=options.template_options,
-            allow_control_tokens=options.allow_control_tokens,
-            tools=None if options.tool_choice == "none" else options.tools,
-        )
+        rewrite = method.rewrite if method.rewrites else None
+        return self.tokenizer.encode(prompt, rewrite=rewrite, **_shaping(options))
+
+    def count(self, prompt: Prompt | Document, options: GenerationOptions) -> int:
+        """Tokens of a prompt as it is sent, or of text inside one."""
+        if isinstance(prompt, str | Document):
+            return self.tokenizer.count(prompt)
+        _check_type(prompt)
+        if isinstance(prompt, TokenizedPrompt):
+            return len(self._encode(prompt, NoMethod(), options))
+        return self.tokenizer.count(prompt, **_shaping(options))
+
+
+def _shaping(options: GenerationOptions) -> dict[str, Any]:
+    """What shapes text, as arguments of `tokens.encode`."""
+    names = ("template", "system", "template_options", "allow_control_tokens")
+    tools = None if options.tool_choice == "none" else options.tools
+    return {**{name: getattr(options, name) for name in names}, "tools": tools}
 
 
 def arranged(prompt: TokenizedPrompt, method: Method, runner: Runner) -> TokenizedPrompt:

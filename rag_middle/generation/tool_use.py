@@ -140,9 +140,9 @@ def tool_reader(
     }
     forced = forced_tools(options.tool_choice, options.tools)
     may_answer = not forced
-    answer = answer_grammar(options.response_format) if options.response_format else None
-    if may_answer and answer is not None and form and form.call:
-        forced = list(options.tools)
+    form_of_answer = options.response_format or {"type": "text"}
+    if may_answer and form is not None and form_of_answer["type"] != "text":
+        forced = list(options.tools)  # either of them
     return ToolReader(
         tokenizer,
         form,
@@ -186,9 +186,18 @@ def constraint_of(
         UnsupportedGenerationError: it cannot be kept to.
         MissingExtraError: the engine is not installed.
     """
-    chosen = forced_tools(options.tool_choice, options.tools or ()) if reader else []
     answer = answer_grammar(options.response_format) if options.response_format else None
-    if not chosen and answer is None:
+    if reader is not None and reader.forced:
+        if reader.form is None or not reader.form.call:
+            raise UnsupportedGenerationError(
+                f"tool_choice={options.tool_choice!r:.100} cannot be forced for calls as "
+                f"{reader.form.name if reader.form else 'this model'} writes them. Pass 'auto', or "
+                "ask for response_format instead of a call."
+            )
+        ids = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
+        may_answer = answer if reader.may_answer else None
+        answer = call_grammar(reader.forced, reader.form, ids.get, may_answer)
+    if answer is None:
         return None
     if options.num_beams > 1:
         raise UnsupportedGenerationError(
@@ -201,24 +210,5 @@ def constraint_of(
             f"no_repeat_ngram_size={options.no_repeat_ngram_size} and answers of a given "
             "form exclude each other: the form may need a sequence again. Leave it out."
         )
-    if reader is not None and (chosen or reader.form is not None):
-        form = reader.form
-        if form is None or not form.call:
-            raise UnsupportedGenerationError(
-                f"tool_choice={options.tool_choice!r:.100} cannot be forced for calls as "
-                f"{form.name if form else 'this model'} writes them. Pass 'auto', or ask for "
-                "response_format instead of a call."
-            )
-        ids = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
-        grammar = call_grammar(
-            chosen or list(reader.tools),
-            form,
-            ids.get,
-            None if chosen else answer,
-        )
-    elif answer is None:
-        return None
-    else:
-        grammar = answer
     ends = sorted(end_tokens(model, tokenizer, (), options.eos_token_id))
-    return Constraint(tokenizer, vocabulary_size(model), ends, grammar)
+    return Constraint(tokenizer, vocabulary_size(model), ends, answer)

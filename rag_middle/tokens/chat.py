@@ -106,7 +106,7 @@ class Rendering:
             That way and the fence, and what the template writes of plain messages and of fenced
             ones, before and after the documents.
         """
-        ways = [as_given]
+        ways: list[Way] = [as_given]
         if isinstance(self._write, ChatTemplate):
             ways = list(self._write.ways(self._conversation.messages))
         # Where a template looks for control tokens in contents, it finds none in the second.

@@ -12,7 +12,7 @@ from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import OPTIONS, Template
 from rag_middle.tokens.chat import Rendering
-from rag_middle.tokens.conversation import Conversation, Message
+from rag_middle.tokens.conversation import Conversation, Message, message_of
 from rag_middle.tokens.prompt import TokenizedPrompt
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tokens.text import TextEncoder
@@ -151,7 +151,9 @@ def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any
     Args:
         tokenizer: a Hugging Face tokenizer.
         prompt: a string or a document counts as text inside a prompt: no BOS, no chat template,
-            no markers of documents. A prompt or chat messages count as a whole.
+            no markers of documents. A prompt or chat messages count as a whole; a part of a history
+            that the chat template refuses by itself counts behind a short question, and no message
+            as nothing.
         options: those of :func:`encode`; for a prompt or chat messages only.
     """
     if isinstance(prompt, Document):
@@ -160,7 +162,14 @@ def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any
         prompt = unmark(prompt)
     if isinstance(prompt, str):
         return len(TextEncoder(tokenizer).encode_inert(prompt, continues=True))
-    return len(encode(tokenizer, prompt, **options))
+    if isinstance(prompt, ContextPrompt):
+        return len(encode(tokenizer, prompt, **options))
+    try:
+        return len(encode(tokenizer, prompt, **options)) if prompt else 0
+    except ChatTemplateError:
+        if prompt[0]["role"] == "user":
+            raise
+        return len(encode(tokenizer, [message_of("user", "?"), *prompt], **options))
 
 
 def _template_options(

@@ -229,20 +229,20 @@ class TestTrustedText:
         assert found == ContextPrompt("Read [[rm:doc]]: ", ["a", f"b {C}"], "Q?", "\n")
 
     @pytest.mark.parametrize(
-        ("text", "position", "message"),
+        ("text", "position"),
         [
-            (f"ab{O}c", 2, "never closed"),
-            (f"{O}c{C}\n{O}d", 22 + 1, "never closed"),
-            (f"ab{C}", 2, "never opened"),
-            (f"{O}c{C}{C}", 22, "never opened"),
-            (f"{O}a{O}b{C}{C}", 11, r"opens inside the one opened at character 0\b"),
-            (f"{O}a[[/rm:text]]", 11, r"closes inside the one opened at character 0\b"),
+            (f"ab{O}c", 2),
+            (f"{O}c{C}\n{O}d", 22 + 1),
+            (f"ab{C}", 2),
+            (f"{O}c{C}{C}", 22),
+            (f"{O}a{O}b{C}{C}", 0),
+            (f"{O}a[[/rm:text]]", 0),
         ],
     )
     def test_unbalanced_markers_are_refused_where_they_stand(
-        self, text: str, position: int, message: str
+        self, text: str, position: int
     ) -> None:
-        with pytest.raises(MarkerError, match=message) as caught:
+        with pytest.raises(MarkerError, match="has no partner") as caught:
             parse(text, trusted=True)
         assert caught.value.position == position
         assert caught.value.excerpt in text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.errors import ContextOverflowError
-from rag_middle.generation import RagMiddleModel
+from rag_middle.errors import ContextOverflowError, PromptError
+from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 
 NEW = 4
 
@@ -103,7 +105,11 @@ def test_a_question_that_does_not_fit_alone_is_refused(
     assert raised.value.prompt_tokens == bare
     assert raised.value.without_documents
     just = limited(llama, tokenizer, bare + NEW)
-    generation = just.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
+    options: Any = {"max_new_tokens": NEW, "on_overflow": "drop_documents"}
+    with pytest.warns(MissingDocumentsWarning, match="All 2 were left out"):
+        generation = just.generate(prompt, **options)
     assert generation.documents == 0
     assert [d.index for d in generation.dropped_documents] == [0, 1]
     assert not generation.applied
+    with pytest.raises(PromptError, match="All 2 were left out"):
+        just.generate(prompt, on_missing_documents="error", **options)

@@ -15,6 +15,7 @@ from rag_middle.tokens import count_tokens, encode
 from tests.tokenizers import (
     CHATML,
     CONTROL_TOKENS,
+    GEMMA,
     TEMPLATES,
     TOOL_TOKENS,
     byte_level_bpe,
@@ -277,3 +278,12 @@ class TestCounting:
         assert count_tokens(tokenizer, messages, add_generation_prompt=False) == len(
             encode(tokenizer, messages, add_generation_prompt=False)
         )
+
+    def test_parts_of_a_history_count_too(self) -> None:
+        """Memories and trimming count what no template takes by itself."""
+        tokenizer = byte_level_bpe(chat_template=GEMMA)
+        call = {"type": "function", "function": {"name": "search", "arguments": {}}}
+        assert count_tokens(tokenizer, []) == 0
+        assert count_tokens(tokenizer, [{"role": "assistant", "content": "So."}]) > 0
+        silent = {"role": "assistant", "content": None, "tool_calls": [call]}
+        assert count_tokens(tokenizer, [silent]) > 0

@@ -288,9 +288,20 @@ class RagMiddleSettings(BaseModel):
         """What the call that ended last tells under ``"rag_middle"`` of its metadata.
 
         Method, whether it was applied, number of documents, those left out, seed and timings.
-        `None` before the first call. Where several threads call, it is that of any of them.
+        `None` before the first call, and after an answer from a cache. Where several threads
+        call, it is that of any of them.
         """
         return self._reports[-1] if self._reports else None
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As the base class; an answer from a cache leaves no report."""
+        self._reports.clear()
+        return super().generate(*args, **kwargs)  # type: ignore[misc]
+
+    async def agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        """As `generate`."""
+        self._reports.clear()
+        return await super().agenerate(*args, **kwargs)  # type: ignore[misc]
 
     def _metadata(self, generation: Generation) -> dict[str, Any]:
         """Of an answer; its report is the last one from here on."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM, format_docs
@@ -28,6 +29,21 @@ def test_the_last_report_is_on_the_model(
     assert (report["method"], report["documents"], report["applied"]) == ("pine", len(rivers), True)
     list(model.bind(max_tokens=1).stream(format_docs(rivers[:2])))
     assert model.last_report["documents"] == 2
+
+
+@pytest.mark.parametrize("kind", [ChatRagMiddle, RagMiddleLLM])
+def test_an_answer_from_a_cache_leaves_no_report_of_another(
+    kind: Any, tiny: RecordingModel, rivers: Sequence[Document]
+) -> None:
+    model = kind(model=tiny, method="pine", max_tokens=2, cache=InMemoryCache())
+    first = format_docs(rivers)
+    for prompt, documents in ((first, len(rivers)), (format_docs(rivers[:2]), 2)):
+        model.invoke(prompt)
+        assert model.last_report["documents"] == documents
+    model.invoke(first)
+    assert model.last_report is None
+    asyncio.run(model.ainvoke(first))
+    assert model.last_report is None
 
 
 @pytest.mark.parametrize("kind", [ChatRagMiddle, RagMiddleLLM])
