@@ -203,7 +203,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a]")
 # Front matter and code, where # begins a comment, then headings: # Lyon, or Lyon over a line.
 _HEADING = re.compile(
     r"\A---\n[\s\S]*?\n---$|^(?:```|~~~)[\s\S]*?^(?:```|~~~)"
-    r"|^#{1,6}[ \t]+(.*?)[ \t#]*$|^([\w`].*)\n([=\-`:'\"~^_*+#<>.])\3{2,}[ \t]*$",
+    r"|^#{1,6}[ \t]+(.*?)[ \t#]*$|^([\w`].*)\n(?:[=\-^\"]{3,}|~{4,})[ \t]*$",
     re.MULTILINE,
 )
 _FRONT_MATTER_TITLE = re.compile(r"---\n(?:.+\n)*?title:[ \t]*[\"']?(.+?)[\"']?[ \t]*\n")
@@ -417,15 +417,16 @@ _NOT_CONTENT = (
 
 def _content_of(html: str) -> str:
     """A page without its navigation, and with tables of even rows."""
-    parse = require("bs4", package="beautifulsoup4", what="Reading HTML", extra="files")
-    soup = parse.BeautifulSoup(html, "html.parser")
+    from bs4 import BeautifulSoup  # of MarkItDown
+
+    soup = BeautifulSoup(html, "html.parser")
     for tag in soup.select(_NOT_CONTENT):
         tag.extract()
     for tag in soup(["main", "header", "footer", "aside", "details", "summary"]):
         tag.name = "div"  # a paragraph of its own, which those are not for MarkItDown
     for table in soup("table"):
         if table.find("table") is None:  # around others it is there for the layout
-            table.replace_with(parse.BeautifulSoup(_even_table(table), "html.parser"))
+            table.replace_with(BeautifulSoup(_even_table(table), "html.parser"))
     title = soup.title.extract() if soup.title else ""  # is no content where a page has no body
     return f"{title}<body>{soup.body or soup}</body>"
 

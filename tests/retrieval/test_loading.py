@@ -80,6 +80,7 @@ def test_a_declared_encoding_is_followed(
         ("a.md", "```\n# no\n```\n\n## Lyon\n", "Lyon", "```\n# no\n```\n\n## Lyon\n"),
         ("a.md", "---\ntitle: 'Lyon'\n---\nText", "Lyon", "---\ntitle: 'Lyon'\n---\nText"),
         ("a.md", "# Lyon\n", "Lyon", "# Lyon\n"),
+        ("a.md", "Run this:\n```\n# no\n```\n", "a", "Run this:\n```\n# no\n```\n"),
         ("a.md", "No heading.", "a", "No heading."),
         ("a.md", "| a | b |\n| --- | --- |\n| 1 |  |", "a", "| a | b |\n| --- | --- |\n| 1 |  |"),
         ("a.rst", "====\nLyon\n====\n\nOn the Rhône.\n", "Lyon", "On the Rhône.\n"),
@@ -216,6 +217,9 @@ def test_slides_and_books_are_read(tmp_path: Path) -> None:
     slide = slides.slides.add_slide(slides.slide_layouts[1])
     slide.shapes.title.text = "Rivers"
     slide.placeholders[1].text = "The Rhône"
+    table = slide.shapes.add_table(2, 3, 0, 0, 100, 100).table
+    for number, cell in enumerate(table.iter_cells()):
+        cell.text = "" if number == 4 else str(number)
     slides.save(str(tmp_path / "a.pptx"))
     with zipfile.ZipFile(tmp_path / "b.epub", "w") as book:
         book.writestr(
@@ -226,10 +230,13 @@ def test_slides_and_books_are_read(tmp_path: Path) -> None:
             '<package xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>Towns</dc:title>'
             '<item id="1" href="1.xhtml"/><itemref idref="1"/></package>',
         )
-        book.writestr("1.xhtml", "<html><body><p>Lyon</p></body></html>")
+        page = "<nav>Menu</nav><p>Lyon</p><table><tr><td>a</td><td></td><td>c</td></tr></table>"
+        book.writestr("1.xhtml", f"<html><body>{page}</body></html>")
     first, second = load(tmp_path).records
     assert (first.title, "The Rhône" in first.text) == ("Rivers", True)
-    assert (second.title, "Lyon" in second.text) == ("Towns", True)
+    assert "| 0 | 1 | 2 |\n| --- | --- | --- |\n| 3 |  | 5 |" in first.text
+    assert second.title == "Towns"
+    assert second.text.endswith("\n\nLyon\n\n| a |  | c |\n| --- | --- | --- |")
 
 
 def test_tables_keep_rows_columns_and_empty_cells(tmp_path: Path) -> None:
