@@ -15,9 +15,9 @@ from typing import Any
 
 import rag_middle
 from rag_middle.calibration.examples import Example
-from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
 from rag_middle.calibration.result import check_held_out, make_profile
-from rag_middle.calibration.scoring import Job, Journal, MakeTeam, Team, score_job
+from rag_middle.calibration.scoring import HELD_OUT, Job, Journal, MakeTeam, Scorer, score_job
 from rag_middle.calibration.search import Candidate, Search, SearchInputs, drive
 from rag_middle.calibration.searches import make_search
 from rag_middle.errors import ConfigError
@@ -26,12 +26,11 @@ from rag_middle.evaluation.runner import check_length
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import generation_sha256
-from rag_middle.methods import NoMethod
+from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.tokens import TemplateName, uses_chat_template
 from rag_middle.workers import InProcess, torch_threads
 
-_HELD_OUT = "held out: "  # before the keys of held-out outcomes
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
@@ -54,22 +53,18 @@ class Estimate:
 
     Attributes:
         candidates: to score.
-        questions: that they are asked, each at several positions.
-        prompts: that they are scored on, held-out ones included.
-        seconds: that are left, with the available workers.
-        criterion: what candidates are compared by.
-        known: scores that a search that was stopped has already.
+        criterion: that they are compared by.
         scores: in all, as `progress` counts them: of the unmodified model, of the candidates, and
             of the two methods on held-out questions.
+        known: of these, which a search that was stopped has already.
+        seconds: that are left, with the available workers.
     """
 
     candidates: int
-    questions: int
-    prompts: int
-    seconds: float
     criterion: Criterion
-    known: int
     scores: int
+    known: int
+    seconds: float
 
 
 def calibrate(
@@ -166,9 +161,8 @@ def calibrate(
         }
         generation = generation_sha256(model.model, model.tokenizer)
         identity = {**made_by, "model": {**asdict(facts), "generation": generation}}
-        max_candidates = search.max_candidates(model)  # refuses what does not fit
+        max_scores = 1 + search.max_candidates(model) + 2 * is_checked  # refuses what does not fit
         journal = Journal(None if state is None else expanded(state), identity)
-        max_scores = 1 + max_candidates + 2 * is_checked
         if objective is None and workers is not None:
             team = workers(all_examples, criterion)
         else:
@@ -181,47 +175,24 @@ def calibrate(
             )
             team = InProcess(partial(score_job, own))
 
-        def report() -> None:
-            if progress:
-                progress(len(journal.outcomes), max(max_scores, len(journal.outcomes)))
-
-        def outcomes_of(jobs: Mapping[str, Job]) -> list[Outcome]:
-            """From the file of the search where it has them, else from the team."""
-            missing = [key for key in jobs if key not in journal.outcomes]
-            report()
-            for index, outcome in team.results([jobs[key] for key in missing]):
-                journal.add(missing[index], outcome)
-                report()
-            return [journal.outcomes[key] for key in jobs]
-
-        def score(candidates: Sequence[Candidate]) -> list[Outcome]:
-            outcomes_of({c.key: Job(method=c.method, stop=len(examples)) for c in candidates})
-            return [journal.outcomes[candidate.key] for candidate in candidates]
-
+        scorer = Scorer(team, journal, len(examples), max_scores, progress)
         with closing(team):
             if estimated and objective is None:
+                batch = min(max_batch_size, len(examples))
                 criteria = (criterion, held_out_criterion)
-                cost = _estimate(
-                    model, search, examples, held_out, team, criteria, journal, max_batch_size
-                )
-                estimated(cost)
+                costly = search.costly_method(model)
+                estimated(_estimate(scorer, costly, len(held_out), criteria, batch))
             unmodified = Candidate("none", NoMethod())
-            [before] = score([unmodified])
+            [before] = scorer.searched([unmodified])
             inputs = SearchInputs(
                 model=model, examples=examples, seed=seed, max_batch_size=max_batch_size
             )
-            scored, details = drive(search.propose(inputs), score)
+            scored, details = drive(search.propose(inputs), scorer.searched)
             winner = max(scored, key=lambda pair: search.fitness(pair[1]), default=None)
             check = None
             if winner and is_checked:
-                methods = {"none": NoMethod(), winner[0].key: winner[0].method}
-                jobs = {
-                    _HELD_OUT + key: Job(
-                        method=method, start=len(examples), criterion=held_out_criterion
-                    )
-                    for key, method in methods.items()
-                }
-                check = check_held_out(held_out, *outcomes_of(jobs), seed=seed)
+                outcomes = scorer.held_out([unmodified, winner[0]], held_out_criterion)
+                check = check_held_out(held_out, *outcomes, seed=seed)
     if winner:
         model.checked_method(winner[0].method)  # that it reaches the model
     trace = [
@@ -271,52 +242,41 @@ def _description(examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def _estimate(
-    model: RagMiddleModel,
-    search: Search,
-    examples: Sequence[Example],
-    held_out: Sequence[Example],
-    team: Team,
-    criteria: tuple[Criterion, Criterion],
-    journal: Journal,
-    max_batch_size: int,
+    scorer: Scorer, costly: Method, held_out: int, criteria: tuple[Criterion, Criterion], batch: int
 ) -> Estimate:
     """Time a batch on every worker of the team at once, as in the search, and multiply.
 
     Scores that are in the journal need no more time.
-    """
-    batch = examples[:max_batch_size]
-    costly = search.costly_method(model)
-    candidates, held_out_scores = search.max_candidates(model), 2 if held_out else 0
-    checked = sum(key.startswith(_HELD_OUT) for key in journal.outcomes)
-    tried = len(journal.outcomes) - checked
-    # Held-out prompts are asked once the search has ended.
-    left = 0 if checked else max(0, 1 + candidates - tried)
 
-    def seconds(criterion: Criterion) -> float:
+    Args:
+        costly: a candidate that takes as long as any.
+        held_out: how many held-out examples there are.
+        criteria: of the search, and of the check on held-out examples.
+        batch: prompts that are timed.
+    """
+    team, known = scorer.team, scorer.journal.outcomes
+    checks = 2 if held_out else 0
+    checked = sum(key.startswith(HELD_OUT) for key in known)
+    # Held-out prompts are asked once the search has ended.
+    left = 0 if checked else max(0, scorer.max_scores - checks - len(known))
+
+    def seconds(criterion: Criterion, prompts: int = batch) -> float:
         """Seconds that one worker takes for a prompt while all of them work."""
         start = time.perf_counter()
-        jobs = [Job(method=costly, stop=len(batch), criterion=criterion)] * team.count
-        for _ in team.results(jobs):
-            pass
-        return (time.perf_counter() - start) / len(batch)
+        list(team.results([Job(method=costly, stop=prompts, criterion=criterion)] * team.count))
+        return (time.perf_counter() - start) / prompts
 
-    # Not for the time: workers load the model.
-    list(team.results([Job(method=costly, stop=1, criterion=criteria[0])] * team.count))
-    a_prompt = of_held_out = seconds(criteria[0])
-    if held_out_scores > checked and criteria[1] != criteria[0]:
-        of_held_out = seconds(criteria[1])
-    tokens = sum(model.count_tokens(example.prompt) for example in batch) / len(batch)
-    preparation = search.preparation_tokens(model) / tokens  # in this process
+    seconds(criteria[0], prompts=1)  # not for the time: workers load the model
+    a_prompt, of_held_out = seconds(criteria[0]), 0.0
+    if checks > checked:
+        of_held_out = a_prompt if criteria[1] == criteria[0] else seconds(criteria[1])
     return Estimate(
-        candidates=candidates,
-        questions=len({example.question for example in examples}),
-        prompts=candidates * len(examples) + held_out_scores * len(held_out),
-        seconds=(
-            preparation * a_prompt
-            + left * len(examples) * a_prompt / team.count
-            + (held_out_scores - checked) * len(held_out) * of_held_out / min(team.count, 2)
-        ),
+        candidates=scorer.max_scores - checks - 1,
         criterion=criteria[0],
-        known=len(journal.outcomes),
-        scores=1 + candidates + held_out_scores,
+        scores=scorer.max_scores,
+        known=len(known),
+        seconds=(
+            left * scorer.examples * a_prompt / team.count
+            + (checks - checked) * held_out * of_held_out / min(team.count, 2)
+        ),
     )

@@ -79,9 +79,6 @@ class ChannelSearch(Search):
             return self.top + len(self.factors) - 1
         return pairs + min(pairs, _BEST) * len(others)
 
-    def preparation_tokens(self, model: RagMiddleModel) -> int:
-        return self.texts * self._text_length(model)
-
     def propose(self, inputs: SearchInputs) -> Proposals:
         channels = self.found(inputs)
         middle, *others = self._ranges(inputs.model)
@@ -102,13 +99,13 @@ class ChannelSearch(Search):
                 "The channel search reads the documents of examples: give some beside the "
                 "objective."
             )
-        length = self._text_length(inputs.model)
+        model = inputs.model
+        tokens = min(self.tokens, model.context_window or self.tokens)
         texts = random_texts(
-            inputs.model, inputs.examples, count=self.texts, tokens=length, seed=inputs.seed
+            model, inputs.examples, count=self.texts, tokens=tokens, seed=inputs.seed
         )
-        return self.channels(
-            mean_hidden_states(inputs.model, texts, max_batch_size=inputs.max_batch_size)
-        )
+        hidden = mean_hidden_states(model, texts, max_batch_size=inputs.max_batch_size)
+        return self.channels(hidden)
 
     def channels(self, hidden: Tensor) -> tuple[PositionalChannel, ...]:
         """The candidates among the channels of mean hidden states `[layers, n, hidden]`."""
@@ -128,9 +125,6 @@ class ChannelSearch(Search):
             return [self.layers]
         ranges = layer_ranges(num_layers(model))
         return ranges[:1] if self.as_in_paper else ranges
-
-    def _text_length(self, model: RagMiddleModel) -> int:
-        return min(self.tokens, model.context_window or self.tokens)
 
 
 def _ranked(

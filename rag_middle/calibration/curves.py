@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.search import Candidate, Proposals, Search, SearchInputs, num_layers
@@ -58,7 +58,7 @@ class CurveSearch(Search):
     weights: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.5)
 
     curve: Curve = option("bezier", one_of(Curve))
-    control_points: int = option(4, whole(2))
+    control_points: int = option(4, one_of(Literal[2, 3, 4, 5]))
     population: int = option(32, whole(1))
     parents: int = option(12, whole(2))
     mutants: int = option(16, whole(0))
@@ -69,8 +69,6 @@ class CurveSearch(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.control_points > 5:
-            raise ConfigError(f"control_points must be 2 to 5, got {self.control_points}.")
         if self.parents > self.population:
             raise ConfigError(
                 f"parents must be 2 to population={self.population}, got {self.parents}: set both."

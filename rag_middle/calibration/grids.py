@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Literal
@@ -31,6 +31,13 @@ from rag_middle.methods.siw.areas import document_density
 #: Of DySCO's detection of heads: tokens of a random prompt at most, needles, and tokens of each.
 _PROMPT, _NEEDLES, _NEEDLE = 512, 8, 8
 _HeadRule = Literal["rank", "code"]
+
+
+def _grid(make: Callable[..., Method], **values: Iterable[Any]) -> list[Candidate]:
+    """A candidate for every combination of values, which its key names."""
+    combinations = list(product(*values.values()))
+    keys = [", ".join(map("{} {}".format, values, combination)) for combination in combinations]
+    return [Candidate(key, make(*each)) for key, each in zip(keys, combinations, strict=True)]
 
 
 def _values(default: tuple[Any, ...], rule: Rule) -> Any:
@@ -80,18 +87,16 @@ class RatioSearch(Search):
                 f"first_layers {list(self.first_layers)} are beyond the model's "
                 f"{num_layers(model)} layers."
             )
-        return [
-            Candidate(
-                f"{low:g}-{high:g} from layer {first}, {rule}",
-                MsPoE(
-                    min_ratio=low,
-                    max_ratio=high,
-                    first_layer=first,
-                    reference_code=rule == "code",
-                ),
+
+        def ms_poe(ratios: Sequence[float], first_layer: int, rule: _HeadRule) -> Method:
+            return MsPoE(
+                min_ratio=ratios[0],
+                max_ratio=ratios[1],
+                first_layer=first_layer,
+                reference_code=rule == "code",
             )
-            for (low, high, *_), first, rule in product(self.ranges, layers, self.head_rules)
-        ]
+
+        return _grid(ms_poe, ratios=self.ranges, first_layer=layers, head_rule=self.head_rules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,29 +282,24 @@ class RetrievalHeadSearch(Search):
         # With heads in the last layer, every token passes all layers twice.
         return DySCO(heads=((max(model_traits(model.model).layers), 0),))
 
-    def preparation_tokens(self, model: RagMiddleModel) -> int:
-        return _NEEDLES * (_NEEDLE - 1) * (_prompt_tokens(model) + _NEEDLE)
-
     def propose(self, inputs: SearchInputs) -> Proposals:
+        # The needle's repetition has to fit behind the prompt.
+        room = (inputs.model.context_window or _PROMPT + _NEEDLE) - _NEEDLE
         heads = retrieval_heads(
             inputs.model.model,
             max(self.counts),
-            prompt_tokens=_prompt_tokens(inputs.model),
+            prompt_tokens=min(_PROMPT, room),
             needle_tokens=_NEEDLE,
             needles=_NEEDLES,
             seed=inputs.seed,
         )
         counts = dict.fromkeys(min(count, len(heads)) for count in self.counts)
-        yield [
-            Candidate(
-                f"{count} heads, strength {strength:g}, {top_k} tokens",
-                DySCO(heads=heads[:count], strength=strength, top_k=top_k),
-            )
-            for count, strength, top_k in product(counts, self.strengths, self.top_ks)
-        ]
+        yield _grid(
+            lambda count, strength, top_k: DySCO(
+                heads=heads[:count], strength=strength, top_k=top_k
+            ),
+            heads=counts,
+            strength=self.strengths,
+            top_k=self.top_ks,
+        )
         return {"retrieval_heads": [list(head) for head in heads]}
-
-
-def _prompt_tokens(model: RagMiddleModel) -> int:
-    """Of a prompt that the needle's repetition fits behind."""
-    return min(_PROMPT, (model.context_window or _PROMPT + _NEEDLE) - _NEEDLE)

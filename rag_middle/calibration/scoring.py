@@ -13,6 +13,7 @@ from typing import Any
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.search import Candidate
 from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.files import reason
 from rag_middle.generation.sharing import load_copy
@@ -31,6 +32,7 @@ class Job:
     criterion: Criterion | None = None
 
 
+HELD_OUT = "held out: "  # before the keys of outcomes on held-out examples
 Team = Workers[Job, Outcome]
 #: Creates the workers that score these examples by this criterion.
 MakeTeam = Callable[[Sequence[Example], Criterion], Team]
@@ -148,3 +150,43 @@ class Journal:
                 f"The state of the search cannot be kept in {str(self._path)!r} ({reason(error)}). "
                 "Correct that or choose another folder (--out); then run it again to go on."
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Outcomes of candidates: from the file of the search where it has them, else from workers.
+
+    Attributes:
+        examples: how many the search has, which are the first of the team's.
+        max_scores: for `progress`, which is called after every score with how many there are.
+    """
+
+    team: Team
+    journal: Journal
+    examples: int
+    max_scores: int
+    progress: Callable[[int, int], None] | None
+
+    def searched(self, candidates: Sequence[Candidate]) -> list[Outcome]:
+        """An outcome for every candidate, in order; equal ones are scored once."""
+        return self._outcomes(candidates, "", stop=self.examples)
+
+    def held_out(self, candidates: Sequence[Candidate], criterion: Criterion) -> list[Outcome]:
+        """Outcomes on the examples after those of the search."""
+        return self._outcomes(candidates, HELD_OUT, start=self.examples, criterion=criterion)
+
+    def _outcomes(self, candidates: Sequence[Candidate], kind: str, **part: Any) -> list[Outcome]:
+        known = self.journal.outcomes
+        methods = {kind + candidate.key: candidate.method for candidate in candidates}
+        missing = [key for key in methods if key not in known]
+        self._report()
+        jobs = [Job(method=methods[key], **part) for key in missing]
+        for index, outcome in self.team.results(jobs):
+            self.journal.add(missing[index], outcome)
+            self._report()
+        return [known[kind + candidate.key] for candidate in candidates]
+
+    def _report(self) -> None:
+        if self.progress:
+            known = len(self.journal.outcomes)
+            self.progress(known, max(self.max_scores, known))

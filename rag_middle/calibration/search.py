@@ -104,10 +104,6 @@ class Search(ABC):
         """A candidate that takes as long as any, to be timed for the estimate."""
         return CALIBRATED[self.method]
 
-    def preparation_tokens(self, model: RagMiddleModel) -> int:
-        """Tokens that the model reads before the first candidates are known, beside examples."""
-        return 0
-
     @abstractmethod
     def propose(self, inputs: SearchInputs) -> Proposals:
         """Search.

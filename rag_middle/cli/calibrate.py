@@ -243,8 +243,7 @@ def _tell_cost(cost: Estimate, workers: int) -> None:
     tell(
         "Cost",
         "dim",
-        f"at most {cost.candidates:,} candidates on {cost.prompts:,} prompts ({cost.questions} "
-        f"questions at several positions, compared by {cost.criterion}): about "
+        f"at most {cost.candidates:,} candidates, compared by {cost.criterion}: about "
         f"{counted(minutes, 'minute')} with {counted(workers, 'worker')}{known}.",
     )
 

@@ -229,7 +229,6 @@ def test_the_cost_is_told_before_and_progress_on_the_way(
     )
     [cost] = [entry for entry in calls if isinstance(entry, Estimate)]
     assert cost.candidates == SMALL.max_candidates(model) == 5 + 2 * (3 + 2)
-    assert cost.prompts == cost.candidates * 4 + 2 * 3
     assert (cost.known, cost.scores) == (0, 1 + cost.candidates + 2)
     steps = [entry for entry in calls[calls.index(cost) :] if isinstance(entry, tuple)]
     assert all(done <= total for done, total in steps)

@@ -160,7 +160,7 @@ def test_the_same_seed_searches_alike_and_another_does_not() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"control_points": 6}, "2 to 5"),
+        ({"control_points": 6}, "must be one of 2, 3, 4, 5"),
         ({"parents": 1}, "parents must be a whole number >= 2"),
         ({"parents": 33}, "parents must be 2 to population=32"),
         ({"curve": "round"}, "curve must be one of bezier"),

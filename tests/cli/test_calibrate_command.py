@@ -96,7 +96,7 @@ def test_the_command_has_every_search() -> None:
 
 def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path) -> None:
     shown = calibrate("ms_poe")
-    assert "at most 2 candidates on" in shown.err
+    assert "at most 2 candidates, compared by log_likelihood" in shown.err
     assert "held-out accuracy" in shown.out
     assert "These settings are not recommended" in " ".join(shown.out.split())
     assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
@@ -160,15 +160,7 @@ def test_two_workers_give_the_profile_of_one(calibrate: Any, tmp_path: Path) -> 
 
 
 def test_the_time_is_rounded_up(capsys: pytest.CaptureFixture[str]) -> None:
-    cost = Estimate(
-        candidates=4,
-        questions=2,
-        prompts=8,
-        seconds=70,
-        criterion="log_likelihood",
-        known=0,
-        scores=7,
-    )
+    cost = Estimate(candidates=4, criterion="log_likelihood", scores=7, known=0, seconds=70)
     for known, told in (
         (0, "minutes with 2 workers."),
         (3, "minutes with 2 workers; 3 of 7 scores are known"),
