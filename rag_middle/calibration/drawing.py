@@ -11,7 +11,7 @@ from rag_middle.calibration.search import Search
 from rag_middle.calibration.searches import make_search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Item, Task, spread_positions
-from rag_middle.evaluation.conditions import distinct_questions, position, question_and_golds
+from rag_middle.evaluation.conditions import position, question_and_golds
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
 _HELD_OUT_POSITIONS = 5
@@ -69,10 +69,10 @@ def draw_examples(
         search.weights if weights is None else weights, task.num_positions
     )
     wanted = questions + held_out
-    if task.num_questions is None:
-        items = task.items(wanted, seed + _OTHER_QUESTIONS)
+    if getattr(task, "data", None) is not None:
+        items = task.items(None, seed)[-wanted:]
     else:
-        items = list(distinct_questions(task.items(None, seed)))[-wanted:]
+        items = task.items(wanted, seed + _OTHER_QUESTIONS)
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
     share = min(1.0, len(items) / wanted)
