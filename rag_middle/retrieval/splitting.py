@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rag_middle.documents import Document
@@ -57,8 +58,8 @@ def split(
             if record.lines:
                 place["first_line"] = record.lines[bisect_left(line_ends, start)]
                 place["last_line"] = record.lines[bisect_left(line_ends, end)]
-            if above := [words for at, _, words in marks if at <= start]:
-                place["heading"] = above[-1]
+            if above := bisect_right(marks, start, key=itemgetter(0)):
+                place["heading"] = marks[above - 1][2]
             document = Document(
                 cut.header(start) + text[start:end],
                 title=record.title,
@@ -92,8 +93,9 @@ class _Cut:
 
     def header(self, offset: int) -> str:
         """What a chunk from there on needs above it: the header of the table whose rows it has."""
-        inside = (header for start, end, header in self._tables if start <= offset < end)
-        return next(inside, "")
+        above = bisect_right(self._tables, offset, key=itemgetter(0))
+        _, end, header = self._tables[above - 1] if above else (0, 0, "")
+        return header if offset < end else ""
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Offsets of neighbouring parts that are small enough together; none is in another."""

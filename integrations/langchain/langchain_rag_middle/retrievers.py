@@ -214,6 +214,8 @@ def _document(found: PromptDocument) -> Document:
 def _embedder(embeddings: Embeddings | None) -> Embedder:
     from rag_middle.retrieval import SentenceTransformerEmbedder
 
+    if isinstance(embeddings, RagMiddleEmbeddings):
+        return embeddings.embedder
     return SentenceTransformerEmbedder() if embeddings is None else _Embedder(embeddings)
 
 
@@ -260,22 +262,22 @@ class RagMiddleEmbeddings(Embeddings):
             from rag_middle.retrieval import SentenceTransformerEmbedder
 
             embedder = SentenceTransformerEmbedder()
-        self._embedder = embedder
+        self.embedder = embedder
 
     @property
     def dimension(self) -> int:
         """Length of a vector."""
-        return self._embedder.dimension
+        return self.embedder.dimension
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector for each text, in order."""
         if not texts:
             return []
-        vectors: Any = self._embedder.embed(texts)
+        vectors: Any = self.embedder.embed(texts)
         return [list(map(float, vector)) for vector in vectors]
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a question, which some models embed in another way than documents."""
         from rag_middle.retrieval.embedders import embed_questions
 
-        return [float(number) for number in embed_questions(self._embedder, [text])[0]]
+        return [float(number) for number in embed_questions(self.embedder, [text])[0]]
