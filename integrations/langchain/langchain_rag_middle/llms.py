@@ -80,7 +80,8 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         therefore those of a copy that has them for its own.
         """
         llm, rest = self._with_call_options(kwargs)
-        return super(RagMiddleLLM, llm).generate(prompts, stop, callbacks, **rest)
+        answers: LLMResult = super(RagMiddleLLM, llm).generate(prompts, stop, callbacks, **rest)
+        return answers
 
     async def agenerate(
         self,
@@ -91,7 +92,9 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
     ) -> LLMResult:
         """As `generate`, without blocking the event loop."""
         llm, rest = self._with_call_options(kwargs)
-        return await super(RagMiddleLLM, llm).agenerate(prompts, stop, callbacks, **rest)
+        generating = super(RagMiddleLLM, llm).agenerate(prompts, stop, callbacks, **rest)
+        answers: LLMResult = await generating
+        return answers
 
     def _generate(
         self,
