@@ -23,14 +23,16 @@ _BACKEND_FIELDS = (
 def format_errors(source: str, file: str) -> Iterator[None]:
     """Say of what transformers raises which file it came from, as `FileFormatError`.
 
-    Left as they are: this package's errors, files that are not there (OSError), damaged weights,
-    and memory that does not suffice. `UnsupportedGenerationError`: a package is not installed, or
-    an option is unknown.
+    Left as they are: this package's errors, files that are not there (OSError), and memory that
+    does not suffice. `UnsupportedGenerationError`: a package is not installed, an option is
+    unknown, or code that comes with the model was not asked for.
     """
     try:
         yield
-    except (RagMiddleError, OSError, SafetensorError, torch.OutOfMemoryError):
+    except (RagMiddleError, OSError, torch.OutOfMemoryError):
         raise
+    except SafetensorError as error:  # as an interrupted download or a Git LFS pointer leaves them
+        raise bad_model_file(source, "a file of its weights", f"{error}.") from error
     except ImportError as error:
         raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
     except TypeError as error:
@@ -41,6 +43,8 @@ def format_errors(source: str, file: str) -> Iterator[None]:
             ) from error
         raise _bad(source, file, error) from error
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
         raise _bad(source, file, error) from error
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypedDict
 import torch
 import transformers.utils
 from huggingface_hub import HfApi
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -73,9 +72,6 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
     """
     source = named = os.path.expanduser(str(name_or_path))
     dtype, gguf_file = loading.get("dtype", "auto"), loading.get("gguf_file")
-    device, device_map = loading.get("device"), loading.get("device_map")
-    quantization_config = loading.get("quantization_config")
-    attn_implementation = loading.get("attn_implementation")
     options: dict[str, Any] = {**(loading.get("model_options") or {})}
     options.setdefault("revision", loading.get("revision"))
     _check_reachable("model", source, options, gguf_file)
@@ -86,16 +82,19 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
     if dtype == "auto" and source == HUB_NAME:
         # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
         dtype = "float32"
-    if isinstance(quantization_config, str):
-        quantization_config = _quantization(quantization_config, dtype)
-    if quantization_config is not None and device is not None:  # quantised weights cannot be moved
-        device_map, device = {"": str(_device(device))}, None
+    device, device_map = loading.get("device"), loading.get("device_map")
+    quantization = loading.get("quantization_config")
+    if isinstance(quantization, str):
+        quantization = _quantization(quantization, dtype)
     target = None
-    if device_map is None and (device is not None or quantization_config is None):
+    if quantization is not None and device is not None:  # quantised weights cannot be moved
+        device_map = {"": str(_device(device))}
+    elif device_map is None and quantization is None:
         target = _device(device)
     base = _base_of_adapter(source)
     if base != source:  # named by a file, not by the caller, so it is not fetched
         options["local_files_only"] = True
+    attn_implementation = loading.get("attn_implementation")
     try:
         with format_errors(source, "config.json"):
             if "config" not in options and not _lacks(base, "config.json"):
@@ -103,7 +102,7 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
             chosen = {
                 "dtype": dtype,
                 "device_map": device_map,
-                "quantization_config": quantization_config,
+                "quantization_config": quantization,
                 "attn_implementation": attn_implementation,
                 "trust_remote_code": loading.get("trust_remote_code", False),
                 **options,
@@ -112,20 +111,9 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
             outcome: Any = AutoModelForCausalLM.from_pretrained(
                 source, output_loading_info=True, **chosen
             )
-    except SafetensorError as error:
-        raise ModelNotFoundError(
-            f"Cannot load the model of {source!r}: its weights are damaged or incomplete, as an "
-            f"interrupted download or a Git LFS pointer leaves them. Fetch them again. [{error}]"
-        ) from error
-    except OSError as error:
-        raise _not_found("model", base, options, error) from error
-    except FileFormatError as error:
-        if _lacks(base, "config.json"):
+    except (OSError, FileFormatError) as error:
+        if isinstance(error, OSError) or _lacks(base, "config.json"):
             raise _not_found("model", base, options, error) from error
-        if "trust_remote_code" in str(error.__cause__):
-            raise UnsupportedGenerationError(
-                f"Cannot load the model of {source!r}: {error.__cause__}"
-            ) from error
         raise
     model: PreTrainedModel
     model, loaded = outcome
@@ -195,7 +183,7 @@ def check_loading(loading: Mapping[str, Any]) -> None:
         )
     _device(device)
     if isinstance(quantization_config, str):
-        _check_quantization(quantization_config)
+        _quantization(quantization_config, "auto")
     backends = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
     name = "eager" if attn_implementation is None else str(attn_implementation)
     if name not in backends and "/" not in name and not name.startswith("flash_attention"):
@@ -323,24 +311,22 @@ def _not_found(
     path, revision = Path(source), options.get("revision")
     reason = f" [{str(error).strip().splitlines()[0]}]" if str(error).strip() else ""
     if os.path.isdir(path):
-        if "huggingface.co" in reason:  # transformers takes it for a name on the hub
-            reason = ""
         entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
         step = (
             f"The directory holds {entries}. It needs what save_pretrained() writes: config.json "
-            "and weights of the model, and the files of its tokenizer."
+            f"and weights of the model, and the files of its tokenizer.{reason}"
         )
-    elif path.is_absolute() or source.startswith("."):
-        step, reason = "There is no such directory. Check the path.", ""
+    elif _is_path(source):
+        step = "There is no such directory. Check the path."
     else:
         step = (
             f"There is no directory {source!r} here. If it is the name of a model on "
             "the Hugging Face hub: check the spelling; fetch it once with a network (`hf download "
-            f"{source}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with "
-            "`hf auth login`; where it holds GGUF files, name one with gguf_file."
+            f"{source}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with `hf "
+            f"auth login`; where it holds GGUF files, name one with gguf_file.{reason}"
         )
     at = f" (revision {revision!r})" if revision else ""
-    return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step}{reason}")
+    return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step}")
 
 
 def _check_dtype(dtype: str | torch.dtype) -> None:
@@ -353,27 +339,21 @@ def _check_dtype(dtype: str | torch.dtype) -> None:
         )
 
 
-def _check_quantization(bits: str) -> None:
+def _quantization(bits: str, dtype: str | torch.dtype) -> BitsAndBytesConfig:
+    """The configuration for weights of ``4bit`` or ``8bit``; the rest computes in `dtype`."""
     if bits not in ("4bit", "8bit"):
         raise UnsupportedGenerationError(
             "quantization_config (--quantize) must be '4bit', '8bit' or a configuration object "
             f"of transformers, got {bits!r}."
         )
-    if not torch.cuda.is_available():
-        raise UnsupportedGenerationError(
-            f"quantization_config={bits!r} (--quantize) needs a CUDA GPU, and PyTorch "
-            f"{torch.__version__} sees none. Leave it out, or choose a smaller model."
-        )
     missing = [name for name in ("bitsandbytes", "accelerate") if find_spec(name) is None]
-    if missing:
+    if missing or not torch.cuda.is_available():
         raise UnsupportedGenerationError(
-            f"quantization_config={bits!r} (--quantize) needs {' and '.join(missing)}, not "
-            f"installed here: pip install {' '.join(missing)}."
+            f"quantization_config={bits!r} (--quantize) needs a CUDA GPU, of which PyTorch "
+            f"{torch.__version__} sees {torch.cuda.device_count()}, and bitsandbytes and "
+            "accelerate: pip install bitsandbytes accelerate. Leave it out, or choose a smaller "
+            "model."
         )
-
-
-def _quantization(bits: str, dtype: str | torch.dtype) -> Any:
-    """The configuration for weights of 4 or 8 bits; the rest computes in `dtype`."""
     if bits == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     compute = torch.bfloat16 if dtype == "auto" else dtype
