@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,7 +117,11 @@ class BatchQueue:
         finally:
             with self._changed:
                 self._coming -= 1
-                has_room = self._add(jobs)
+                self._forget_cancelled()
+                has_room = len(self.waiting) + len(jobs) <= self._settings.max_waiting
+                self.waiting += jobs if has_room else ()
+                running = sum(job.result is None for job in self.running)
+                self._most_open = max(self._most_open, len(self.waiting) + running)
                 self._changed.notify()
         if not has_room:
             raise ApiError(
@@ -129,16 +132,6 @@ class BatchQueue:
                 headers={"Retry-After": "2"},
             )
         return jobs
-
-    def _add(self, jobs: Sequence[Job]) -> bool:
-        """Let jobs wait, if there is room."""
-        self._forget_cancelled()
-        if len(self.waiting) + len(jobs) > self._settings.max_waiting:
-            return False
-        self.waiting += jobs
-        running = sum(job.result is None for job in self.running)
-        self._most_open = max(self._most_open, len(self.waiting) + running)
-        return True
 
     def _forget_cancelled(self) -> None:
         self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
@@ -154,24 +147,23 @@ class BatchQueue:
 
     def _next_batch(self) -> list[Job]:
         """Jobs that share a batch with the one that waits longest; none when closed."""
-        until, most = None, self._settings.max_batch_size
         while not self._is_closed:
+            self._changed.wait_for(lambda: self.waiting or self._is_closed)
+            # From when the model was free: clients that just got their answers may ask again.
+            self._changed.wait_for(self._are_all_here, self._settings.batch_wait)
             self._forget_cancelled()
-            patience = None
+            self._most_open = len(self.waiting)
             if self.waiting:
-                until = until or time.monotonic() + self._settings.batch_wait
-                patience = until - time.monotonic()
-                first = self.waiting[0]
-                batch = [job for job in self.waiting if job.group == first.group][:most]
-                # Counted from when the model was free: clients that just got their answers may ask
-                # again. Nobody waits for more clients than there were.
-                are_all_here = not self._coming and len(self.waiting) >= self._most_open
-                if are_all_here or len(batch) == most or patience <= 0:
-                    self._most_open = len(self.waiting)
-                    self.waiting = [job for job in self.waiting if job not in batch]
-                    return batch
-            self._changed.wait(patience)
+                alike = [job for job in self.waiting if job.group == self.waiting[0].group]
+                batch = alike[: self._settings.max_batch_size]
+                self.waiting = [job for job in self.waiting if job not in batch]
+                return batch
         return []
+
+    def _are_all_here(self) -> bool:
+        """Whether a batch is full, or nobody else is known who could join it."""
+        wanted = min(self._most_open, self._settings.max_batch_size)
+        return self._is_closed or (not self._coming and len(self.waiting) >= wanted)
 
     def _run(self, jobs: Sequence[Job]) -> None:
         try:

@@ -32,15 +32,6 @@ def test_text_and_documents_in_any_order(server: Served, documents: list[Documen
     assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
 
 
-def test_texts_alone_are_documents(server: Served, documents: list[Document]) -> None:
-    texts = [document.text for document in documents]
-    answer = server.chat(QUESTION, documents=texts, method="pine", max_tokens=6)
-    expected = server.model.generate(
-        ContextPrompt("", texts, QUESTION), method="pine", max_new_tokens=6
-    )
-    assert answer.choices[0].message.content == expected.text
-
-
 def test_scores_decide_which_documents_are_dropped(serve: Serve, server: Served) -> None:
     small = serve(server.model, defaults=GenerationOptions(on_overflow="drop_documents"))
     sent = [

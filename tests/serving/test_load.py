@@ -52,8 +52,12 @@ def test_requests_that_wait_share_batches(
 ) -> None:
     server = serve(tiny_model, batch_wait=0.2)
     questions = [f"Which river? {'fox ' * index}" for index in range(8)]
-    answers = at_once(8, lambda i: server.chat(questions[i], max_tokens=3, stream=False))
-    passes = len(slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(server.chat, "Which river?", max_tokens=60)
+        wait_until(lambda: slow)
+        answers = at_once(8, lambda i: server.chat(questions[i], max_tokens=3, stream=False))
+        first.result()
+    passes = len(slow) - 60
     texts = [answer.choices[0].message.content for answer in answers]
     expected = [
         tiny_model.generate(ContextPrompt(suffix=question), max_new_tokens=3).text

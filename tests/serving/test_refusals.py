@@ -74,7 +74,10 @@ def test_malformed_bodies(server: Served, body: bytes) -> None:
     ids=str,
 )
 def test_values_that_make_no_sense(server: Served, field: str, value: Any) -> None:
-    assert str(refusal(server.post({**BODY, field: value}))["param"]).startswith(field)
+    error = refusal(server.post({**BODY, field: value}))
+    assert str(error["param"]).startswith(field)
+    if field == "stop":  # a text or a list: of the one that was meant
+        assert isinstance(value, int) or "valid string" not in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -221,22 +224,6 @@ def test_names_of_methods() -> None:
     }
     with pytest.raises(MethodConfigError, match="NAME=METHOD"):
         public_names(["profile:a/tuned.json", "profile:b/tuned.json"])
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "param", "message"),
-    [
-        ("stop", "", "stop.0", "at least 1 character"),
-        ("stop", ["a"] * 17, "stop", "at most 16 items"),
-        ("stop", ["a", 1], "stop.1", "valid string"),
-    ],
-)
-def test_of_a_text_or_a_list_the_one_that_was_meant_is_named(
-    server: Served, field: str, value: object, param: str, message: str
-) -> None:
-    error = refusal(server.post({**BODY, field: value}))
-    assert error["param"] == param
-    assert message in error["message"]
 
 
 USER = {"role": "user", "content": "Which river?"}
