@@ -19,7 +19,8 @@
     published:
       - {model: lmsys/vicuna-7b-v1.5, task: "NQ, 10 documents", method: ms_poe, mean: 63.5}
 
-Data files and profiles are in the data folder. What several files share stands in one of its own,
+Data files and profiles are in the data folder; ``mean:lpes-vicuna-7b-v1.5.json`` is position
+interpolation at the mean of a profile's factors. What several files share stands in one of its own,
 whose name begins with an underscore or which is an evaluation itself; ``base: _models.yaml``, or a
 list of files, takes its fields, and those of the file itself replace them.
 
@@ -32,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, get_args
 
 import yaml
@@ -61,7 +63,7 @@ __all__ = [
 
 AttentionRows = Literal["layers", "heads", "gold"]
 
-_PROFILE = "profile:"
+_PROFILE, _MEAN = "profile:", "mean:"
 _PREPARE = "examples/reproduce/prepare.py"
 _TRIAL_WINDOW = 32_768  # tokens: enough for every prompt
 
@@ -356,10 +358,13 @@ def _with_bases(path: Path, below: tuple[Path, ...] = ()) -> Any:
 
 
 def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
-    """A method as it is named; a profile with its path in the data folder."""
-    if not isinstance(spec, str) or not spec.startswith(_PROFILE):
+    """A method as it is named; a profile with its path in the data folder.
+
+    ``mean:FILE`` is position interpolation at the mean of the profile's factors.
+    """
+    if not isinstance(spec, str) or not spec.startswith((_PROFILE, _MEAN)):
         return spec
-    path = data / spec.removeprefix(_PROFILE)
+    path = data / spec.partition(":")[2]
     if not path.is_file():
         raise ConfigError(
             f"There is no profile {str(path)!r}: its parameters are fitted to {model.name}, and "
@@ -367,7 +372,15 @@ def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
             f"--model {model.name}`, with the -s options that the configuration names for it if "
             "any, and copy the profile that it writes there."
         )
-    return LabelledMethod(spec, method_from_file(path))
+    method = method_from_file(path)
+    if spec.startswith(_MEAN):
+        factors = getattr(method, "factors", None)
+        if not isinstance(factors, tuple):
+            raise ConfigError(
+                f"{spec}: {path.name} has no factors by layer. Name a profile of LPES."
+            )
+        method = resolve_method("position_interpolation", {"scale": fmean(factors)})
+    return LabelledMethod(spec, method)
 
 
 def _for_trial(spec: Any) -> tuple[str, Method]:
@@ -376,9 +389,11 @@ def _for_trial(spec: Any) -> tuple[str, Method]:
         if spec.get("name") == "positional_hidden_states":
             options = {**spec.get("options", {}), "channels": (3,), "layers": (1, 2)}
             spec = {**spec, "options": options}
+        elif "layers" in spec.get("options", {}):
+            spec = {**spec, "options": {**spec["options"], "layers": (1, 2)}}
         [_, labelled] = labelled_methods([spec])
         return labelled.label, labelled.method
-    if isinstance(spec, str) and spec.startswith(_PROFILE):
+    if isinstance(spec, str) and spec.startswith((_PROFILE, _MEAN)):
         return spec, resolve_method("position_interpolation", {"scale": 1.1})
     parts = [
         PositionalHiddenStates(channels=(3,), factor=0.5, layers=(1, 2))

@@ -40,17 +40,17 @@ COMMANDS += [
 #: The rows that take least time.
 QUICK = (
     *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/table_4"),
-    *("lpes/multi_document_qa", "siw/table_1", "--crop"),
+    *("lpes/table_1.yaml", "siw/table_1", "--crop"),
 )
 #: Tables and figures of the papers, by folder and its name in the README's table.
 NUMBERS: dict[tuple[str, str], dict[str, Iterable[int]]] = {
-    ("lpes", "LPES"): {"table": [*range(1, 9), 11, 15, 16, 17]},
-    ("ms_poe", "Ms-PoE"): {"table": range(1, 5), "figure": range(4, 7)},
+    ("lpes", "LPES"): {"table": [*range(1, 9), 10, 11, *range(13, 18)], "figure": [5]},
+    ("ms_poe", "Ms-PoE"): {"table": range(1, 5), "figure": range(3, 7)},
     ("positional_hidden_states", "PHS"): {
         "table": [1, 2, 3, 4, 6],
         "figure": [1, 2, 3, *range(5, 13)],
     },
-    ("siw", "SIW"): {"table": range(1, 5), "figure": range(2, 7)},
+    ("siw", "SIW"): {"table": range(1, 5), "figure": range(2, 8)},
     ("pine", "PINE"): {"table": [1, 2, 3, *range(5, 16)], "figure": [4, 5]},
 }
 TASK = {
@@ -66,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_samples(tmp_path_factory.mktemp("data"))
     for path in (*CONFIGS, *BASES):
         text = (FOLDER / path).read_text(encoding="utf-8")
-        for name in re.findall(r"\bprofile:([^\"]+)", text):
+        for name in re.findall(r"\b(?:profile|mean):([^\"]+\.json)", text):
             write_profile(read_profile(READER_PROFILE), folder / name)
     return folder
 
@@ -174,7 +174,7 @@ def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
     unfitted = {"name": "lpes", "options": {"factors": 1.5}}
     with pytest.raises(ConfigError, match="position interpolation, not LPES"):
         read_config(written(tmp_path, methods=[unfitted])).check(data)
-    missing = read_config(FOLDER / "lpes/multi_document_qa.yaml")
+    missing = read_config(FOLDER / "lpes/table_1.yaml")
     with pytest.raises(ConfigError, match="calibrate --method lpes:paper --model lmsys"):
         missing.methods_of(missing.models[0], tmp_path)
 

@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m rag_middle_reproduce.perturbations", description=main.__doc__
     )
     add_model_options(parser, try_out="one short prompt")
-    parser.add_argument("--pairs", type=int, default=10, help="pairs in a prompt")
+    parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold pair")
     parser.add_argument("--limit", type=int, default=100, help="questions")
     parser.add_argument("--channel", type=int, help="also move this channel of hidden states")

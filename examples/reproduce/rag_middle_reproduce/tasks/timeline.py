@@ -30,14 +30,14 @@ class TimelineOrder(ContextTask):
     "type", "S"}``. Questions of other types are left out. Orders are read in Arabic numbers, which
     the data has, and in Roman ones, which the benchmark's outputs have.
 
-    The scores are LooGLE's, negated so that higher is better; see `order_deviations` for what is
-    followed. An answer counts by the order in which it first names each event.
+    An answer counts by the order in which it first names each event: whether that is right, and by
+    LooGLE's scores, negated so that higher is better; see `order_deviations` for what is followed.
     """
 
     name: ClassVar[str] = "timeline_order"
     title: ClassVar[str] = "Timeline reordering"
     source: ClassVar[str] = "bigai-nlco/LooGLE, longdep_qa (CC BY-SA 4.0)"
-    metrics: ClassVar[tuple[str, ...]] = DEVIATIONS
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", *DEVIATIONS)
     max_new_tokens: ClassVar[int] = 500
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
@@ -79,7 +79,8 @@ class TimelineOrder(ContextTask):
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         wanted = _order(item.answers[0])
         stated = [event for event in _order(answer) if event in wanted]
-        return order_deviations(list(dict.fromkeys(stated)), wanted)
+        stated = list(dict.fromkeys(stated))
+        return {"accuracy": float(stated == wanted), **order_deviations(stated, wanted)}
 
 
 def _order(text: str) -> list[int]:
