@@ -13,7 +13,6 @@ from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import (
     ConfigError,
-    MethodConfigError,
     PromptError,
     UnsupportedGenerationError,
 )
@@ -24,7 +23,7 @@ from rag_middle.generation import (
     RagMiddleModel,
     TextGenerator,
 )
-from rag_middle.methods import Method, NoMethod, resolve_method
+from rag_middle.methods import resolve_method
 from rag_middle.notices import warn_caller
 from rag_middle.options import AskKwargs, GenerationKwargs, checked_options
 from rag_middle.retrieval import (
@@ -53,8 +52,7 @@ class Answerer:
         model: that answers; here (`RagMiddleModel`) or behind an HTTP address
             (`rag_middle.endpoint.EndpointModel`).
         retriever: finds the documents for a question.
-        method: a name, a preset, a composition or a method object; by default the model's own,
-            which behind an address is what its server uses.
+        method: a name, a preset, a composition or a method object; by default the model's own.
         method_options: the method's parameters, where `method` is a name.
         prompt_template: of question and documents.
 
@@ -74,8 +72,9 @@ class Answerer:
     ) -> None:
         self.model = model
         self.retriever = retriever
-        self._named = _resolve(method, method_options)
-        self.method = model.method if self._named is None else self._named
+        self.method = model.method
+        if method is not None or method_options:
+            self.method = model.checked_method(method or "none", method_options)
         self.prompt_template = prompt_template
 
     @classmethod
@@ -127,7 +126,7 @@ class Answerer:
             UnsupportedArchitectureError: the model cannot take the method.
         """
         check_top_k(top_k)
-        named = _resolve(method, method_options)
+        chosen = resolve_method(method or "none", method_options)  # an error comes first
         if embedder is None or isinstance(embedder, str | Path):
             device = loading.get("device")
             embedder = SentenceTransformerEmbedder(embedder, device=device and str(device))
@@ -151,7 +150,7 @@ class Answerer:
             if index_folder is not None and states_folder(index_folder).is_dir():
                 cache = DocumentCache(directory=states_folder(index_folder))
                 loading.setdefault("document_cache", cache)
-            model = RagMiddleModel.from_pretrained(folder, method=named or NoMethod(), **loading)
+            model = RagMiddleModel.from_pretrained(folder, method=chosen, **loading)
         elif loading:
             raise UnsupportedGenerationError(
                 f"{', '.join(loading)} say how to load a model, and it is loaded already."
@@ -173,7 +172,7 @@ class Answerer:
         return cls(
             model,
             Retriever(index=index, top_k=top_k),
-            method=named,
+            method=None if method is None else chosen,
             prompt_template=prompt_template or PromptTemplate.of_model(folder),
         )
 
@@ -209,9 +208,9 @@ class Answerer:
         Warns:
             MissingDocumentsWarning: no document was retrieved or fits.
         """
-        asked = _resolve(method, method_options) or self._named
         request, arguments = self._request(question, documents, top_k, options)
-        generation = self.model.generate(request.prompt, method=asked, **arguments)
+        arguments |= {"method": method or self.method, "method_options": method_options}
+        generation = self.model.generate(request.prompt, **arguments)
         self._check_documents(request, generation.document_ids, arguments)
         return request.answer(generation)
 
@@ -229,9 +228,9 @@ class Answerer:
 
         The documents are retrieved, and errors raised, before this returns.
         """
-        asked = _resolve(method, method_options) or self._named
         request, arguments = self._request(question, documents, top_k, options)
-        pieces = self.model.stream(request.prompt, method=asked, **arguments)
+        arguments |= {"method": method or self.method, "method_options": method_options}
+        pieces = self.model.stream(request.prompt, **arguments)
         self._check_documents(request, pieces.document_ids, arguments)
         return AnswerStream(request, pieces)
 
@@ -278,17 +277,6 @@ class Answerer:
         if action == "error":
             raise PromptError(problem)
         warn_caller(MissingDocumentsWarning(problem))
-
-
-def _resolve(method: MethodLike | None, options: Mapping[str, Any] | None) -> Method | None:
-    """The method that is named, if one is."""
-    if method is not None:
-        return resolve_method(method, options)
-    if options:
-        raise MethodConfigError(
-            f"Options {sorted(options)} were given without a method: name it too."
-        )
-    return None
 
 
 def states_folder(index_folder: str | Path) -> Path:

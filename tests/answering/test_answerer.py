@@ -102,7 +102,7 @@ def test_the_method_is_the_questions_else_the_answerers_else_the_models(
     assert pine.ask(QUESTION, method="none", **SHORT).method == "none"
     options = {"min_ratio": 1.5, "first_layer": 0}
     assert pine.ask(QUESTION, method="ms_poe", method_options=options, **SHORT).method == "ms_poe"
-    with pytest.raises(MethodConfigError, match="without a method"):
+    with pytest.raises(MethodConfigError, match="beside a method object"):
         pine.ask(QUESTION, method_options=options)
     own = RagMiddleModel(model.model, model.tokenizer, method="pine")
     assert Answerer(own, answerer.retriever).ask(QUESTION, **SHORT).method == "pine"
