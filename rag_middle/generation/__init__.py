@@ -9,9 +9,8 @@
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
 from rag_middle.generation.loaded import loaded_parts, transformers_options
-from rag_middle.generation.model import RagMiddleModel
+from rag_middle.generation.model import RagMiddleModel, TextGenerator
 from rag_middle.generation.prompts import MethodLike, Prompt
-from rag_middle.generation.protocol import TextGenerator
 from rag_middle.generation.results import (
     DroppedDocument,
     FinishReason,

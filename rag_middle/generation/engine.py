@@ -54,7 +54,7 @@ from rag_middle.methods import method_name
 from rag_middle.methods.parallel_context.document_cache import with_documents
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import padded
-from rag_middle.tools.checking import check_answer
+from rag_middle.tools.definitions import check_answer
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512

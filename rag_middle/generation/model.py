@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -66,6 +66,48 @@ class GenerateKwargs(MethodKwargs, GenerationKwargs, total=False):
 
 class ScoreKwargs(MethodKwargs, PromptKwargs, total=False):
     """Keyword arguments of calls that only read."""
+
+
+class TextGenerator(Protocol):
+    """A model that answers prompts: `RagMiddleModel`, or one behind an HTTP address.
+
+    Nothing here needs the weights. What does (log-likelihoods, lengths in tokens, times and
+    memory) is for `RagMiddleModel` only.
+    """
+
+    @property
+    def method(self) -> Method:
+        """What calls run under that name no method of their own."""
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> Generation:
+        """Generate text for one prompt."""
+
+    def as_completed(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_batch_size: int = 8,
+        **options: Unpack[GenerateKwargs],
+    ) -> Iterator[tuple[int, Generation]]:
+        """Generate for several prompts: 0-based index of each and its text, as they come."""
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKwargs]) -> GenerationStream:
+        """Generate text for one prompt, piece by piece."""
+
+    def checked_method(
+        self, method: MethodLike, method_options: Mapping[str, Any] | None = None
+    ) -> Method:
+        """A method object that can be used with this model, or an error that says why not."""
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others, JSON-ready; ``name`` is for people."""
+
+    def software(self) -> dict[str, str]:
+        """Versions of what it runs on, and ``device``."""
 
 
 class ModelKwargs(TypedDict, total=False):

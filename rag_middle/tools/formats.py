@@ -18,8 +18,7 @@ from typing import Any
 
 from rag_middle.plain_data import levels_of, map_strings, parse_json, whole_characters
 from rag_middle.thinking import THINKING, thinking_of
-from rag_middle.tools.checking import schema_error
-from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
+from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of, schema_error
 
 
 def _finite(text: str) -> float:

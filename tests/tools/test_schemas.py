@@ -11,8 +11,7 @@ import pytest
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import AnswerFormatWarning
 from rag_middle.generation.constrained import Constraint
-from rag_middle.tools.checking import check_answer, schema_error
-from rag_middle.tools.definitions import check_tools, parameters_of
+from rag_middle.tools.definitions import check_answer, check_tools, parameters_of, schema_error
 from rag_middle.tools.grammars import answer_grammar
 from tests.tokenizers import byte_level_bpe
 

@@ -102,8 +102,6 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             with_tools=bool(schemas),
             counted=True,
         )
-        if not prompt:  # of a part of a history, calls of tools may be all there is
-            return 0
         return self.rag_middle_model.count_tokens(
             prompt, template_options=self.template_options, tools=schemas
         )

@@ -80,8 +80,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         therefore those of a copy that has them for its own.
         """
         llm, rest = self._with_call_options(kwargs)
-        answers: LLMResult = super(RagMiddleLLM, llm).generate(prompts, stop, callbacks, **rest)
-        return answers
+        return super(RagMiddleLLM, llm).generate(prompts, stop, callbacks, **rest)
 
     async def agenerate(
         self,
@@ -92,9 +91,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
     ) -> LLMResult:
         """As `generate`, without blocking the event loop."""
         llm, rest = self._with_call_options(kwargs)
-        generating = super(RagMiddleLLM, llm).agenerate(prompts, stop, callbacks, **rest)
-        answers: LLMResult = await generating
-        return answers
+        return await super(RagMiddleLLM, llm).agenerate(prompts, stop, callbacks, **rest)
 
     def _generate(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
+from langchain_core.outputs import LLMResult
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -293,15 +294,15 @@ class RagMiddleSettings(BaseModel):
         """
         return self._reports[-1] if self._reports else None
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
+    def generate(self, *args: Any, **kwargs: Any) -> LLMResult:
         """As the base class; an answer from a cache leaves no report."""
         self._reports.clear()
-        return super().generate(*args, **kwargs)  # type: ignore[misc]
+        return super().generate(*args, **kwargs)  # type: ignore[misc, no-any-return]
 
-    async def agenerate(self, *args: Any, **kwargs: Any) -> Any:
+    async def agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
         """As `generate`."""
         self._reports.clear()
-        return await super().agenerate(*args, **kwargs)  # type: ignore[misc]
+        return await super().agenerate(*args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _metadata(self, generation: Generation) -> dict[str, Any]:
         """Of an answer; its report is the last one from here on."""
