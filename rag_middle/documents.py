@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from rag_middle.notices import UnreadMarkersWarning, warn_caller
 from rag_middle.plain_data import is_finite_number
 from rag_middle.wording import shortened
 
+_WORD = re.compile(r"[^\W_]")
 _BLANK_LINES = re.compile(r"(?:\s*\n)?")
 
 
@@ -156,6 +157,15 @@ class ContextPrompt:
         return self.with_documents(self.documents[index] for index in order)
 
 
+def check_separator(separator: str) -> None:
+    """Raise `PromptError` unless documents can stand together with this between them."""
+    if _WORD.search(separator):
+        raise PromptError(
+            f"Documents are separated by whitespace or signs, got {separator!r:.60}: put its words "
+            "into them, or before or after all of them."
+        )
+
+
 def _as_document(given: object, index: int | None = None) -> Document:
     if isinstance(given, str):
         return Document(given)
@@ -165,25 +175,6 @@ def _as_document(given: object, index: int | None = None) -> Document:
             f"string, got {type(given).__name__}. Wrap its text: Document(text, title=..., id=...)."
         )
     return given
-
-
-def gathered(documents: Iterable[Document]) -> list[Document]:
-    """Documents of several origins, as one list of which `ContextPrompt.scores` knows all.
-
-    Where some have a score, those without one get the lowest: marked text carries none, and one
-    such document more must not make the others' scores useless.
-    """
-    gathering = list(documents)
-    scores = [document.metadata.get("score") for document in gathering]
-    lowest = min(filter(is_finite_number, scores), default=None)
-    if lowest is None:
-        return gathering
-    return [
-        document
-        if is_finite_number(score)
-        else replace(document, metadata={**document.metadata, "score": lowest})
-        for document, score in zip(gathering, scores, strict=True)
-    ]
 
 
 def mark(document: Document | str) -> str:
@@ -301,69 +292,6 @@ class MarkedText:
         return unescape(self.text[part.text_start : part.text_end])
 
 
-def prompt_of_parts(
-    parts: Iterable[MarkedText | Document], groups: Literal["single", "last"] = "single"
-) -> ContextPrompt:
-    """A message of texts and documents, its documents together where the first one stands.
-
-    Args:
-        parts: in order; a text may hold marked documents.
-        groups: of each text, as of `parse`.
-
-    Raises:
-        MarkerError: as `parse` does.
-
-    Warns:
-        UnreadMarkersWarning: as `parse` does.
-    """
-    before: list[str] = []
-    documents: list[Document] = []
-    after: list[str] = []
-    for part in parts:
-        if isinstance(part, Document):
-            documents.append(part)
-            continue
-        part.warn_of_strays()
-        prompt = part.prompt(groups)
-        (after if documents else before).append(prompt.prefix)
-        documents += prompt.documents
-        (after if documents else before).append(prompt.suffix)
-    prefix, suffix = (
-        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
-    )
-    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
-
-
-def with_documents(prompt: Any, documents: Sequence[Document]) -> Any:
-    """A prompt with documents at the beginning of its last message of the user.
-
-    Args:
-        prompt: a text, or chat messages whose contents are strings or `ContextPrompt`.
-        documents: in order; with none the prompt stays as it is.
-
-    Raises:
-        PromptError: there is no message of the user.
-    """
-    if not documents:
-        return prompt
-    if isinstance(prompt, str):
-        return prompt_of_parts([*documents, MarkedText(prompt)])
-    users = [at for at, message in enumerate(prompt) if message["role"] == "user"]
-    if not users:
-        raise PromptError("documents go with a question: add a message of the user.")
-    content = prompt[users[-1]]["content"]
-    if isinstance(content, str):
-        together = with_documents(content, documents)
-    else:
-        together = ContextPrompt(
-            content.prefix, [*documents, *content.documents], content.suffix, content.separator
-        )
-    return [
-        {**message, "content": together} if at == users[-1] else message
-        for at, message in enumerate(prompt)
-    ]
-
-
 def has_documents(text: str) -> bool:
     """Whether :func:`parse` would find documents in ``text``."""
     return MarkedText(text).has_documents()
@@ -389,17 +317,17 @@ def parse(
     question, an answer or the output of a tool cannot add a document. Who copies a marked document
     can repeat it, and no more.
 
-    All documents must stand together, with nothing but whitespace between them. That whitespace
-    is the prompt's separator: the most common gap, the first one on ties. It is written after
-    every document, so it is taken off the start of the suffix where it stands there; where the
-    suffix starts otherwise, the last document gains a separator. With a single document the
-    separator is whatever blank lines follow it.
+    All documents must stand together, with no words between them. The whitespace or the signs
+    (``---``) there are the prompt's separator: the most common gap, the first one on ties. It is
+    written after every document, so it is taken off the start of the suffix where it stands there;
+    where the suffix starts otherwise, the last document gains a separator. With a single document
+    the separator is whatever blank lines follow it.
 
     A text without documents is all suffix.
 
     Args:
         text: the marked text.
-        groups: ``"single"`` refuses documents with other text between them; ``"last"`` takes the
+        groups: ``"single"`` refuses documents with words between them; ``"last"`` takes the
             last documents that stand together and leaves earlier ones in the prefix as plain text
             (earlier turns of a conversation).
         trusted: take all markers, written by hand (``[[rm:doc]]...[[/rm:doc]]``) or by another
@@ -433,9 +361,9 @@ _OTHER_MARKERS = (
 
 
 def _start_of_last_group(text: str, spans: Sequence[Marked]) -> int:
-    """Index of the first of the last documents with only whitespace between them."""
+    """Index of the first of the last documents with no words between them."""
     for index in range(len(spans) - 1, 0, -1):
-        if text[spans[index - 1].end : spans[index].start].strip():
+        if _WORD.search(text, spans[index - 1].end, spans[index].start):
             return index
     return 0
 
@@ -452,11 +380,9 @@ def _text_between(text: str, start: int, end: int) -> MarkerError:
     gap = text[start:end]
     shown = gap.strip()
     return marker_error(
-        f"Documents must stand together, but {shortened(shown, 48)!r} stands between two of them. "
-        "Move it into a document, or before or after all of them. Where it separates documents (a "
-        "chain's document_separator), let whitespace do that. To use only the last documents that "
-        "stand together (earlier turns of a conversation), call parse(text, groups='last'). A "
-        "history that goes into one message, to be summarised, goes through unmark() first",
+        f"Documents must stand together, but {shortened(shown, 48)!r} stands between two of them: "
+        "separate them by whitespace or signs ('---'), and put words before or after all of them "
+        "(a history that goes into one message, to be summarised, goes through unmark() first)",
         text,
         start + gap.index(shown[0]),
     )

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from rag_middle.errors import FileFormatError, RagMiddleError, UnsupportedGenerationError
+from rag_middle.options import LOADING, unknown_option
 
 _BACKEND_FIELDS = (
     "attn_implementation",
@@ -37,10 +38,7 @@ def format_errors(source: str, file: str) -> Iterator[None]:
         raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
     except TypeError as error:
         if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
-            raise UnsupportedGenerationError(
-                f"Loading {source!r} takes no option {unknown[1]!r}. Options of answers "
-                "(temperature, max_new_tokens) go to generation (pipeline_kwargs)."
-            ) from error
+            raise unknown_option(unknown[1], LOADING) from error
         raise _bad(source, file, error) from error
     except Exception as error:
         if "trust_remote_code" in str(error):

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+import traceback
 import warnings
+
+#: Packages between a user's line and this one.
+_FRAMEWORKS = frozenset(
+    "langchain langchain_core langchain_classic langchain_community langgraph llama_index "
+    "llama_index_instrumentation workflows haystack asyncio concurrent contextlib functools "
+    "queue selectors threading".split()
+)
 
 
 class MissingDocumentsWarning(UserWarning):
@@ -39,11 +48,17 @@ class UnreadMarkersWarning(UserWarning):
 
 
 def warn_caller(warning: Warning) -> None:
-    """Warn at the nearest line on the stack that is outside of this package and its integrations.
+    """Warn at the nearest line that is the caller's own: of no framework, nor of this package.
 
     Python's default filter shows the same words once for each line.
     """
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and "rag_middle" in str(frame.f_globals.get("__name__")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(warning, stacklevel=level)
+    # Chains run in threads, for which the main thread waits.
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
+    for frame, line in [*traceback.walk_stack(sys._getframe(1)), *traceback.walk_stack(main)]:
+        module = str(frame.f_globals.get("__name__"))
+        if "rag_middle" not in module and module.partition(".")[0] not in _FRAMEWORKS:
+            registry = frame.f_globals.setdefault("__warningregistry__", {})
+            name = frame.f_code.co_filename
+            warnings.warn_explicit(warning, None, name, line, module, registry)
+            return
+    warnings.warn(warning, stacklevel=2)

@@ -33,6 +33,23 @@ LOADING = tuple(
 )
 #: Arguments of loading that hold the options of transformers' own functions.
 LOADING_OPTIONS = ("model_options", "tokenizer_options")
+_OF_LOADING = {"torch_dtype": "dtype", "use_auth_token": "token"}
+#: What transformers and other interfaces call options.
+_OTHER_NAMES = {
+    "max_tokens": "max_new_tokens",
+    "stop_strings": "stop",
+    "stop_sequence": "stop",
+    "stop_sequences": "stop",
+    "chat_template_kwargs": "template_options",
+    **_OF_LOADING,
+}
+#: What to use instead of options that there are not.
+_INSTEAD = {
+    "max_length": "max_new_tokens",
+    "do_sample": "temperature",
+    "load_in_8bit": "quantization_config",
+    "load_in_4bit": "quantization_config",
+}
 #: Options of loading that nothing may show: tokens of the hub, addresses that hold passwords.
 SECRET_OPTIONS = ("token", "use_auth_token", "proxies")
 
@@ -452,9 +469,53 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
 
 def unknown_option(name: str, names: Collection[str]) -> UnsupportedGenerationError:
     """The error about an option that is none of those that exist."""
+    meant = {**_OTHER_NAMES, **_INSTEAD}.get(name, name)
     return UnsupportedGenerationError(
-        f"There is no option {name!r} here.{suggest(name, names)} Options: {', '.join(names)}."
+        f"There is no option {name!r} here.{suggest(meant, names)} Options: {', '.join(names)}."
     )
+
+
+def renamed(given: Mapping[str, Any], others: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Options under the names of this package; unknown ones keep theirs, for the caller to refuse.
+
+    ``do_sample=False`` is temperature 0; ``do_sample=True`` is temperature 1 unless another one
+    above 0 is given with it. A temperature alone draws, too.
+
+    Args:
+        given: options of generation or loading, in names of this package or of transformers.
+        others: more names, and what they stand for.
+
+    Raises:
+        UnsupportedGenerationError: one thing twice, or `do_sample` is neither True nor False.
+    """
+    names = {**_OTHER_NAMES, **(others or {})}
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        known = names.get(name, name)
+        if known in options:
+            raise UnsupportedGenerationError(
+                f"{name} and {known} are the same and were both given: pass one of them."
+            )
+        options[known] = value
+    sampled = options.pop("do_sample", None)
+    if not isinstance(sampled, bool | None):
+        raise UnsupportedGenerationError(f"do_sample must be True or False, got {sampled!r}.")
+    if sampled is not None:
+        options["temperature"] = (options.get("temperature") or 1.0) if sampled else 0.0
+    return options
+
+
+def split_loading(keywords: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``model_kwargs`` for loading, and options of answers among them, as `renamed` has them.
+
+    Raises:
+        UnsupportedGenerationError: no mapping, or as of `renamed`.
+    """
+    check_keywords("model_kwargs", keywords)
+    loading = dict(keywords or {})
+    of_answers = {*OPTIONS, *_OTHER_NAMES, "do_sample", "max_length"} - {*_OF_LOADING}
+    answers = {name: loading.pop(name) for name in [*loading] if name in of_answers}
+    return renamed(loading), renamed(answers)
 
 
 def overridden(own: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -211,7 +211,6 @@ class Answerer:
         request, arguments = self._request(question, documents, top_k, options)
         arguments |= {"method": method or self.method, "method_options": method_options}
         generation = self.model.generate(request.prompt, **arguments)
-        self._check_documents(request, generation.document_ids, arguments)
         return request.answer(generation)
 
     def stream(
@@ -231,7 +230,6 @@ class Answerer:
         request, arguments = self._request(question, documents, top_k, options)
         arguments |= {"method": method or self.method, "method_options": method_options}
         pieces = self.model.stream(request.prompt, **arguments)
-        self._check_documents(request, pieces.document_ids, arguments)
         return AnswerStream(request, pieces)
 
     def _request(
@@ -254,29 +252,19 @@ class Answerer:
             template=self.prompt_template,
             seconds=perf_counter() - start,
         )
-        return request, arguments
-
-    def _check_documents(
-        self, request: AnswerRequest, sent: Sequence[str | None], options: Mapping[str, Any]
-    ) -> None:
-        """Apply ``on_missing_documents`` where no document was retrieved, or none fits."""
-        action = options.get("on_missing_documents", "warn")
-        if sent or action == "ignore":
-            return
-        problem = "No document was found: ask in other words, or search with a lower min_score."
-        if request.documents:
+        action = arguments.get("on_missing_documents", "warn")
+        if not request.documents and action != "ignore":
             problem = (
-                f"None of {len(request.documents)} documents fits beside the question (context "
-                f"window {self.model.context_window}): index smaller chunks (rag-middle index "
-                "--chunk-size), shorten the question, or lower max_new_tokens."
+                "No document was found: ask in other words, or search with a lower min_score. "
+                "on_missing_documents='ignore' (--on-missing-documents ignore) says that no "
+                "document is needed."
             )
-        problem += (
-            " on_missing_documents='ignore' (--on-missing-documents ignore) says that no document "
-            "is needed."
-        )
-        if action == "error":
-            raise PromptError(problem)
-        warn_caller(MissingDocumentsWarning(problem))
+            if action == "error":
+                raise PromptError(problem)
+            warn_caller(MissingDocumentsWarning(problem))
+            # Said once: a method that needs documents would say it again.
+            arguments["on_missing_documents"] = "ignore"
+        return request, arguments
 
 
 def states_folder(index_folder: str | Path) -> Path:

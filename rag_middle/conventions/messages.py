@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.documents import ContextPrompt, Document, MarkedText, prompt_of_parts
+from rag_middle.documents import ContextPrompt, Document, MarkedText
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.tokens.conversation import indices_of_answers
+from rag_middle.tokens.conversation import indices_of_answers, prompt_of_parts
 
 if TYPE_CHECKING:
     from rag_middle.generation.results import TokenLogProbability

@@ -55,28 +55,31 @@ def check_documents(
     layout: PromptLayout,
     options: GenerationOptions,
     example: int = 0,
-    *,
     prompt: object = None,
     dropped: int = 0,
 ) -> None:
-    """Speak up where a method needs documents and the prompt, number `example` from 0, has none.
+    """Speak up where prompt `example`, from 0, lacks documents: needed ones, or all were `dropped`.
 
     Raises:
         PromptError: there are none, and `on_missing_documents` is ``"error"``.
     """
     lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
-    if options.on_missing_documents == "ignore" or layout.documents or not lost:
+    if options.on_missing_documents == "ignore" or layout.documents or not (lost or dropped):
         return
-    broken = dropping = ""
-    if dropped:
-        dropping = f" All {dropped} were left out so that the prompt fits (on_overflow)."
-    elif _BROKEN_MARKER.search(_text(prompt)):
+    broken = ""
+    if _BROKEN_MARKER.search(_text(prompt)):
         broken = " Its document markers were cut or changed after mark() had written them."
     message = (
         f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
-        f"nothing is changed.{broken}{dropping} "
-        f"{options.missing_documents_hint} on_missing_documents='ignore' (--on-missing-documents "
-        "ignore) says that this is meant."
+        f"nothing is changed.{broken} {options.missing_documents_hint}"
+    )
+    if dropped:
+        message = (
+            f"None of the {dropped} documents of prompt {example} fits beside the rest and "
+            f"{options.max_new_tokens} new tokens: pass shorter ones, or lower max_new_tokens."
+        )
+    message += (
+        " on_missing_documents='ignore' (--on-missing-documents ignore) says that this is meant."
     )
     if options.on_missing_documents == "error":
         raise PromptError(message)

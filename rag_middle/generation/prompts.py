@@ -244,10 +244,8 @@ class Preparer:
             example=example,
         )
         # After all that leaves documents out.
-        if not (options.tools and awaits_retrieval(prompt)):
-            check_documents(
-                method, kept.layout, options, example, prompt=prompt, dropped=len(dropped)
-            )
+        if dropped or not (options.tools and awaits_retrieval(prompt)):
+            check_documents(method, kept.layout, options, example, prompt, len(dropped))
         warn_of_number(method, len(kept.layout.documents))
         runner = self.runner(method)
         ordered = arranged(kept, method, runner)

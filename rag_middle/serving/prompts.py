@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_middle.conventions.messages import Part, speaks, template_role, with_contents
-from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered
+from rag_middle.documents import ContextPrompt, Document, MarkedText
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import ChatMessage
-from rag_middle.tokens.conversation import Conversation
+from rag_middle.tokens.conversation import Conversation, gathered
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from rag_middle.documents import ContextPrompt, MarkedText, gathered
+from rag_middle.documents import ContextPrompt, Document, MarkedText
 from rag_middle.errors import PromptError
+from rag_middle.plain_data import is_finite_number
 
 Message = Mapping[str, Any]
 Content = MarkedText | ContextPrompt | None
@@ -42,7 +43,7 @@ class Conversation:
         return cls((message_of("user", ""),), prompt, 0)
 
     @classmethod
-    def of_messages(cls, messages: Sequence[Message]) -> Conversation:
+    def of_messages(cls, messages: Sequence[Message], continued: bool = False) -> Conversation:
         """Take the documents of the system messages at the start and of the last turn that has any.
 
         A turn ends where the model answers, if only with an empty text; calling a tool ends none,
@@ -54,7 +55,7 @@ class Conversation:
         whatever other documents there are: frameworks fill in history as if it were a template.
 
         A content is a string or `MarkedText`, with marked documents or without, or a
-        `ContextPrompt`.
+        `ContextPrompt`. Where the last message is `continued`, the model has not answered yet.
 
         Raises:
             MarkerError: the documents of the message do not stand together, and it is of this turn.
@@ -74,6 +75,8 @@ class Conversation:
                 for role, message, content in zip(roles, messages, contents, strict=True)
             ]
         )
+        if continued:
+            ends = [end for end in ends if end < len(messages) - 1]
         prompts = {
             index: _prompt_at(roles, contents, index, ends)
             for index in _with_documents(roles, contents, ends)
@@ -182,6 +185,88 @@ def _joined(prompts: Sequence[ContextPrompt]) -> ContextPrompt:
         return prompts[0] if prompts else ContextPrompt()
     documents = gathered(document for prompt in prompts for document in prompt.documents)
     return ContextPrompt(prompts[0].prefix, documents, prompts[0].suffix)
+
+
+def gathered(documents: Iterable[Document]) -> list[Document]:
+    """Documents of several origins, as one list of which `ContextPrompt.scores` knows all.
+
+    Where some have a score, those without one get the lowest: marked text carries none, and one
+    such document more must not make the others' scores useless.
+    """
+    gathering = list(documents)
+    scores = [document.metadata.get("score") for document in gathering]
+    lowest = min(filter(is_finite_number, scores), default=None)
+    if lowest is None:
+        return gathering
+    return [
+        document
+        if is_finite_number(score)
+        else replace(document, metadata={**document.metadata, "score": lowest})
+        for document, score in zip(gathering, scores, strict=True)
+    ]
+
+
+def prompt_of_parts(
+    parts: Iterable[MarkedText | Document], groups: Literal["single", "last"] = "single"
+) -> ContextPrompt:
+    """A message of texts and documents, its documents together where the first one stands.
+
+    Args:
+        parts: in order; a text may hold marked documents.
+        groups: of each text, as of `parse`.
+
+    Raises:
+        MarkerError: as `parse` does.
+
+    Warns:
+        UnreadMarkersWarning: as `parse` does.
+    """
+    before: list[str] = []
+    documents: list[Document] = []
+    after: list[str] = []
+    for part in parts:
+        if isinstance(part, Document):
+            documents.append(part)
+            continue
+        part.warn_of_strays()
+        prompt = part.prompt(groups)
+        (after if documents else before).append(prompt.prefix)
+        documents += prompt.documents
+        (after if documents else before).append(prompt.suffix)
+    prefix, suffix = (
+        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
+    )
+    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
+
+
+def with_documents(prompt: Any, documents: Sequence[Document]) -> Any:
+    """A prompt with documents at the beginning of its last message of the user.
+
+    Args:
+        prompt: a text, or chat messages whose contents are strings or `ContextPrompt`.
+        documents: in order; with none the prompt stays as it is.
+
+    Raises:
+        PromptError: there is no message of the user.
+    """
+    if not documents:
+        return prompt
+    if isinstance(prompt, str):
+        return prompt_of_parts([*documents, MarkedText(prompt)])
+    users = [at for at, message in enumerate(prompt) if message["role"] == "user"]
+    if not users:
+        raise PromptError("documents go with a question: add a message of the user.")
+    content = prompt[users[-1]]["content"]
+    if isinstance(content, str):
+        together = with_documents(content, documents)
+    else:
+        together = ContextPrompt(
+            content.prefix, [*documents, *content.documents], content.suffix, content.separator
+        )
+    return [
+        {**message, "content": together} if at == users[-1] else message
+        for at, message in enumerate(prompt)
+    ]
 
 
 def message_of(role: str, content: str) -> Message:

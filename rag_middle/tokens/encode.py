@@ -12,7 +12,7 @@ from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import OPTIONS, Template
 from rag_middle.tokens.chat import Rendering
-from rag_middle.tokens.conversation import Conversation, Message, message_of
+from rag_middle.tokens.conversation import MODEL_ROLES, Conversation, Message, message_of
 from rag_middle.tokens.prompt import TokenizedPrompt
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tokens.text import TextEncoder
@@ -69,6 +69,7 @@ def encode(
         allow_control_tokens: raw only: recognise control tokens in prefix and suffix, which then
             must be the caller's own text. Documents stay inert.
         template_options: chat only: more arguments for the template (``enable_thinking``).
+            ``continue_final_message`` goes on in a last message of the model, which is not closed.
         tools: chat only: what the model may call, in OpenAI's form. What they say is inert too.
         rewrite: changes the caller's prompt before a template is put around it. Of a conversation
             it gets the message that holds the documents; where there are none, the last message,
@@ -97,6 +98,10 @@ def encode(
             "ContextPrompt(documents=[...]), or documents= of an integration or of a request to "
             "the server."
         )
+    options = {"add_generation_prompt": add_generation_prompt, **(template_options or {})}
+    if continued := bool(options.get("continue_final_message")):
+        _check_continued(prompt)
+        options["add_generation_prompt"] = False
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
         if not allow_control_tokens:
@@ -104,7 +109,7 @@ def encode(
         prompt = parse(prompt)
     asked: ContextPrompt | Conversation | Sequence[Message] = prompt
     if rewrite is not None:
-        asked = _rewritten(prompt, rewrite, allow_control_tokens)
+        asked = _rewritten(prompt, rewrite, allow_control_tokens, continued)
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
             "tools go through the tokenizer's chat template: it has none, or another template "
@@ -129,7 +134,7 @@ def encode(
         )
     if allow_control_tokens:
         raise PromptError("allow_control_tokens=True needs template='raw'.")
-    conversation = replace(_conversation(asked, system), tools=tuple(tools or ()))
+    conversation = replace(_conversation(asked, system, continued), tools=tuple(tools or ()))
     if not callable(template):
         if not has_chat_template(tokenizer):
             raise ChatTemplateError(
@@ -137,9 +142,7 @@ def encode(
                 "instruction-tuned model's tokenizer, or encode a single prompt with "
                 "template='raw' (--template raw)."
             )
-        template = ChatTemplate(
-            tokenizer, _template_options(template_options, add_generation_prompt)
-        )
+        template = ChatTemplate(tokenizer, options)
     prefix, suffix = Rendering(template, encoder, conversation).ids()
     tokens = _assembled(encoder, prefix, conversation.prompt, suffix)
     return replace(tokens, shows_tools=bool(conversation.tools))
@@ -170,15 +173,6 @@ def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any
         if prompt[0]["role"] == "user":
             raise
         return len(encode(tokenizer, [message_of("user", "?"), *prompt], **options))
-
-
-def _template_options(
-    options: Mapping[str, Any] | None, add_generation_prompt: bool
-) -> dict[str, Any]:
-    """Arguments for the chat template; a message that is continued needs no opening after it."""
-    continues = bool(options and options.get("continue_final_message"))
-    opens = add_generation_prompt and not continues
-    return {"add_generation_prompt": opens, **(options or {})}
 
 
 def _encode_raw(
@@ -237,10 +231,21 @@ def uses_chat_template(tokenizer: Tokenizer, template: Template) -> bool:
     return template == "chat" or (template == "auto" and has_chat_template(tokenizer))
 
 
+def _check_continued(prompt: object) -> None:
+    """Raise `PromptError` unless the last message is one of the model, with some text."""
+    last = prompt[-1] if isinstance(prompt, Sequence) and prompt else ""
+    if isinstance(last, str) or last.get("role") not in MODEL_ROLES or not last.get("content"):
+        raise PromptError(
+            "continue_final_message goes on in a last message of the assistant that has some text, "
+            "and there is none: add it to the messages, or leave the option out."
+        )
+
+
 def _rewritten(
     prompt: ContextPrompt | Sequence[Message],
     rewrite: Callable[[ContextPrompt], ContextPrompt],
     allow_control_tokens: bool,
+    continued: bool,
 ) -> ContextPrompt | Conversation:
     if isinstance(prompt, ContextPrompt):
         changed = rewrite(prompt)
@@ -253,7 +258,7 @@ def _rewritten(
                 "let a chat template write them."
             )
         return changed
-    conversation = Conversation.of_messages(prompt)
+    conversation = Conversation.of_messages(prompt, continued)
     if conversation.at is not None:
         return replace(conversation, prompt=rewrite(conversation.prompt))
     *before, last = conversation.messages
@@ -264,12 +269,14 @@ def _rewritten(
 
 
 def _conversation(
-    prompt: ContextPrompt | Conversation | Sequence[Message], system: str | None
+    prompt: ContextPrompt | Conversation | Sequence[Message],
+    system: str | None,
+    continued: bool = False,
 ) -> Conversation:
     if isinstance(prompt, Conversation):
         conversation = prompt
     elif isinstance(prompt, ContextPrompt):
         conversation = Conversation.of_prompt(prompt)
     else:
-        conversation = Conversation.of_messages(prompt)
+        conversation = Conversation.of_messages(prompt, continued)
     return conversation if system is None else conversation.with_system(system)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from haystack import Document, Pipeline
-from haystack.components.builders import AnswerBuilder, ChatPromptBuilder
+from haystack.components.builders import ChatPromptBuilder
 from haystack.components.embedders import MockTextEmbedder
 from haystack.components.generators.chat import FallbackChatGenerator
 from haystack.components.generators.chat.llm import LLM
@@ -29,7 +29,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle import RagMiddleModel
-from tests.applications.world import NAME, QUESTION, Applications, documents, embedding, is_right
+from tests.applications.world import QUESTION, Applications, documents, embedding, is_right
 
 ASKED = "Question: {{ query }}\nAnswer:"
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -117,19 +117,6 @@ def marking(p: Parts, template: Any, llm: Any = None) -> Pipeline:
     )
 
 
-@application("`AnswerBuilder` with documents")
-def _(p: Parts) -> Any:
-    pipeline = asking(p, {"retriever": p.retriever, "answers": AnswerBuilder()})
-    pipeline.connect("llm.replies", "answers.replies")
-    pipeline.connect("retriever.documents", "answers.documents")
-    asked = {name: {"query": QUESTION} for name in ("retriever", "prompt", "answers")}
-    [answer] = pipeline.run(asked)["answers"]["answers"]
-    assert len(answer.documents) == 6
-    [citation] = answer.meta["rag_middle"]["citations"]
-    assert citation["title"] == NAME
-    return answer.data
-
-
 @application("hybrid retrieval with `DocumentJoiner`")
 def _(p: Parts) -> Any:
     before = {
@@ -160,11 +147,6 @@ def _(p: Parts) -> Any:
     before = {"retriever": p.retriever, "router": router}
     pipeline = asking(p, before, "retriever router.documents", documents="router.found")
     return answered(pipeline, "retriever")
-
-
-@application("a template with a loop over documents")
-def _(p: Parts) -> Any:
-    return answered(marking(p, [ChatMessage.from_user(LOOP + ASKED)]), "retriever")
 
 
 @application("`FallbackChatGenerator`")

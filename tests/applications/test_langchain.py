@@ -10,14 +10,9 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import pytest
-from langchain.agents import create_agent
-from langchain.agents.middleware import dynamic_prompt
 from langchain_classic.chains import (
     RetrievalQA,
-    create_history_aware_retriever,
-    create_retrieval_chain,
 )
-from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_classic.output_parsers import RegexParser
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
@@ -28,12 +23,10 @@ from langchain_classic.retrievers.document_compressors import (
     LLMChainExtractor,
 )
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
-from langchain_core.tools import create_retriever_tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.graph import END, START, StateGraph
 
@@ -46,7 +39,6 @@ from langchain_rag_middle import (
 )
 from rag_middle import RagMiddleModel
 from tests.applications.world import (
-    NAME,
     QUESTION,
     Applications,
     WordEmbeddings,
@@ -100,32 +92,6 @@ def lcel(retriever: Any, model: Any) -> Any:
 @application("expression: `retriever | format_docs`")
 def _(p: Parts) -> Any:
     return lcel(p.retriever, p.model).invoke(QUESTION)
-
-
-@application("the same, three questions in a batch", (6, 6, 6))
-def _(p: Parts) -> Any:
-    return lcel(p.retriever, p.model).batch([QUESTION] * 3)
-
-
-def stuff(p: Parts) -> Any:
-    asked = prompt(question="input")
-    return create_stuff_documents_chain(p.model, asked, document_prompt=DocumentPrompt())
-
-
-@application("`create_retrieval_chain`")
-def _(p: Parts) -> Any:
-    return create_retrieval_chain(p.retriever, stuff(p)).invoke({"input": QUESTION})["answer"]
-
-
-@application("`create_history_aware_retriever`, second question", (0, 6))
-def _(p: Parts) -> Any:
-    rephrase = ChatPromptTemplate.from_messages(
-        [MessagesPlaceholder("chat_history"), ("human", "Rephrase: {input}")]
-    )
-    aware = create_history_aware_retriever(p.undocumented, p.retriever, rephrase)
-    history = [HumanMessage("What is sold?"), AIMessage("Six things.")]
-    chain = create_retrieval_chain(aware, stuff(p))
-    return chain.invoke({"input": QUESTION, "chat_history": history})["answer"]
 
 
 def qa(p: Parts, kind: str, **options: Any) -> str:
@@ -241,53 +207,6 @@ def _(p: Parts) -> Any:
     graph.add_edge("rewrite", "retrieve")
     graph.add_edge("generate", END)
     return graph.compile().invoke({"question": "zzz"})["answer"]
-
-
-@application("`create_agent` with a `dynamic_prompt`")
-def _(p: Parts) -> Any:
-    @dynamic_prompt
-    def with_context(request: Any) -> str:
-        return format_docs(p.retriever.invoke(request.state["messages"][-1].content))
-
-    agent = create_agent(p.model, tools=[], middleware=[with_context])
-    return agent.invoke({"messages": [HumanMessage(QUESTION)]})["messages"][-1].content
-
-
-@application("`create_retriever_tool` with documents as artifact")
-def _(p: Parts) -> Any:
-    tool = create_retriever_tool(
-        p.retriever, "search", "Finds things.", response_format="content_and_artifact"
-    )
-    call = {"name": "search", "args": {"query": QUESTION}, "id": "1", "type": "tool_call"}
-    result: ToolMessage = tool.invoke(call)
-    return p.model.invoke([HumanMessage("Search."), result, HumanMessage(QUESTION)]).content
-
-
-@application("`search_result` blocks, as for Anthropic's models")
-def _(p: Parts) -> Any:
-    blocks: list[Any] = [
-        {
-            "type": "search_result",
-            "source": found.metadata["source"],
-            "title": found.metadata["title"],
-            "content": [{"type": "text", "text": found.page_content}],
-            "citations": {"enabled": True},
-        }
-        for found in p.retriever.invoke(QUESTION)
-    ]
-    answer = p.model.invoke([HumanMessage([*blocks, {"type": "text", "text": QUESTION}])])
-    [block] = answer.content_blocks
-    assert [each["title"] for each in block["annotations"]] == [NAME]
-    return answer.content
-
-
-@application('`extra_body={"documents": ...}`, as for vLLM')
-def _(p: Parts) -> Any:
-    sent = [
-        {"title": found.metadata["title"], "text": found.page_content}
-        for found in p.retriever.invoke(QUESTION)
-    ]
-    return p.model.invoke(QUESTION, extra_body={"documents": sent}).content
 
 
 @pytest.mark.parametrize(("build", "documents"), application.cases)

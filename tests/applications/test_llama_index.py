@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 from llama_index.core import PromptTemplate, VectorStoreIndex, get_response_synthesizer
-from llama_index.core.base.llms.types import ChatMessage, CitableBlock, CitationBlock, TextBlock
-from llama_index.core.chat_engine import CondenseQuestionChatEngine
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
-from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.node_parser import SentenceWindowNodeParser
 from llama_index.core.postprocessor import (
     MetadataReplacementPostProcessor,
@@ -35,7 +32,6 @@ from llama_index.core.workflow import Event, StartEvent, StopEvent, Workflow, st
 from llama_index.llms.rag_middle import (
     DocumentPromptHelper,
     MarkDocuments,
-    MarkedCitationQueryEngine,
     MarkedSynthesizer,
     RagMiddleLLM,
     format_nodes,
@@ -43,7 +39,6 @@ from llama_index.llms.rag_middle import (
 
 from rag_middle import RagMiddleModel
 from tests.applications.world import (
-    NAME,
     QUESTION,
     TEXTS,
     Applications,
@@ -60,7 +55,6 @@ ASKED = PromptTemplate("{context_str}\n\nQuestion: {query_str}\nAnswer:")
 REFINE = PromptTemplate(
     "So far: {existing_answer}\n\n{context_msg}\n\nQuestion: {query_str}\nAnswer:"
 )
-CHAT = "{context_str}"
 MARKED = {"similarity_top_k": 6, "node_postprocessors": [MarkDocuments()]}
 
 
@@ -112,21 +106,6 @@ def _(p: Parts) -> Any:
     return response
 
 
-@application("query engine, `refine`", (1,) * 6)
-def _(p: Parts) -> Any:
-    return p.engine("refine").query(QUESTION)
-
-
-@application("query engine, `tree_summarize`")
-def _(p: Parts) -> Any:
-    return p.engine("tree_summarize").query(QUESTION)
-
-
-@application("query engine, `simple_summarize`")
-def _(p: Parts) -> Any:
-    return p.engine("simple_summarize").query(QUESTION)
-
-
 @application("query engine over sentence windows")
 def _(p: Parts) -> Any:
     parser = SentenceWindowNodeParser.from_defaults(
@@ -150,13 +129,6 @@ def _(p: Parts) -> Any:
 def _(p: Parts) -> Any:
     return CitationQueryEngine.from_args(
         p.index, llm=p.llm, citation_qa_template=ASKED, **MARKED
-    ).query(QUESTION)
-
-
-@application("`MarkedCitationQueryEngine`")
-def _(p: Parts) -> Any:
-    return MarkedCitationQueryEngine.from_args(
-        p.index, llm=p.llm, response_synthesizer=p.synthesizer(), similarity_top_k=6
     ).query(QUESTION)
 
 
@@ -234,42 +206,6 @@ def _(p: Parts) -> Any:
         return await Flow(p).run(query=QUESTION)
 
     return asyncio.run(run())
-
-
-def chat_engine(p: Parts, mode: str, **options: Any) -> Any:
-    # LlamaIndex's default memory leaves a database connection open.
-    memory = ChatMemoryBuffer.from_defaults(token_limit=400)
-    return p.index.as_chat_engine(mode, llm=p.llm, memory=memory, **MARKED, **options)
-
-
-@application("chat engine, `context`, two questions", (6, 6))
-def _(p: Parts) -> Any:
-    engine = chat_engine(p, "context", context_template=CHAT)
-    return [str(engine.chat(QUESTION)), str(engine.chat(QUESTION))]
-
-
-@application("chat engine, `condense_question`")
-def _(p: Parts) -> Any:
-    memory = ChatMemoryBuffer.from_defaults(token_limit=400)
-    engine = CondenseQuestionChatEngine.from_defaults(p.engine(), llm=p.llm, memory=memory)
-    return engine.chat(QUESTION)
-
-
-@application("chat with `CitableBlock`")
-def _(p: Parts) -> Any:
-    citable = [
-        CitableBlock(title=name, source="prices.md", content=text) for name, text in TEXTS.items()
-    ]
-    blocks = [*citable, TextBlock(text=QUESTION)]
-    message = p.llm.chat([ChatMessage(role="user", blocks=blocks)]).message
-    [citation] = [block for block in message.blocks if isinstance(block, CitationBlock)]
-    assert citation.title == NAME
-    return message.content
-
-
-@application("`documents=` of a call")
-def _(p: Parts) -> Any:
-    return p.llm.complete(QUESTION, documents=p.retriever.retrieve(QUESTION))
 
 
 @pytest.mark.parametrize(("build", "documents"), application.cases)

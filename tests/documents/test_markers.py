@@ -261,6 +261,12 @@ class TestSeparator:
         found = parse(f"{A} {B}\n{D}\n{A}\n\nQ")
         assert (found.separator, found.suffix) == ("\n", "\nQ")
 
+    @pytest.mark.parametrize("chosen", ["\n---\n", "\n\n* * *\n", ", ", "\n__\n"])
+    def test_may_be_of_signs(self, chosen: str) -> None:
+        found = parse(f"Read.{A}{chosen}{B}{chosen}{D}\nQuestion?")
+        assert [document.text for document in found.documents] == ["a", "b", "d"]
+        assert (found.separator, found.suffix) == (chosen, "\nQuestion?")
+
     def test_is_the_first_gap_where_none_is_more_common(self) -> None:
         assert parse(f"{A} {B}\n{D}").separator == " "
 

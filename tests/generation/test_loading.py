@@ -226,5 +226,5 @@ def test_the_base_of_an_adapter_is_not_fetched(
 
 
 def test_an_option_that_no_model_takes_is_named(folder: Path) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="takes no option 'temprature'"):
+    with pytest.raises(UnsupportedGenerationError, match="no option 'temprature'"):
         RagMiddleModel.from_pretrained(folder, model_options={"temprature": 1})

@@ -104,12 +104,20 @@ def test_a_question_that_does_not_fit_alone_is_refused(
         model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
     assert raised.value.prompt_tokens == bare
     assert raised.value.without_documents
-    just = limited(llama, tokenizer, bare + NEW)
-    options: Any = {"max_new_tokens": NEW, "on_overflow": "drop_documents"}
-    with pytest.warns(MissingDocumentsWarning, match="All 2 were left out"):
-        generation = just.generate(prompt, **options)
+
+
+@pytest.mark.parametrize("method", ["pine", "none"])
+def test_an_answer_for_which_every_document_was_left_out_says_so(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, method: str
+) -> None:
+    prompt = scored(1, 2)
+    bare = len(RagMiddleModel(llama, tokenizer).encode(prompt.with_documents([])))
+    just = RagMiddleModel(llama, tokenizer, method=method, context_window=bare + NEW)
+    dropping: Any = {"max_new_tokens": NEW, "on_overflow": "drop_documents"}
+    with pytest.raises(PromptError, match="None of the 2 documents"):
+        just.generate(prompt, on_missing_documents="error", **dropping)
+    with pytest.warns(MissingDocumentsWarning, match="None of the 2 documents"):
+        generation = just.generate(prompt, **dropping)
     assert generation.documents == 0
     assert [d.index for d in generation.dropped_documents] == [0, 1]
     assert not generation.applied
-    with pytest.raises(PromptError, match="All 2 were left out"):
-        just.generate(prompt, on_missing_documents="error", **options)

@@ -103,6 +103,9 @@ def test_the_models_last_message_is_continued_or_closed_if_asked() -> None:
             prompt = encode(tokenizer, messages, template_options=options)
             assert shown(tokenizer, prompt).endswith(ends)
             assert len(prompt.layout.documents) == 2
+    for none in ("Why?", [user("Why?")], [user("Why?"), assistant("")]):
+        with pytest.raises(PromptError, match="add it to the messages"):
+            encode(tokenizer, none, template_options={"continue_final_message": True})
 
 
 class TestWhichDocuments:

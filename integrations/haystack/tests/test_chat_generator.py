@@ -201,7 +201,7 @@ def test_missing_documents_are_named(generator: RagMiddleChatGenerator, question
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"generation_kwargs": {"max_tokens": 3}}, UnsupportedGenerationError, "max_new_tokens"),
+        ({"generation_kwargs": {"max_length": 3}}, UnsupportedGenerationError, "max_new_tokens"),
         ({"model_kwargs": {"dtypes": "auto"}}, UnsupportedGenerationError, "dtype"),
         (
             {"model_kwargs": {"model_options": {"token": "hf_x"}}},

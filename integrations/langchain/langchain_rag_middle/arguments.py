@@ -10,9 +10,10 @@ from pydantic import Field
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.notices import warn_caller
-from rag_middle.options import ANSWERS, LOADING, unknown_option
+from rag_middle.options import ANSWERS, LOADING, split_loading, unknown_option
 from rag_middle.options import OPTIONS as DECLARED
-from rag_middle.plain_data import check_keywords
+from rag_middle.options import renamed as own_names
+from rag_middle.small_model import default_model
 
 #: What LangChain's users know an option of a request by.
 _RENAMED = {"max_new_tokens": "max_tokens"}
@@ -24,14 +25,8 @@ _NOT_FIELDS |= {"tools", "tool_choice", "response_format"}  # of calls only: bin
 OPTIONS = {_RENAMED.get(name, name): name for name in DECLARED if name not in _NOT_FIELDS}
 #: Fields that no call can change: weights are loaded once.
 FIXED = ("model", *LOADING, "token")
-_ALIASES = {
-    **_RENAMED,
-    "num_return_sequences": "n",
-    "model_id": "model",
-    "model_name": "model",
-    "stop_sequences": "stop",
-    "chat_template_kwargs": "template_options",
-}
+#: Names of other integrations.
+_PEERS = {"model_id": "model", "model_name": "model", "num_return_sequences": "n"}
 #: What models behind an address need, and a local one does not.
 _OF_SERVICES = ("api_key", "base_url", "max_retries", "timeout")
 
@@ -56,20 +51,8 @@ def option_field(name: str, **others: Any) -> Any:
 
 
 def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments under the names of this package.
-
-    Raises:
-        UnsupportedGenerationError: one thing under two names.
-    """
-    renamed: dict[str, Any] = {}
-    for name, value in given.items():
-        known = _ALIASES.get(name, name)
-        if known in renamed:
-            raise UnsupportedGenerationError(
-                f"{name} and {known} are the same and were both given: pass one of them."
-            )
-        renamed[known] = value
-    return renamed
+    """Arguments under the names of this package; raises as `rag_middle.options.renamed`."""
+    return {_RENAMED.get(name, name): value for name, value in own_names(given, _PEERS).items()}
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
@@ -84,35 +67,32 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
                 IgnoredArgumentWarning(f"{name!r} has no effect: the model runs in this process.")
             )
         elif name not in known:
-            own = {*OPTIONS, ANSWERS.name, "method", "method_options"}
-            raise unknown_option(name, sorted(own | {*known} & {"documents", "tools"}))
+            own = {*OPTIONS, ANSWERS.name, "method", "method_options", "documents", "tools"}
+            raise unknown_option(name, sorted({*known} & (own | {*LOADING})))
 
 
 def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a constructor under the names of this package.
 
-    ``model_kwargs`` are fields of loading, ``token``, or `model_options`; ``pipeline_kwargs`` are
-    options. A loaded model is wrapped, and what a pipeline was made with holds where nothing else
-    is said.
+    ``model_kwargs`` are fields of loading, ``token``, options of answers, or `model_options`;
+    ``pipeline_kwargs`` are options. Without a model it is the default one. A loaded model is
+    wrapped, and what a pipeline was made with holds where nothing else is said.
 
     Raises:
         UnsupportedGenerationError: one thing twice, or a model of another kind.
+        ModelNotFoundError: the default model is not here.
     """
     rest = renamed(arguments)
-    rest = _merged(rest, _loading(rest.pop("model_kwargs", None)), "model_kwargs")
+    loading, answers = split_loading(rest.pop("model_kwargs", None))
+    rest = _merged(rest, {**_loading(loading), **renamed(answers)}, "model_kwargs")
     pipeline_kwargs = rest.pop("pipeline_kwargs", None)
     if pipeline_kwargs is not None:
         from rag_middle.generation import transformers_options  # needs PyTorch
 
-        if (
-            isinstance(pipeline_kwargs, Mapping)
-            and pipeline_kwargs.get("return_full_text") is False
-        ):
-            # In nearly every notebook; answers never repeat the prompt here.
-            pipeline_kwargs = {**pipeline_kwargs}
-            del pipeline_kwargs["return_full_text"]
         options = transformers_options("pipeline_kwargs", pipeline_kwargs)
         rest = _merged(rest, renamed(options), "pipeline_kwargs")
+    if rest.get("model") is None:
+        rest["model"] = default_model()
     return _with_loaded(rest)
 
 
@@ -129,10 +109,7 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> 
 _OF_BOTH = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
 
 
-def _loading(model_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    check_keywords("model_kwargs", model_kwargs)
-    names = {"torch_dtype": "dtype", "use_auth_token": "token"}
-    given = {names.get(name, name): value for name, value in (model_kwargs or {}).items()}
+def _loading(given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in given.items() if name in (*LOADING, "token")}
     options = {name: value for name, value in given.items() if name not in fields}
     of_both = {name: options[name] for name in _OF_BOTH if name in options}

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
-from rag_middle.documents import labelled, unmark
+from rag_middle.documents import check_separator, labelled, unmark
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
 
 
@@ -86,7 +86,11 @@ class DocumentPrompt(StringPromptTemplate):
 
 
 def as_document(entry: object) -> Document | None:
-    """A document of LangChain, also as `model_dump` or `dumpd` writes it; None of anything else."""
+    """A document of LangChain, also as `model_dump` or `dumpd` writes it, or in a pair with its
+    score; None of anything else.
+    """
+    if isinstance(entry, tuple) and len(entry) == 2:
+        return as_document(entry[0])  # without the score, which may be a distance
     if isinstance(entry, Mapping):
         stated = entry.get("kwargs") if entry.get("type") == "constructor" else entry
         if not isinstance(stated, Mapping) or not isinstance(stated.get("page_content"), str):
@@ -111,22 +115,23 @@ def format_docs(
         {"context": retriever | format_docs, "question": RunnablePassthrough()} | prompt | model
 
     Args:
-        documents: in the order in which the model shall read them; of pairs with a score, as
-            ``similarity_search_with_score`` gives them, the documents, and strings are such.
+        documents: in the order in which the model shall read them; also pairs with a score, as
+            ``similarity_search_with_score`` gives them, and strings.
         numbered: write ``[1]``, ``[2]``, ... into them. The order then shows in the text, so that
             a method whose answers do not depend on it (`Method.order_free`) cannot keep its
             promise: `NumberedDocumentsWarning`. Prefer `source`.
         source: metadata to write into each in parentheses, or ``"id"`` for `Document.id`. With
             titles, models that are asked to cite them name them in a form that is found again.
         document_prompt: how each reads; by default its ``page_content``.
-        separator: whitespace between documents.
+        separator: between documents: whitespace or signs (``---``).
 
     Raises:
-        PromptError: a document does not have this `source`, or is none.
+        PromptError: a document does not have this `source`, or is none; the separator has words.
 
     Warns:
         MissingDocumentsWarning: there are none.
     """
+    check_separator(separator)
     read = list(map(_given_document, documents))
     if not read:
         warn_caller(
@@ -149,8 +154,6 @@ def format_docs(
 
 
 def _given_document(entry: Any) -> Document:
-    if isinstance(entry, tuple) and len(entry) == 2:
-        entry, _ = entry
     document = Document(entry) if isinstance(entry, str) else as_document(entry)
     if document is None:
         raise PromptError(

@@ -14,8 +14,8 @@ from rag_middle import ContextPrompt
 from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import reasoning_field, template_role
-from rag_middle.documents import MarkedText, prompt_of_parts, split
-from rag_middle.tokens.conversation import indices_of_answers
+from rag_middle.documents import MarkedText, split
+from rag_middle.tokens.conversation import indices_of_answers, prompt_of_parts
 
 #: Blocks of an answer that are not its text.
 _NO_TEXT = frozenset(

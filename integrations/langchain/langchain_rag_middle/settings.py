@@ -68,7 +68,7 @@ class RagMiddleSettings(BaseModel):
     Attributes:
         model: a directory, a name on the Hugging Face hub, or a loaded model: a `RagMiddleModel`,
             one of transformers with its `tokenizer`, or a text-generation pipeline, whose options
-            hold where nothing else is said.
+            hold where nothing else is said. By default the small one that commands use.
         method: the method that prompts are read under: a name, a preset, a composition
             (``"ms_poe+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method
             object.

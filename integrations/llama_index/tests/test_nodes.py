@@ -104,4 +104,15 @@ def test_no_nodes_at_all_are_named_at_the_callers_line() -> None:
     with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
         assert format_nodes([]) == ""
     assert {warning.filename for warning in warned} == {__file__}
-    assert parse(format_nodes(iter([TextNode(text="a")]))).documents[0].text == "a"
+
+
+def test_nodes_of_a_hand_made_prompt_come_in_other_forms() -> None:
+    node = TextNode(text="a")
+    scored = NodeWithScore(node=node, score=0.5)
+    forms: list[Any] = ["a", node, node.model_dump(), scored, scored.model_dump()]
+    read = parse(format_nodes(iter(forms), separator="\n---\n")).documents
+    assert [document.text for document in read] == ["a"] * len(forms)
+    with pytest.raises(PromptError, match="takes nodes, got dict"):
+        format_nodes([{"a": 1}])
+    with pytest.raises(PromptError, match="separated by whitespace or signs"):
+        format_nodes(["a", "b"], separator="Next:")

@@ -17,7 +17,7 @@ from langchain_rag_middle import (
     DocumentPrompt,
     format_docs,
 )
-from rag_middle import MarkerError
+from rag_middle import MarkerError, PromptError
 
 pytestmark = pytest.mark.anyio
 
@@ -35,10 +35,17 @@ def stuffing(model: Any, **settings: Any) -> Any:
     )
 
 
-def test_a_separator_that_is_text_is_refused_and_named(tiny: Any, rivers: list[Document]) -> None:
-    chain = stuffing(ChatRagMiddle(model=tiny, max_tokens=4), document_separator="\n---\n")
-    with pytest.raises(MarkerError, match=r"'---' stands between .* document_separator"):
-        chain.invoke({"context": rivers, "input": QUESTION})
+def test_a_separator_may_be_signs_and_words_are_refused(tiny: Any, rivers: list[Document]) -> None:
+    model = ChatRagMiddle(model=tiny, max_tokens=4)
+    asked = {"context": rivers, "input": QUESTION}
+    stuffing(model, document_separator="\n---\n").invoke(asked)
+    assert tiny.sent.documents == [f"{text}\n---" for text in texts(rivers)]
+    model.invoke(format_docs(rivers, separator="\n---\n"))
+    assert len(tiny.sent.documents) == len(rivers)
+    with pytest.raises(MarkerError, match="'Next:' stands between"):
+        stuffing(model, document_separator="\nNext:\n").invoke(asked)
+    with pytest.raises(PromptError, match="separated by whitespace or signs"):
+        format_docs(rivers, separator="\nNext:\n")
 
 
 async def test_an_agent_streams_the_answer(tiny: Any, rivers: list[Document]) -> None:

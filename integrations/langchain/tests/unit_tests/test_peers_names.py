@@ -11,7 +11,6 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import LLMResult
-from pydantic import ValidationError
 from transformers import pipeline
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
@@ -52,16 +51,20 @@ class TestConstructors:
 
     def test_what_a_pipeline_could_not_do_here_is_refused(self, kind: Any) -> None:
         for options, reason in (
-            ({"pipeline_kwargs": {"max_length": 5}}, "no option"),
+            ({"pipeline_kwargs": {"max_length": 5}}, "'max_length' here. Did you mean 'max_tok"),
+            ({"model_kwargs": {"max_length": 5}}, "'max_length' here. Did you mean 'max_tokens'"),
+            ({"load_in_8bit": True}, "Did you mean 'quantization_config'"),
             ({"pipeline_kwargs": {"do_sample": 3}}, "True or False"),
             ({"pipeline_kwargs": {"temperature": 1.0}, "temperature": 0.5}, "pass it once"),
         ):
             with pytest.raises(UnsupportedGenerationError, match=reason):
                 kind(model="some/model", **options)
 
-    def test_a_model_has_to_be_named(self, kind: Any) -> None:
-        with pytest.raises(ValidationError, match="model"):
-            kind(max_tokens=3)
+    def test_without_a_name_it_is_the_model_of_the_commands(
+        self, kind: Any, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("langchain_rag_middle.arguments.default_model", lambda: tiny_folder)
+        assert kind(max_tokens=1).model_name == str(tiny_folder)
 
     def test_a_loaded_model_comes_with_its_tokenizer(
         self, kind: Any, tiny: Any, tiny_folder: Path

@@ -57,11 +57,19 @@ from llama_index.llms.rag_middle.synthesis import (
 )
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
-from rag_middle.documents import with_documents
 from rag_middle.generation import MethodLike, transformers_options
 from rag_middle.methods import method_in_words, method_name, resolve_method
 from rag_middle.notices import warn_caller
-from rag_middle.options import LOADING, OPTIONS, MissingDocuments, without_secrets
+from rag_middle.options import (
+    LOADING,
+    OPTIONS,
+    MissingDocuments,
+    renamed,
+    split_loading,
+    unknown_option,
+    without_secrets,
+)
+from rag_middle.tokens.conversation import with_documents
 
 watch_syntheses()
 
@@ -84,7 +92,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     are refused. `generate_kwargs` may be those of transformers (``do_sample``).
 
     Args:
-        model_name: a directory or a name on the Hugging Face hub. Needed unless `model` is given.
+        model_name: a directory or a name on the Hugging Face hub; by default the small one that
+            commands use.
         model: a loaded model instead: one of transformers with its `tokenizer`, a text-generation
             pipeline, whose options hold where nothing else is said, or a `RagMiddleModel`, whose
             weights are shared.
@@ -186,17 +195,21 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         token: str | bool | None = None,
         **options: Any,
     ) -> None:
-        loading = {name: options.pop(name) for name in LOADING if name in options}
-        model_kwargs = {**(model_kwargs or {}), **loading}
+        options = renamed(options)
+        model_kwargs, of_answers = split_loading(model_kwargs)
+        model_kwargs |= {name: options.pop(name) for name in LOADING if name in options}
+        for option in options:
+            if option not in OPTIONS:
+                raise unknown_option(option, [*LOADING, *OPTIONS])
         given = {"model": model, "tokenizer": tokenizer}
         model, tokenizer, of_pipeline = model_parts(
             model, tokenizer, tokenizer_name, tokenizer_kwargs or {}
         )
         length = of_pipeline.pop("max_new_tokens", DEFAULT_NUM_OUTPUTS)
+        options = {**of_answers, **(generate_kwargs or {}), **options}
+        generate_kwargs = {**of_pipeline, **transformers_options("generate_kwargs", options)}
         if max_new_tokens is None:
-            max_new_tokens = length
-        options = transformers_options("generate_kwargs", {**(generate_kwargs or {}), **options})
-        generate_kwargs = {**of_pipeline, **options}
+            max_new_tokens = generate_kwargs.pop("max_new_tokens", length)
         loaded = loaded_model(
             model_name,
             model=model,
@@ -361,12 +374,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
 
     @field_serializer("model_kwargs")
     def _dtype_as_text(self, options: dict[str, Any]) -> dict[str, Any]:
-        named = {
-            name: str(options[name]).removeprefix("torch.")
-            for name in ("dtype", "torch_dtype")
-            if options.get(name) is not None
-        }
-        return {**options, **named}
+        dtype = options.get("dtype")
+        return options if dtype is None else {**options, "dtype": str(dtype).removeprefix("torch.")}
 
     @field_serializer("generate_kwargs")
     def _method_of_calls_as_text(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,15 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
+from llama_index.core.schema import MetadataMode
+from llama_index.llms.rag_middle.nodes import as_node
 
 from rag_middle import ContextPrompt, Document, PromptError
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import with_extra_body
-from rag_middle.documents import MarkedText, prompt_of_parts, unmark
+from rag_middle.documents import MarkedText, unmark
+from rag_middle.options import renamed
+from rag_middle.tokens.conversation import prompt_of_parts
 
 #: Blocks that are not for the model to read.
 _NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock, ToolCallBlock)
@@ -104,16 +107,14 @@ def documents_of_call(given: Mapping[str, Any]) -> tuple[list[Document], dict[st
         PromptError: they are none.
         UnsupportedGenerationError: one thing twice.
     """
-    rest = with_extra_body(given)
-    if "chat_template_kwargs" in rest:
-        rest["template_options"] = rest.pop("chat_template_kwargs")
+    rest = renamed(with_extra_body(given))
     return passed_documents(rest.pop("documents", None) or (), _of_node, "nodes"), rest
 
 
 def _of_node(entry: object) -> Document | None:
-    node = entry.node if isinstance(entry, NodeWithScore) else entry
-    if not isinstance(node, BaseNode):
+    scored = as_node(entry)
+    if scored is None:
         return None
-    score = {} if not isinstance(entry, NodeWithScore) else {"score": entry.score}
-    text = MarkedText(node.get_content(MetadataMode.LLM)).plain()
-    return Document(text, id=node.node_id, metadata={**node.metadata, **score})
+    score = {} if scored.score is None else {"score": scored.score}
+    text = unmark(scored.node.get_content(MetadataMode.LLM))
+    return Document(text, id=scored.node.node_id, metadata={**scored.node.metadata, **score})

@@ -12,6 +12,7 @@ from rag_middle.generation.loading import load_tokenizer
 from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.options import LOADING, with_token
+from rag_middle.small_model import default_model
 
 
 def chosen_method(
@@ -47,17 +48,10 @@ def loaded_model(
     """A model that runs under `method`; arguments are those of `RagMiddleLLM`.
 
     Raises:
-        UnsupportedGenerationError: arguments that contradict each other or are missing.
+        UnsupportedGenerationError: arguments that contradict each other.
     """
     if model is None:
-        if model_name is None:
-            raise UnsupportedGenerationError(
-                "There is no model: pass model_name='...' (a directory or a name on the Hugging "
-                "Face hub), or a loaded model= with its tokenizer=."
-            )
         rest = dict(model_kwargs)
-        if "torch_dtype" in rest:  # the name before transformers 5
-            rest.setdefault("dtype", rest.pop("torch_dtype"))
         own = {name: rest.pop(name) for name in LOADING if name in rest}
         arguments = {
             "context_window": context_window,
@@ -67,7 +61,9 @@ def loaded_model(
             "model_options": {**rest, **(own.get("model_options") or {})},
             "tokenizer_options": {**tokenizer_kwargs, **(own.get("tokenizer_options") or {})},
         }
-        return shared_model(model_name, method=method, **with_token(arguments, token))
+        return shared_model(
+            model_name or default_model(), method=method, **with_token(arguments, token)
+        )
     loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
     useless = [name for name, value in loading.items() if value]
     if useless:

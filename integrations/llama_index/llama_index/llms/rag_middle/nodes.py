@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar
 
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 from rag_middle import PromptError, mark
-from rag_middle.documents import labelled, unmark
+from rag_middle.documents import check_separator, labelled, unmark
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
 
 N = TypeVar("N", bound=BaseNode)
@@ -71,7 +71,7 @@ def plain_node(node: N) -> N:
 
 
 def format_nodes(
-    nodes: Iterable[BaseNode | NodeWithScore],
+    nodes: Iterable[BaseNode | NodeWithScore | str],
     *,
     numbered: bool = False,
     source: str | None = None,
@@ -85,21 +85,22 @@ def format_nodes(
         llm.complete(f"{context}\n\nQuestion: {question}\nAnswer:")
 
     Args:
-        nodes: in the order in which the model shall read them; marked or not.
+        nodes: in the order in which the model shall read them; marked or not; strings, too.
         numbered: write ``[1]``, ``[2]``, ... into them. The order then shows in the text, so that
             a method whose answers do not depend on it (`Method.order_free`) cannot keep its
             promise: `NumberedDocumentsWarning`. Prefer `source`.
         source: metadata to write into each in parentheses, or ``"id"`` for the node's id.
-        separator: whitespace between documents.
+        separator: between documents: whitespace or signs (``---``).
 
     Raises:
-        PromptError: a node does not have this `source`.
+        PromptError: one is no node, or does not have this `source`; the separator has words.
 
     Warns:
         MissingDocumentsWarning: there are none.
     """
-    nodes = list(nodes)
-    if not nodes:
+    check_separator(separator)
+    read = [_given_node(each) for each in nodes]
+    if not read:
         warn_caller(
             MissingDocumentsWarning(
                 "format_nodes was given no nodes: retrieval found nothing, so the model will "
@@ -107,12 +108,33 @@ def format_nodes(
             )
         )
     texts = []
-    for number, scored in enumerate(nodes, start=1):
-        node = plain_node(scored.node if isinstance(scored, NodeWithScore) else scored)
+    for number, node in enumerate(read, start=1):
         name = None if source is None else _source(node, source)
         text = unmark(node.get_content(MetadataMode.LLM))
         texts.append(mark(labelled(text, number if numbered else None, name)))
     return separator.join(texts)
+
+
+def as_node(entry: object) -> NodeWithScore | None:
+    """A node with its score, also as `model_dump` writes them; of anything else None."""
+    score = None
+    if isinstance(entry, Mapping) and isinstance(entry.get("node"), Mapping):
+        entry, score = entry["node"], entry.get("score")
+    if isinstance(entry, Mapping) and "id_" in entry:
+        entry = TextNode.model_validate(entry)
+    if isinstance(entry, BaseNode):
+        return NodeWithScore(node=entry, score=score)
+    return entry if isinstance(entry, NodeWithScore) else None
+
+
+def _given_node(entry: object) -> BaseNode:
+    scored = as_node(TextNode(text=entry) if isinstance(entry, str) else entry)
+    if scored is None:
+        raise PromptError(
+            f"format_nodes takes nodes, got {type(entry).__name__}: pass what the retriever "
+            "returned."
+        )
+    return plain_node(scored.node)
 
 
 def _source(node: BaseNode, name: str) -> str:

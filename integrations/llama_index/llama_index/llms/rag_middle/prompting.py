@@ -84,8 +84,10 @@ def call_options(
     Raises:
         UnsupportedGenerationError: one that does not exist or makes no sense.
     """
-    own = {"missing_documents_hint": _MARKING, **own}
-    options = generation_options(own, given, stop_strings)
+    options = overridden({"missing_documents_hint": _MARKING, **own}, given)
+    if stop_strings:
+        stop = options.get("stop", ())
+        options["stop"] = [*([stop] if isinstance(stop, str) else stop), *stop_strings]
     beside = ("method", "method_options")
     checked_options(
         {name: value for name, value in options.items() if name not in beside},
@@ -183,23 +185,6 @@ def _only_calls(message: ChatMessage) -> bool:
     """Whether the model calls tools in it, and says nothing."""
     calls = call_fields(message) or message.additional_kwargs.get("tool_calls")
     return bool(calls) and not (message.content or "").strip()
-
-
-def generation_options(
-    defaults: Mapping[str, Any], given: Mapping[str, Any], stops: Sequence[str]
-) -> dict[str, Any]:
-    """Options of a call: the LLM's own, overridden by those of the call.
-
-    Args:
-        defaults: the LLM's own.
-        given: with the call.
-        stops: stop strings besides those of the call.
-    """
-    options = overridden(defaults, given)
-    if stops:
-        own = options.get("stop", ())
-        options["stop"] = [*([own] if isinstance(own, str) else own), *stops]
-    return options
 
 
 T = TypeVar("T")

@@ -34,8 +34,8 @@ from haystack_integrations.components.generators.rag_middle.messages import (
 )
 
 from rag_middle import MethodConfigError, RagMiddleModel, UnsupportedGenerationError
-from rag_middle.documents import with_documents
 from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike, shared_model
+from rag_middle.generation.loaded import transformers_options
 from rag_middle.generation.loading import check_model_present
 from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
@@ -45,10 +45,13 @@ from rag_middle.options import (
     SECRET_OPTIONS,
     checked_options,
     overridden,
+    renamed,
     unknown_option,
     with_token,
 )
+from rag_middle.small_model import default_model
 from rag_middle.threads import in_thread, pieces_in_thread
+from rag_middle.tokens.conversation import with_documents
 
 #: How documents get into a prompt here.
 _MARKING = (
@@ -88,13 +91,14 @@ class RagMiddleChatGenerator:
 
     Args:
         model: a folder, a name on the Hugging Face hub, or a loaded `RagMiddleModel`, whose
-            component cannot be saved.
+            component cannot be saved; by default the small model that commands use.
         method: a name, a preset, a composition (``"ms_poe+siw"``, a list), a calibrated profile
             (``"profile:PATH"``) or a method object; by default none, or that of a loaded model.
         method_options: its parameters, where it is a name.
-        generation_kwargs: options of every call, those of `GenerationOptions`
-            (``max_new_tokens``, ``temperature``, ``stop``, ``seed``, ``on_missing_documents``,
-            ``response_format``, ...), and ``method`` with its ``method_options``.
+        generation_kwargs: options of every call, those of `GenerationOptions`, also under the
+            names of transformers (``max_new_tokens``, ``temperature``, ``stop``, ``seed``,
+            ``on_missing_documents``, ``response_format``, ...), and ``method`` with its
+            ``method_options``.
         meta_fields: names in `Document.meta` whose values are written before a document's text,
             each on a line of its own.
         tools: that the model may call, through its own chat template.
@@ -116,7 +120,7 @@ class RagMiddleChatGenerator:
 
     def __init__(
         self,
-        model: str | Path | RagMiddleModel,
+        model: str | Path | RagMiddleModel | None = None,
         *,
         method: MethodLike | None = None,
         method_options: dict[str, Any] | None = None,
@@ -130,8 +134,8 @@ class RagMiddleChatGenerator:
         ),
         model_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.generation_kwargs = dict(generation_kwargs or {})
+        self.model = model = default_model() if model is None else model
+        self.generation_kwargs = transformers_options("generation_kwargs", generation_kwargs)
         self.meta_fields = meta_fields
         self.tools = tools
         self.streaming_callback = streaming_callback
@@ -379,7 +383,7 @@ class RagMiddleChatGenerator:
             UnsupportedGenerationError: one that does not exist or makes no sense.
         """
         own = {"missing_documents_hint": _MARKING, **self.generation_kwargs}
-        options = overridden(own, call or {})
+        options = overridden(own, renamed(call or {}))
         specs = [tool.tool_spec for tool in flatten_tools_or_toolsets(tools or self.tools)]
         if specs:
             options["tools"] = [{"type": "function", "function": spec} for spec in specs]
