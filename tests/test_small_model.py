@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle import small_model
+from rag_middle import RagMiddleModel, small_model
 from rag_middle.cli.serve import public_model_name
 from rag_middle.errors import ModelNotFoundError
 
@@ -42,6 +42,11 @@ def test_the_same_file_may_lie_in_the_users_cache(cache: Path) -> None:
 def test_else_the_hubs_cache_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_model, "cached_file", lambda *_: Path("model.safetensors"))
     assert small_model.default_model() == "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def test_it_may_be_named_without_its_owner() -> None:
+    with pytest.raises(ModelNotFoundError, match="The default model"):
+        RagMiddleModel.from_pretrained("SmolLM2-135M-Instruct")
 
 
 def test_else_two_ways_to_get_it_are_named(cache: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -44,7 +44,7 @@ _AT_ONCE = 16  # documents that are prefilled in one forward pass
 
 
 class Answerer:
-    """Answers questions from documents; questions are independent of each other.
+    """Answers questions from documents; it remembers nothing between them.
 
     Any number of threads may ask; requests take turns on the model.
 
@@ -181,6 +181,7 @@ class Answerer:
         question: str,
         *,
         documents: Iterable[Document | str] | None = None,
+        history: Sequence[tuple[str, str]] = (),
         top_k: int | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
@@ -189,8 +190,10 @@ class Answerer:
         """Answer a question.
 
         Args:
-            question: on its own; earlier questions are not remembered.
+            question: to answer.
             documents: to use instead of retrieving any, in this order.
+            history: earlier questions and their answers, oldest first. They stand before the
+                documents; what is retrieved is near to the question and the one before it.
             top_k: documents to retrieve, instead of the retriever's own number.
             method: for this question, instead of the answerer's.
             method_options: its parameters.
@@ -208,7 +211,7 @@ class Answerer:
         Warns:
             MissingDocumentsWarning: no document was retrieved or fits.
         """
-        request, arguments = self._request(question, documents, top_k, options)
+        request, arguments = self._request(question, documents, history, top_k, options)
         arguments |= {"method": method or self.method, "method_options": method_options}
         generation = self.model.generate(request.prompt, **arguments)
         return request.answer(generation)
@@ -218,6 +221,7 @@ class Answerer:
         question: str,
         *,
         documents: Iterable[Document | str] | None = None,
+        history: Sequence[tuple[str, str]] = (),
         top_k: int | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
@@ -227,7 +231,7 @@ class Answerer:
 
         The documents are retrieved, and errors raised, before this returns.
         """
-        request, arguments = self._request(question, documents, top_k, options)
+        request, arguments = self._request(question, documents, history, top_k, options)
         arguments |= {"method": method or self.method, "method_options": method_options}
         pieces = self.model.stream(request.prompt, **arguments)
         return AnswerStream(request, pieces)
@@ -236,6 +240,7 @@ class Answerer:
         self,
         question: str,
         documents: Iterable[Document | str] | None,
+        history: Sequence[tuple[str, str]],
         top_k: int | None,
         options: Mapping[str, Any],
     ) -> tuple[AnswerRequest, dict[str, Any]]:
@@ -245,12 +250,15 @@ class Answerer:
         check_question(question)
         start = perf_counter()
         if documents is None:
-            documents = self.retriever(question, top_k=top_k)
+            # "And its mouth?" is near to nothing without what was asked before.
+            wanted = "\n".join([question, *(earlier for earlier, _ in history[-1:])])
+            documents = self.retriever(wanted, top_k=top_k)
         request = AnswerRequest(
             question=question,
             documents=ContextPrompt(documents=documents).documents,
             template=self.prompt_template,
             seconds=perf_counter() - start,
+            history=history,
         )
         action = arguments.get("on_missing_documents", "warn")
         if not request.documents and action != "ignore":

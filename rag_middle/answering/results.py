@@ -205,12 +205,14 @@ class AnswerRequest:
         documents: best first.
         template: of the prompt.
         seconds: that retrieval took.
+        history: earlier questions and their answers, oldest first.
     """
 
     question: str
     documents: tuple[Document, ...]
     template: PromptTemplate
     seconds: float
+    history: Sequence[tuple[str, str]] = ()
 
     @property
     def prompt(self) -> ContextPrompt:
@@ -221,11 +223,12 @@ class AnswerRequest:
         return self.template.prompt(
             self.question,
             (replace(document, id=str(i)) for i, document in enumerate(self.documents)),
+            self.history,
         )
 
     def sent(self, ids: Sequence[str | None]) -> ContextPrompt:
         """The prompt as it was sent, with these `ids`; its documents under their own."""
-        whole = self.template.prompt(self.question, self.documents)
+        whole = self.template.prompt(self.question, self.documents, self.history)
         return whole.with_documents(whole.documents[index] for index in _indices(ids))
 
     def sources(self, ids: Sequence[str | None], answer: str = "") -> tuple[Source, ...]:

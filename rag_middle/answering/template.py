@@ -64,10 +64,20 @@ class PromptTemplate:
                 f"document, got {self}."
             )
 
-    def prompt(self, question: str, documents: Iterable[Document]) -> ContextPrompt:
-        """The prompt that asks `question` about `documents`, in their order."""
+    def prompt(
+        self,
+        question: str,
+        documents: Iterable[Document],
+        history: Iterable[tuple[str, str]] = (),
+    ) -> ContextPrompt:
+        """The prompt that asks `question` about `documents`, in their order.
+
+        Earlier questions and answers stand before the documents, written as this question is.
+        """
+        asked = self.suffix if "{question}" in self.suffix else "{question}"
+        earlier = "".join(f"{_fill(asked, question=q)} {answer}\n\n" for q, answer in history)
         return ContextPrompt(
-            prefix=_fill(self.prefix, question=question),
+            prefix=_fill(self.prefix, question=question) + earlier,
             documents=[self.write(document) for document in documents],
             suffix=_fill(self.suffix, question=question),
             separator=self.separator,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import typer
 
 import rag_middle
-from rag_middle.cli.ask import ask
+from rag_middle.cli.ask import ask, chat
 from rag_middle.cli.calibrate import calibrate
-from rag_middle.cli.chat import chat
 from rag_middle.cli.console import print_text
 from rag_middle.cli.demo import demo
 from rag_middle.cli.diagnose import diagnose
@@ -33,7 +32,7 @@ for _command in (ask, calibrate, chat, demo, diagnose, generate, index, methods,
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print_text(f"rag-middle {rag_middle.__version__}\n")
+        print_text(f"rag-middle {rag_middle.__version__}")
         raise typer.Exit()
 
 

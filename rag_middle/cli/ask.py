@@ -1,234 +1,268 @@
-"""``rag-middle ask``: a question about documents, and its answer with sources."""
+"""``rag-middle ask`` and ``chat``: questions about documents, and their answers with sources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import (
-    JsonOption,
-    print_json,
-    print_text,
-    progress_bar,
-    quiet_progress_bars,
-    show_facts,
-    tell,
-    tell_of_default,
-    warn,
-)
+from rag_middle.cli import console
+from rag_middle.cli import options as opt
 from rag_middle.cli.index import report_skipped, summary
-from rag_middle.cli.measuring import open_endpoint
-from rag_middle.cli.options import (
-    GENERATION,
-    METHOD_HELP,
-    EmbedderOption,
-    MethodOptionsOption,
-    ModelOption,
-    RebuildOption,
-    command,
-    endpoint_options,
-    generation_options,
-    loading_options,
-    method_flag,
-    output_flag,
-    parse_method_options,
-    placed,
-    prompt_flag,
-    retrieval_flag,
-)
-from rag_middle.errors import ConfigError
-from rag_middle.options import GenerationOptions
+from rag_middle.cli.models import Endpoint, Loading, open_endpoint, placed
+from rag_middle.errors import ConfigError, RagMiddleError
+from rag_middle.registry import suggest
 
 if TYPE_CHECKING:
-    from rag_middle.answering import Answer, Answerer, AnswerStream, Source
-    from rag_middle.documents import ContextPrompt
+    from rag_middle.answering import Answer, Answerer, Source
     from rag_middle.retrieval import Built
 
 
-def answering_options(
+def _answering(
     *,
-    docs: Path | None = retrieval_flag(
+    docs: Path | None = opt.retrieval_flag(
         None, "--docs", "-d", metavar="PATH", help="File or folder. It is indexed once."
     ),
-    index: Path | None = retrieval_flag(
-        None, metavar="FOLDER", help="Where the index is. Default: the user's cache."
+    index_folder: Path | None = opt.retrieval_flag(
+        None, "--index", metavar="FOLDER", help="Where the index is. Default: the user's cache."
     ),
-    top_k: int = retrieval_flag(10, min=1, help="Documents of a prompt."),
-    embedder: EmbedderOption = None,
-    rebuild: RebuildOption = False,
-    model: ModelOption = None,
-    method: str | None = method_flag(None, help=METHOD_HELP),
-    method_option: MethodOptionsOption = None,
-    prompt_template: Path | None = prompt_flag(
+    top_k: int = opt.retrieval_flag(10, min=1, help="Documents of a prompt."),
+    embedder: opt.Embedder = None,
+    rebuild: opt.Rebuild = False,
+    model: opt.Model = None,
+    method: str | None = opt.method_flag(None, help=opt.METHOD_HELP),
+    method_option: opt.MethodOptions = None,
+    prompt_template: Path | None = opt.prompt_flag(
         None, metavar="FILE", help="JSON that says how prompts are written."
     ),
 ) -> None:
-    """What documents, model and method answer: arguments of `open_answerer`."""
+    """What documents, model and method answer: arguments of ``Answerer.over``."""
 
 
-QUESTION = generation_options(
-    [name for name in GENERATION if name not in ("top_k", "num_beams")],
-    on_overflow="drop_documents",
-)
-"""Options of a question: it is streamed, which beams cannot be, and ``--top-k`` are documents."""
+Answering = Annotated[dict[str, Any], opt.group(_answering)]
+# An answer is streamed, which beams cannot be, and --top-k are documents.
+Question = Annotated[
+    dict[str, Any], opt.generation_options("top_k", "num_beams", on_overflow="drop_documents")
+]
 
 
-@command(
-    answering=answering_options, options=QUESTION, loading=loading_options, remote=endpoint_options
-)
+@opt.command
 def ask(
     question: str = typer.Argument(..., help="What to answer."),
     *,
-    answering: dict[str, Any],
-    options: dict[str, Any],
-    loading: dict[str, Any],
-    remote: dict[str, Any],
-    show_prompt: bool = output_flag(
+    answering: Answering,
+    options: Question,
+    loading: Loading,
+    remote: Endpoint,
+    enable_thinking: opt.Thinking = None,
+    all_sources: bool = opt.output_flag(
+        False, "--all-sources", help="Every passage that was found, not one for each document."
+    ),
+    show_prompt: bool = opt.output_flag(
         False, "--show-prompt", help="Show the prompt too, on standard error."
     ),
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Answer a question from documents, with sources.
 
-    The answer and its sources go to standard output, everything else to standard error. More
-    options are in docs/cli.md.
+    Sources are the documents that the answer names, or, where it names none, those that the model
+    read. Answer and sources go to standard output, everything else to standard error. More options
+    are in docs/cli.md.
     """
-    from rag_middle.retrieval.faiss_index import check_question
-
-    check_question(question)
-    GenerationOptions(**options)  # refused before anything is indexed
-    answerer, built = open_answerer(loading, quiet=as_json, remote=remote, **answering)
+    options = opt.checked_request(options, enable_thinking)
+    answerer, built = open_answerer(answering, loading, remote, quiet=as_json)
     if as_json:
         answer = answerer.ask(question, **options)
-        skipped = [each._asdict() for each in built.skipped] if built else []
-        prompt = {"prompt": _parts(answer.prompt)} if show_prompt else {}
-        print_json({**answer.to_dict(), "skipped": skipped, **prompt})
+        skipped = built.skipped if built else ()
+        prompt = {"prompt": answer.prompt.text} if show_prompt else {}
+        shown = {**answer.to_dict(), "skipped": [each._asdict() for each in skipped], **prompt}
+        console.print_json(shown)
         return
-    with answerer.stream(question, **options) as pieces:
-        if show_prompt:
-            print_text(f"{pieces.prompt.text}\n", stderr=True)
-        answer = stream_text(pieces)
-    print_text("\nSources, best first:\n" if answer.sources else "\nNo sources.\n")
-    show_sources(answer.sources)
-    show_facts(answer.generation, retrieve=answer.timings.retrieve)
+    answer = _answer(answerer, question, options, every=all_sources)
+    if show_prompt:
+        console.print_text(answer.prompt.text, stderr=True)
 
 
-def _parts(prompt: ContextPrompt) -> dict[str, Any]:
-    documents = [document.render() for document in prompt.documents]
-    return {"prefix": prompt.prefix, "documents": documents, "suffix": prompt.suffix}
+_COMMANDS = {
+    "/sources": "all sources of the last answer",
+    "/method": "NAME [OPTION=VALUE ...]: answer under this method",
+    "/new": "forget the conversation",
+    "/help": "this list",
+    "/quit": "end (so does Ctrl-D)",
+}
+
+
+@opt.command
+def chat(
+    answering: Answering,
+    options: Question,
+    loading: Loading,
+    remote: Endpoint,
+    enable_thinking: opt.Thinking = None,
+    turns: int = opt.prompt_flag(
+        5, min=0, help="Earlier questions and answers in a prompt. 0: each question on its own."
+    ),
+) -> None:
+    """Answer questions from documents, one after another, as a conversation.
+
+    Documents are looked for and marked anew for each question; earlier questions and answers stand
+    before them. In between, /sources lists the sources of the last answer, /method NAME changes the
+    method, /new forgets the conversation, /help lists the commands and /quit ends. Questions may
+    also come from a file or pipe, one per line; exit status 2 if one could not be answered.
+    """
+    options = opt.checked_request(options, enable_thinking)
+    answerer, _ = open_answerer(answering, loading, remote, quiet=False)
+    method = answerer.method
+    last: Answer | None = None
+    history: list[tuple[str, str]] = []
+    failed, is_typed = False, sys.stdin.isatty()
+    for line in _typed() if is_typed else filter(None, map(str.strip, sys.stdin)):
+        name, *rest = line.split()
+        try:
+            if name == "/quit":
+                break
+            if name == "/help":
+                console.print_text("\n".join(f"{it:9} {does}" for it, does in _COMMANDS.items()))
+            elif name == "/new":
+                history.clear()
+            elif name == "/sources":
+                if last is None:
+                    raise ConfigError("There is no answer yet whose sources to show: ask first.")
+                _show_sources(last.sources)
+            elif name == "/method" and rest:
+                method_options = opt.parse_method_options(rest[1:])
+                method = answerer.model.checked_method(rest[0], method_options)
+                console.tell("Method", rest[0])
+            elif name.startswith("/"):
+                raise ConfigError(
+                    f"{line!r} is no command.{suggest(name, _COMMANDS)} Commands: "
+                    f"{', '.join(_COMMANDS)}; /method needs a name (rag-middle methods)."
+                )
+            else:
+                if not is_typed:
+                    console.print_text(f"==> {line} <==")
+                earlier = history[-turns:] if turns else []
+                asked = {**options, "method": method, "history": earlier}
+                last = _answer(answerer, line, asked)
+                history.append((line, last.text))
+        except RagMiddleError as error:
+            failed = True
+            console.tell("Error", str(error), "red")
+    if failed and not is_typed:
+        raise typer.Exit(console.USAGE_ERROR)
+
+
+def _typed() -> Iterator[str]:
+    """Lines from a terminal, with editing and history where there is a readline."""
+    with suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401 - input() uses it once it is imported
+    with suppress(EOFError):
+        while True:
+            if line := input("> ").strip():
+                yield line
 
 
 def open_answerer(
-    loading: dict[str, Any],
-    *,
-    quiet: bool,
-    method: str | None = None,
-    docs: Path | None = None,
-    index: Path | None = None,
-    model: str | None = None,
-    method_option: Iterable[str] = (),
-    prompt_template: Path | None = None,
-    remote: Mapping[str, Any],
-    **how: Any,
+    answering: dict[str, Any], loading: Mapping[str, Any], remote: Mapping[str, Any], *, quiet: bool
 ) -> tuple[Answerer, Built | None]:
     """Everything loaded; and what indexing did, where documents were indexed.
 
-    Args:
-        loading: values of `loading_options`.
-        quiet: say nothing about the index.
-        remote: where the model is, if it is not to be loaded: values of `endpoint_options`.
-        how: more arguments of ``Answerer.over``; the others are those of `answering_options`.
+    The arguments are values of `Answering`, `Loading` and `Endpoint`; `quiet` says nothing of it.
     """
-    from rag_middle.methods import resolve_method
-    from rag_middle.retrieval import check_exists
-
-    method_options = parse_method_options(method_option)
-    documents = _documents(docs, index)
-    check_exists(documents)
-    resolve_method(method or "none", method_options)  # refused before PyTorch is imported
+    documents = _documents(answering.pop("docs", None), answering.get("index_folder"))
+    method, options = answering.pop("method", None), answering.pop("method_option", None)
+    if method is not None or options:
+        answering["method"] = opt.chosen_method(method or "none", options)
 
     from rag_middle.answering import Answerer, PromptTemplate
 
-    template = None if prompt_template is None else PromptTemplate.load(prompt_template)
-    endpoint = open_endpoint(remote, model, loading, method=method, method_options=method_options)
-    if endpoint is None:
-        how |= placed(loading)
+    if "prompt_template" in answering:
+        answering["prompt_template"] = PromptTemplate.load(answering["prompt_template"])
+    named_model = answering.pop("model", None)
+    endpoint = open_endpoint(remote, named_model, loading, method=answering.get("method"))
+    answering |= {} if endpoint else placed(loading)
     done: list[Built] = []
-    quiet_progress_bars()
+    console.quiet_progress_bars()
     if not quiet:
-        tell("Documents", "dim", f"{documents}: indexing what is new, and loading the model.")
-    with progress_bar("embedding", hidden=quiet) as progress:
+        console.tell("Documents", f"{documents}: indexing what is new, and loading the model.")
+    with console.progress_bar("embedding", hidden=quiet) as progress:
         answerer = Answerer.over(
             documents,
-            model=endpoint or model,
-            method=method,
-            method_options=method_options,
-            index_folder=None if docs is None else index,
-            prompt_template=template,
+            model=endpoint or named_model,
             on_index=done.append,
             progress=progress,
-            **how,
+            **answering,
         )
     built = done[0] if done else None
     if not quiet and built is not None:
         if built.changes is not None:
             report_skipped(built.skipped)
-            tell("Index", "dim", f"{summary(built)}.")
+            console.tell("Index", f"{summary(built)}.")
         elif built.skipped:
-            warn(f"{len(built.skipped)} skipped: `rag-middle index {documents}` says what and why.")
-    if not quiet and model is None and endpoint is None:
-        tell_of_default()
+            told = f"`rag-middle index {documents}` says what and why."
+            console.warn(f"{len(built.skipped)} skipped: {told}")
+    if not quiet and named_model is None and endpoint is None:
+        console.tell_of_default()
     return answerer, built
 
 
 def _documents(docs: Path | None, index: Path | None) -> Path:
-    from rag_middle.retrieval.readers import is_index_folder
+    from rag_middle.retrieval.readers import check_exists, is_index_folder
 
-    if docs is not None:
-        if is_index_folder(docs):  # documents may be anybody's; an index is trusted as a model is
-            raise ConfigError(
-                f"{str(docs)!r} is a saved index: name it with --index if you trust it."
-            )
-        return docs
-    if index is None:
-        raise ConfigError(
-            "There is nothing to read: name documents with --docs PATH, or an index that "
-            "`rag-middle index` has made with --index FOLDER."
-        )
-    if not is_index_folder(index):
-        raise ConfigError(
-            f"There is no index in {str(index)!r}, or its manifest is damaged. Name the documents "
-            "too, and the index is made there: --docs PATH (with --rebuild where one is damaged)."
-        )
-    return index
+    documents = docs or index
+    if documents is None:
+        raise ConfigError("There is nothing to read: name --docs PATH, or an index with --index.")
+    check_exists(documents)
+    # Documents may be anybody's; an index is trusted as a model is.
+    if docs is not None and is_index_folder(docs):
+        raise ConfigError(f"{str(docs)!r} is a saved index: name it with --index if you trust it.")
+    if docs is None and not is_index_folder(documents):
+        raise ConfigError(f"No index, or a damaged one, in {str(index)!r}: name its --docs too.")
+    return documents
 
 
-def stream_text(pieces: AnswerStream) -> Answer:
-    """Write an answer's text to standard output as it comes."""
+def _answer(
+    answerer: Answerer, question: str, options: Mapping[str, Any], *, every: bool = False
+) -> Answer:
+    """Write an answer to standard output as it comes, and its sources: used ones, or every one."""
     begun = False
-    for piece in pieces:
-        # The text begins where its first word does, as `Answer.text` has it.
-        text = piece if begun else piece.lstrip()
-        begun = begun or bool(text)
-        print_text(text)
-    print_text("\n")
-    if pieces.result.finish_reason == "content_filter":
-        warn("the server's content filter withheld this answer, or its end.")
-    return pieces.result
+    with answerer.stream(question, **options) as pieces:
+        for piece in pieces:
+            # The text begins where its first word does, as `Answer.text` has it.
+            text = piece if begun else piece.lstrip()
+            begun = begun or bool(text)
+            console.print_text(text, end="")
+        answer = pieces.result
+    console.print_text("")
+    if answer.finish_reason == "content_filter":
+        console.warn("the server's content filter withheld this answer, or its end.")
+    sources = answer.sources if every else used_sources(answer)
+    console.print_text("\nSources, best first:" if sources else "\nNo sources.")
+    _show_sources(sources)
+    if more := len(answer.sources) - len(sources):
+        console.tell("Sources", f"{more} more were found (--all-sources; in chat /sources).")
+    console.show_facts(answer.generation, retrieve=answer.timings.retrieve)
+    return answer
 
 
-def show_sources(sources: Iterable[Source]) -> None:
-    """Each source on standard output, under a line that names what stands there.
+def used_sources(answer: Answer) -> list[Source]:
+    """The best source of each document that the answer names; of each read, if it names none."""
+    read = [source for source in answer.sources if source.position is not None]
+    best: dict[str | None, Source] = {}
+    for source in answer.cited or read:
+        best.setdefault(source.path or source.document.id, source)
+    return list(best.values())
 
-    A line says where the source is: its 0-based position in the prompt, where the method put it;
-    score, file and lines or page, title and heading. A second one shows how its text begins.
-    """
-    for at, source in enumerate(sources):
-        if at == 0:
-            print_text(f"{'position':>8}  {'score':>6}  source\n")
+
+def _show_sources(sources: Sequence[Source]) -> None:
+    """Each source on standard output: 0-based position in the prompt, score, place, beginning."""
+    if sources:
+        console.print_text(f"{'position':>8}  {'score':>6}  source")
+    for source in sources:
         position = "-" if source.position is None else str(source.position)
         score = "" if source.score is None else f"{source.score:.3f}"
         headings = dict.fromkeys(filter(None, (source.title, source.heading)))
@@ -236,5 +270,5 @@ def show_sources(sources: Iterable[Source]) -> None:
         columns = [" ".join(fact.split()) for fact in (source.where, " > ".join(headings)) if fact]
         columns += ["[left out: context window exceeded]"] * (source.position is None)
         columns += ["[cited]"] * source.cited
-        print_text("  ".join([f"{position:>8}", f"{score:>6}", *columns]) + "\n")
-        print_text(f"{'':>18}{source.snippet}\n")
+        console.print_text("  ".join([f"{position:>8}", f"{score:>6}", *columns]))
+        console.print_text(f"{'':>18}{source.snippet}")

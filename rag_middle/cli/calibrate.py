@@ -11,39 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from rag_middle.cli.console import (
-    JsonOption,
-    console,
-    print_json,
-    print_text,
-    progress_bar,
-    tell,
-    warn,
-)
-from rag_middle.cli.measuring import (
-    CALIBRATION_FOLDER,
-    chosen_task,
-    command_line,
-    data_options,
-    devices_of,
-    load,
-    question_flag,
-    start_workers,
-)
-from rag_middle.cli.options import (
-    BatchSizeOption,
-    ModelOption,
-    SeedOption,
-    TemplateOption,
-    WorkersPlace,
-    command,
-    loading_options,
-    method_flag,
-    output_flag,
-    parse_method_options,
-    placed,
-)
-from rag_middle.errors import ConfigError, MissingExtraError
+from rag_middle.cli import console
+from rag_middle.cli import options as opt
+from rag_middle.cli.measuring import Questions, chosen_task, numbers, question_flag, start_workers
+from rag_middle.cli.models import Loading, load, placed
 from rag_middle.wording import counted, percent, points
 
 if TYPE_CHECKING:
@@ -51,6 +22,7 @@ if TYPE_CHECKING:
     from rag_middle.calibration.objective import Criterion
     from rag_middle.calibration.scoring import Team
 
+_TOLD = ("recommended", "method", "options", "scores")  # of a profile, in JSON
 _search_flag = partial(typer.Option, rich_help_panel="Search")
 Fitted = Literal[
     "positional_hidden_states",
@@ -66,8 +38,12 @@ Fitted = Literal[
 """Methods with settings to search for; with :paper, the search as the paper runs it."""
 
 
-def _drawing(
+@opt.command
+def calibrate(
     *,
+    method: Fitted = opt.method_flag(..., help="Whose settings to search for."),
+    model: opt.Model = None,
+    asked: Questions,
     questions: int | None = question_flag(
         None, min=3, help="Of the search, at least 3. Default: 40; 30 for lpes."
     ),
@@ -77,20 +53,12 @@ def _drawing(
     weights: str | None = question_flag(
         None,
         metavar="FIRST,...,LAST",
-        help="How much positions of the gold document count, spread evenly. Default: "
-        "0.2,0.3,0.5 for lpes, else 1,1,1,1,1.",
+        help="Of positions of the gold document. Default: 0.2,0.3,0.5 for lpes, else all 1.",
     ),
-) -> None:
-    """Arguments of `draw_examples`, the weights as text."""
-
-
-def _searching(
-    *,
     criterion: Literal["generated_answer", "exact_match", "log_likelihood"] | None = _search_flag(
         None,
         "--compare-by",
-        help="What candidates are compared by. Default: log_likelihood; for lpes "
-        "generated_answer with a chat template, else exact_match.",
+        help="What candidates are compared by. Default: what suits method and model.",
     ),
     search_option: list[str] | None = _search_flag(
         None,
@@ -99,42 +67,19 @@ def _searching(
         metavar="NAME=VALUE",
         help="Of the search (docs/calibration.md), in JSON; repeatable.",
     ),
-    seed: SeedOption = 0,
     workers: int | None = _search_flag(
         None, min=1, help="Processes that score. Default: as many as cores and memory."
     ),
-    threads_each: int = _search_flag(1, "--threads", min=1, help="CPU threads of each worker."),
-    backend: WorkersPlace = "processes",
-) -> None:
-    """Arguments of the search."""
-
-
-def _batching(*, max_batch_size: BatchSizeOption = 8, template: TemplateOption = "auto") -> None:
-    """How prompts are scored."""
-
-
-@command(
-    asked=data_options,
-    drawn=_drawing,
-    searched=_searching,
-    batches=_batching,
-    loading=loading_options,
-)
-def calibrate(
-    *,
-    method: Fitted = method_flag(..., help="Whose settings to search for."),
-    model: ModelOption = None,
-    asked: dict[str, Any],
-    drawn: dict[str, Any],
-    searched: dict[str, Any],
-    batches: dict[str, Any],
-    loading: dict[str, Any],
-    out: Path = output_flag(
-        CALIBRATION_FOLDER,
-        help="Folder for METHOD.json (the profile), METHOD.html (the report) and METHOD.state, "
-        "from which a search that was killed continues.",
+    backend: opt.Backend = "processes",
+    batch_size: opt.BatchSize = 8,
+    template: opt.Template = "auto",
+    seed: opt.Seed = 0,
+    loading: Loading,
+    out: Path = opt.output_flag(
+        Path("rag-middle-calibration"),
+        help="Folder for profile, report and state. A search that was killed continues there.",
     ),
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Fit a method's settings to a model, check them on other questions, write a profile.
 
@@ -142,87 +87,61 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
-    if "weights" in drawn:
-        try:
-            drawn["weights"] = [float(weight) for weight in drawn["weights"].split(",")]
-        except ValueError:
-            raise ConfigError(
-                "--weights must be numbers joined by commas, such as 0.2,0.3,0.5; got "
-                f"{drawn['weights']!r}."
-            ) from None
-    backend, workers = searched.pop("backend"), searched.pop("workers", None)
-    from rag_middle.calibration import FromDisk, draw_examples, make_search
-    from rag_middle.calibration import calibrate as run_calibration
+    from rag_middle import calibration
     from rag_middle.calibration.report import write_calibration
+    from rag_middle.evaluation.plots import new_figure
     from rag_middle.generation.sharing import origin
     from rag_middle.methods.resolve import as_option
     from rag_middle.tokens import uses_chat_template
 
-    settings = parse_method_options(searched.pop("search_option", ()), "--search-option")
-    search = make_search(method, as_option(settings))
-    weights = drawn.setdefault("weights", list(search.weights))
+    new_figure()  # without matplotlib there is no report: say so before an hour is spent
+    settings = opt.parse_method_options(search_option, "--search-option")
+    search = calibration.make_search(method, as_option(settings))
+    weighted = list(search.weights) if weights is None else numbers("--weights", weights, float)
     task = chosen_task(**asked)
-    draw = partial(draw_examples, task, search, **drawn, seed=searched["seed"])
+    threads = loading.get("threads", 1)
+    sizes: dict[str, Any] = {"questions": questions, "held_out": held_out}
+    draw = partial(calibration.draw_examples, task, search, **sizes, weights=weighted, seed=seed)
     draw()  # refuses what there is too little of before the model is loaded
-    placement = placed(loading)
-    devices = devices_of(placement, workers or 1, backend)
-    tell("Data", "dim", f"{task.description}.")
-    loaded = load(model, **loading)
-    examples, held_out = draw(chat=uses_chat_template(loaded.tokenizer, batches["template"]))
-    count = workers or len(devices) or _fitting_workers(loaded.model)
+    console.tell("Data", f"{task.description}.")
+    loaded = load(model, loading)
+    examples, checked = draw(chat=uses_chat_template(loaded.tokenizer, template))
+    count = workers or _fitting_workers(loaded.model)
+    batches: dict[str, Any] = {"max_batch_size": batch_size, "template": template}
 
     def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
-        opening = FromDisk(
-            **origin(loaded),
-            examples=tuple(examples),
-            criterion=criterion,
-            options=placement,
-            **batches,
-        )
-        threads = searched["threads_each"]
-        return start_workers(
-            opening, backend=backend, count=count, threads=threads, devices=devices
-        )
+        asking = {"examples": tuple(examples), "criterion": criterion, **batches}
+        opening = calibration.FromDisk(**origin(loaded), options=placed(loading), **asking)
+        return start_workers(opening, loading, backend=backend, count=count, threads=threads)
 
     profile = out / f"{search.method}.json"
-    state = out / f"{search.method}.state"
-    with progress_bar("scoring", hidden=as_json) as progress:
-        calibrated = run_calibration(
+    with console.progress_bar("scoring", hidden=as_json) as progress:
+        calibrated = calibration.calibrate(
             loaded,
             search,
             examples,
-            held_out,
+            checked,
             workers=make_team if count > 1 or backend == "ray" else None,
-            **searched,
+            criterion=criterion,
+            seed=seed,
             **batches,
-            state=state,
+            threads_each=threads,
+            state=profile.with_suffix(".state"),
             out=profile,
-            data={"task": task.to_dict(), "weights": weights},
+            data={"task": task.to_dict(), "weights": weighted},
             progress=progress,
             estimated=lambda cost: _tell_cost(cost, count),
         )
-    files = [profile]
-    try:
-        page = write_calibration(
-            calibrated.profile, profile.with_suffix(".html"), command=command_line()
-        )
-        files.insert(0, page)
-    except MissingExtraError as error:
-        warn(f"{error} There is no report.")
+    page = write_calibration(
+        calibrated.profile, profile.with_suffix(".html"), command=console.command_line()
+    )
     if as_json:
-        print_json(
-            {
-                "profile": str(profile),
-                "recommended": calibrated.profile.recommended,
-                "verdict": calibrated.verdict,
-                "method": calibrated.profile.method,
-                "options": calibrated.profile.options,
-                "scores": calibrated.profile.scores,
-                "report": str(files[0]) if len(files) > 1 else None,
-            }
-        )
+        told = {name: getattr(calibrated.profile, name) for name in _TOLD}
+        told["verdict"] = calibrated.verdict
+        console.print_json({**told, "profile": str(profile), "report": str(page)})
         return
-    _show(calibrated, files)
+    _show(calibrated)
+    console.print_text(f"{page}\n{profile}")
 
 
 def _fitting_workers(model: Any) -> int:
@@ -231,8 +150,7 @@ def _fitting_workers(model: Any) -> int:
         return 1
     from joblib import cpu_count
 
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    size += 500_000_000  # bytes that Python and PyTorch take in each process
+    size = model.get_memory_footprint() + 500_000_000  # bytes: Python and PyTorch in each process
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(max(1, min(cpu_count(), free // 2 // size)))
 
@@ -240,31 +158,20 @@ def _fitting_workers(model: Any) -> int:
 def _tell_cost(cost: Estimate, workers: int) -> None:
     minutes = ceil(cost.seconds / 60)
     known = f"; {cost.known} of {cost.scores} scores are known from before" if cost.known else ""
-    tell(
+    console.tell(
         "Cost",
-        "dim",
         f"at most {cost.candidates:,} candidates, compared by {cost.criterion}: about "
         f"{counted(minutes, 'minute')} with {counted(workers, 'worker')}{known}.",
     )
 
 
-def _show(calibrated: Calibration, files: Sequence[Path]) -> None:
-    from rich.table import Table
-
-    out = console()
-    scores = calibrated.profile.scores
-    if scores["held_out"]:
-        table = Table("gold position", "before", "after", "gain", title="held-out accuracy")
-        for row in scores["held_out"]["places"]:
-            table.add_row(
-                str(row["place"]),
-                percent(row["before"]["value"], 1),
-                percent(row["after"]["value"], 1),
-                points(row["gain"]),
-            )
-        out.print(table)
-    settings = ", ".join(f"{name}={value}" for name, value in calibrated.profile.options.items())
-    out.print(f"Best found: {calibrated.profile.method} {settings}")
-    out.print(calibrated.verdict)
-    for path in files:
-        print_text(f"{path}\n")
+def _show(calibrated: Calibration) -> None:
+    found = calibrated.profile
+    for row in (found.scores["held_out"] or {}).get("places", ()):
+        before, after = (percent(row[when]["value"], 1) for when in ("before", "after"))
+        console.print_text(
+            f"held-out accuracy with the gold document at {row['place']}: {before} before, {after} "
+            f"after, {points(row['gain'])}"
+        )
+    settings = ", ".join(f"{name}={value}" for name, value in found.options.items())
+    console.print_text(f"Best found: {found.method} {settings}\n{calibrated.verdict}")

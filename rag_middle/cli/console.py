@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 USAGE_ERROR = 2  # what was asked for cannot be done; 1 is for a verification that failed
 _PLAIN_WIDTH = 100  # characters, where output goes to no terminal
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: Attributes of errors that ``--json`` shows.
-_DETAILS = ("position", "excerpt", "prompt_tokens", "max_new_tokens", "context_window")
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Write one JSON document to standard output.")
-]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -50,43 +45,30 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))  # ASCII, which any terminal takes
 
 
-def printable(text: str) -> str:
-    """`text` with a sign in place of each control character but line ends and tabs.
-
-    Generated and retrieved text could otherwise move the cursor, change colours and titles, or
-    write to the clipboard of a terminal.
-    """
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def print_text(text: str, *, stderr: bool = False) -> None:
+def print_text(text: str, *, end: str = "\n", stderr: bool = False) -> None:
     """Write text to standard output or standard error at once; printable on a terminal."""
     stream = sys.stderr if stderr else sys.stdout
-    print(printable(text) if stream.isatty() else text, end="", file=stream, flush=True)
+    print(_printable(text) if stream.isatty() else text, end=end, file=stream, flush=True)
 
 
-def tell(kind: str, style: str, message: str) -> None:
+def tell(kind: str, message: str, color: str | None = None) -> None:
     """Write a message to standard error, in one line."""
-    from rich.text import Text
-
-    line = printable(" ".join(message.splitlines()))
-    console(stderr=True).print(Text.assemble((f"{kind}: ", style), line), soft_wrap=True)
+    heading = typer.style(f"{kind}: ", fg=color, bold=color is not None)
+    typer.echo(heading + _printable(" ".join(message.splitlines())), err=True)
 
 
 def warn(message: str) -> None:
     """Tell of a warning."""
-    tell("Warning", "yellow", message)
+    tell("Warning", message, "yellow")
 
 
 def tell_of_default() -> None:
     """Say on standard error which model answers where none was named."""
-    tell("Model", "dim", f"{NAME}, a very small one. Name a better one with --model.")
+    tell("Model", f"{NAME}, a very small one. Name a better one with --model.")
 
 
 def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
     """One line about an answer, on standard error; `retrieve`: seconds of finding documents."""
-    from rich.text import Text
-
     idle = not answer.applied and answer.method != "none"
     dropped = len(answer.dropped_documents)
     facts = [
@@ -100,7 +82,7 @@ def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
         f"{counted(dropped, 'document')} dropped" if dropped else "",
         "" if answer.seed is None else f"seed {answer.seed}",
     ]
-    console(stderr=True).print(Text(" · ".join(filter(None, facts)), "dim"), soft_wrap=True)
+    print_text(" · ".join(filter(None, facts)), stderr=True)
 
 
 def quiet_progress_bars() -> None:
@@ -112,11 +94,7 @@ def quiet_progress_bars() -> None:
 
 @contextmanager
 def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
-    """A bar on standard error with the time left; nothing where that is no terminal.
-
-    Yields a function of the number done, the number of all, and perhaps what is done now.
-    """
-    from rich.markup import escape
+    """A bar on standard error, at a terminal; yields a function of the numbers done and in all."""
     from rich.progress import MofNCompleteColumn, Progress
 
     with Progress(
@@ -127,12 +105,7 @@ def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
         disable=hidden or not sys.stderr.isatty(),
     ) as bar:
         task = bar.add_task(what, total=None)
-
-        def update(done: int, total: int, now: str = "") -> None:
-            shown = escape(f"{what} {now}".rstrip())
-            bar.update(task, total=total, completed=done, description=shown)
-
-        yield update
+        yield lambda done, total, *_: bar.update(task, total=total, completed=done)
 
 
 @contextmanager
@@ -150,10 +123,21 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
         if debug:
             raise
         if as_json:
-            details = {name: getattr(error, name, None) for name in _DETAILS}
-            shown = {"type": type(error).__name__, "message": str(error), **details}
-            known = {name: value for name, value in shown.items() if value is not None}
-            print_json({"error": known})
+            print_json({"error": {"type": type(error).__name__, "message": str(error)}})
         else:
-            tell("Error", "bold red", str(error))
+            tell("Error", str(error), "red")
         raise typer.Exit(USAGE_ERROR) from None
+
+
+def command_line() -> str:
+    """The command under way, to be shown in its report."""
+    return shlex.join(["rag-middle", *sys.argv[1:]])
+
+
+def _printable(text: str) -> str:
+    """`text` with a sign in place of each control character but line ends and tabs.
+
+    Generated and retrieved text could otherwise move the cursor, change colours and titles, or
+    write to the clipboard of a terminal.
+    """
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)

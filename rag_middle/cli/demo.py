@@ -9,43 +9,27 @@ from typing import Any
 
 import typer
 
-from rag_middle.cli.console import (
-    JsonOption,
-    print_json,
-    print_text,
-    progress_bar,
-    quiet_progress_bars,
-)
+from rag_middle.cli import console
+from rag_middle.cli import options as opt
 from rag_middle.cli.index import summary
-from rag_middle.cli.measuring import command_line
-from rag_middle.cli.options import (
-    MethodOption,
-    MethodOptionsOption,
-    ModelOption,
-    command,
-    loading_options,
-    output_flag,
-    parse_method_options,
-    placed,
-    retrieval_flag,
-)
+from rag_middle.cli.models import Loading, placed
 
 
-@command(loading=loading_options)
+@opt.command
 def demo(
     *,
-    model: ModelOption = None,
-    method: MethodOption = "pine",
-    method_option: MethodOptionsOption = None,
+    model: opt.Model = None,
+    method: opt.MethodName = "pine",
+    method_option: opt.MethodOptions = None,
     questions: int = typer.Option(6, min=2, help="To measure with."),
     documents: int = typer.Option(5, min=2, help="Of a prompt in the measurement."),
-    top_k: int = retrieval_flag(10, min=2, help="Documents of a prompt."),
-    loading: dict[str, Any],
-    out: Path = output_flag(
+    top_k: int = opt.retrieval_flag(10, min=2, help="Documents of a prompt."),
+    loading: Loading,
+    out: Path = opt.output_flag(
         Path("rag-middle-demo"), help="Folder for demo.html, demo.png and demo.json."
     ),
-    open_page: bool = output_flag(False, "--open", help="Show the page in a browser."),
-    as_json: JsonOption = False,
+    open_page: bool = opt.output_flag(False, "--open", help="Show the page in a browser."),
+    as_json: opt.Json = False,
 ) -> None:
     """Show what the position of a document does to answers, and what a method does about it.
 
@@ -54,24 +38,22 @@ def demo(
     the position of the passage that answers, the gold document. Beside this small sample it shows
     the full measurement that comes with the package.
     """
-    options = parse_method_options(method_option or ())
     from rag_middle.demo import Demo, full_measurement, write_demonstration
     from rag_middle.demo.demonstration import CHOSEN
     from rag_middle.evaluation.plots import new_figure
 
     new_figure()  # without matplotlib there is no picture: said before minutes are spent
-    quiet_progress_bars()
+    console.quiet_progress_bars()
 
     def say(text: str, *, stderr: bool = False) -> None:
         if not as_json:
-            print_text(f"{text}\n", stderr=stderr)
+            console.print_text(text, stderr=stderr)
 
     say("\nStep 1 of 4: index 600 passages of Wikipedia, load the model", stderr=True)
-    with progress_bar("embedding", hidden=as_json) as embedded:
+    with console.progress_bar("embedding", hidden=as_json) as embedded:
         started = Demo(
             model,
-            method=method,
-            method_options=options,
+            method=opt.chosen_method(method, method_option),
             top_k=top_k,
             on_index=lambda built: say(f"Index: {summary(built)}."),
             progress=embedded,
@@ -84,8 +66,9 @@ def demo(
         say(_example_text(example))
     say(f"\n{CHOSEN}")
     say(f"\nStep 3 of 4: {questions} more questions by position", stderr=True)
-    with progress_bar("measuring", hidden=as_json) as bar:
-        measured = started.measure(questions, documents, progress=bar, command=command_line())
+    with console.progress_bar("measuring", hidden=as_json) as bar:
+        command = console.command_line()
+        measured = started.measure(questions, documents, progress=bar, command=command)
     say("\nStep 4 of 4: page and picture", stderr=True)
     full = full_measurement()
     shown = {"examples": examples, "measured": measured, "full": full}
@@ -95,7 +78,8 @@ def demo(
         say(_measurement_text("The full measurement, which comes with the package", full))
     say(f"\n{files['png']}\n{files['html']}")
     if as_json:
-        print_json({**shown, "files": {suffix: str(path) for suffix, path in files.items()}})
+        paths = {suffix: str(path) for suffix, path in files.items()}
+        console.print_json({**shown, "files": paths})
     if open_page:
         webbrowser.open(files["html"].resolve().as_uri())
 
@@ -106,9 +90,8 @@ def _example_text(example: Mapping[str, Any]) -> str:
     lines = [f"\n{example['question']}", f"  right: {'; '.join(example['answers'])}"]
     for reply in example["replies"]:
         verdict = "right" if reply["right"] else "wrong"
-        text = " ".join(reply["text"].split())
         where = f"{title_of(reply['method'])}, best document {reply['best']}"
-        lines.append(f"  {where}: {text} [{verdict}]")
+        lines.append(f"  {where}: {' '.join(reply['text'].split())} [{verdict}]")
     titles = "; ".join(str(source["title"]) for source in example["sources"])
     return "\n".join([*lines, f"  sources, best first: {titles}"])
 
@@ -128,8 +111,6 @@ def _measurement_text(what: str, measured: Mapping[str, Any]) -> str:
             name = f"{title_of(curve['label'])}, {score.replace('_', '-')}"
             lines.append(f"{name:<28} {'  '.join(f'{cell:>20}' for cell in cells)}")
     if difference := measured.get("last_minus_first"):
-        lines.append(
-            "Unmodified, log-likelihood with the gold document last minus first, paired: "
-            f"{in_brackets(difference, share=False)}"
-        )
+        paired = in_brackets(difference, share=False)
+        lines.append(f"Unmodified, log-likelihood, last minus first, paired: {paired}")
     return "\n".join(lines)

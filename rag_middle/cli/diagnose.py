@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rag_middle.cli.console import (
-    JsonOption,
-    console,
-    print_json,
-    print_text,
-    progress_bar,
-    tell,
-    warn,
-)
-from rag_middle.cli.measuring import (
-    chosen_task,
-    command_line,
-    data_options,
-    devices_of,
-    load,
-    open_endpoint,
-    question_flag,
-    start_workers,
-    tell_time,
-)
-from rag_middle.cli.options import (
-    BatchSizeOption,
-    ModelOption,
-    SeedOption,
-    TemplateOption,
-    WorkersPlace,
-    command,
-    endpoint_options,
-    loading_options,
-    model_flag,
-    output_flag,
-    placed,
-)
+from rag_middle import evaluation
+from rag_middle.cli import console
+from rag_middle.cli import options as opt
+from rag_middle.cli.measuring import Questions, chosen_task, numbers, question_flag, start_workers
+from rag_middle.cli.models import Endpoint, Loading, load, open_endpoint, placed
 from rag_middle.errors import ConfigError
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
-    from rag_middle.evaluation import AnsweringWorkers
     from rag_middle.methods import Method
 
+_LONG = 60  # seconds, from which on a run's options are named
 
-def _varying(
+
+def _variation(
     *,
     distractors: str | None = question_flag(
         None, help="Other documents: random, hard, or none_relevant (without the gold)."
@@ -69,76 +41,61 @@ def _varying(
     """More arguments of `chosen_task`."""
 
 
-def _measuring(
+def _measurement(
     *,
     limit: int = question_flag(100, min=1, help="Maximum number of questions."),
     positions: int = question_flag(3, min=2, help="Of the gold document, spread evenly."),
+    orders: int = question_flag(0, min=0, help="Shuffled orders: how often answers flip."),
+    scoring: Literal["generation", "likelihood"] = question_flag(
+        "generation", "--score-by", help="Answers, or the likelihood of the right one."
+    ),
+    metric: str | None = question_flag(None, help="Which score decides. Default: the task's."),
+    seed: opt.Seed = 0,
+    max_new_tokens: int | None = question_flag(
+        None, min=1, help="Of an answer. Default: the task's."
+    ),
+    max_batch_size: opt.BatchSize = 8,
+    template: opt.Template = "auto",
+) -> None:
+    """Fields of `Measurement`."""
+
+
+@opt.command
+def diagnose(
+    *,
+    model: opt.Model = None,
+    methods: list[str] | None = typer.Option(
+        None,
+        "--methods",
+        "--method",
+        metavar="NAME,NAME",
+        help="To try. Default: all that need no fitting.",
+    ),
+    asked: Questions,
+    varied: Annotated[dict[str, Any], opt.group(_variation)],
+    measured: Annotated[dict[str, Any], opt.group(_measurement)],
     grid: str | None = question_flag(
         None, metavar="N,N", help="Fewer documents too: 5,10,20, for --documents."
     ),
-    orders: int = question_flag(0, min=0, help="Shuffled orders: how often answers flip."),
     changes: list[str] | None = question_flag(
         None,
         "--change",
         metavar="NAME,NAME",
         hidden=True,
-        help="Controls of the unmodified model at the same positions: repeated (all documents "
-        "twice), random_filler (the others' words shuffled), question_first (before the "
-        "documents too), long_gold (the gold document followed by shuffled words).",
+        help="Controls: repeated, random_filler, question_first, long_gold (docs/evaluation.md).",
     ),
-    scoring: Literal["generation", "likelihood"] = question_flag(
-        "generation", "--score-by", help="Answers, or the likelihood of the right one."
-    ),
-    metric: str | None = question_flag(None, help="Which score decides. Default: the task's."),
-    seed: SeedOption = 0,
-    max_new_tokens: int | None = question_flag(
-        None, min=1, help="Of an answer. Default: the task's."
-    ),
-    max_batch_size: BatchSizeOption = 8,
-    template: TemplateOption = "auto",
-) -> None:
-    """Fields of `Measurement`, with `grid` as it is written."""
-
-
-def _running(
-    *,
-    threads: int | None = model_flag(
-        None, min=1, hidden=True, help="CPU threads, of all workers together."
-    ),
-    workers: int = model_flag(1, min=1, help="Processes that answer."),
-    backend: WorkersPlace = "processes",
-) -> None:
-    """Where the model answers."""
-
-
-@command(
-    asked=data_options,
-    varied=_varying,
-    measured=_measuring,
-    running=_running,
-    loading=loading_options,
-    remote=endpoint_options,
-)
-def diagnose(
-    *,
-    model: ModelOption = None,
-    methods: list[str] | None = typer.Option(
-        None, metavar="NAME,NAME", help="To try. Default: all that need no fitting."
-    ),
-    asked: dict[str, Any],
-    varied: dict[str, Any],
-    measured: dict[str, Any],
-    running: dict[str, Any],
-    loading: dict[str, Any],
-    remote: dict[str, Any],
-    out: Path = output_flag(
+    workers: int = opt.model_flag(1, min=1, help="Processes that answer."),
+    backend: opt.Backend = "processes",
+    loading: Loading,
+    remote: Endpoint,
+    out: Path = opt.output_flag(
         Path("rag-middle-diagnosis"),
         help="Folder for report, records and profile. A run that was killed continues there.",
     ),
-    refresh: int = output_flag(
+    refresh: int = opt.output_flag(
         60, min=0, metavar="SECONDS", hidden=True, help="Between reports while asking; 0: none."
     ),
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Measure a model by the position of the gold document, and say which method helps.
 
@@ -148,134 +105,98 @@ def diagnose(
     --distractors none_relevant something else is varied, and all methods are compared on it.
     More options are in docs/cli.md.
     """
-    backend, spreads = running["backend"], running["workers"] > 1 or running["backend"] == "ray"
     if measured["scoring"] == "likelihood" and "max_new_tokens" in measured:
         raise ConfigError("By likelihood nothing is generated: leave --max-new-tokens out.")
     asked |= varied
-    fewer, most = _grid(measured.pop("grid", None), asked.get("documents"))
-    asked |= {} if most is None else {"documents": most}
-    names = None if methods is None else _split(methods)
-    from rag_middle.methods import resolve_method
-
-    for name in names or ():
-        resolve_method(name)
+    fewer: list[int] = []
+    if grid is not None:
+        if "documents" in asked:
+            raise ConfigError("The largest number of --grid is that of --documents: leave it out.")
+        *fewer, asked["documents"] = sorted(numbers("--grid", grid, int))
+    names = _split(methods) or None
+    spreads = workers > 1 or backend == "ray"
     endpoint = open_endpoint(remote, model, loading)
-    if endpoint is not None:
-        if spreads:
-            raise ConfigError(
-                "The model behind --endpoint answers several requests at a time (--batch-size). "
-                "Leave out --workers and --backend."
-            )
-        for name in ("none", *(names or ())):
-            endpoint.checked_method(name)
-        names = names or []
+    if endpoint is not None and spreads:
+        raise ConfigError("Leave out --workers and --backend: --endpoint has --batch-size.")
     from rag_middle.evaluation.tasks.base import require_gold_documents
 
     # Before PyTorch is imported: the data is where mistakes are.
     task = chosen_task(**asked)
-    layout = task.layout(measured["positions"])
-    if layout is None:
+    by_position = task.layout(measured["positions"]) is None
+    if by_position:
         require_gold_documents(task)
-    # Refuses what there is too little of.
     items = task.items(measured["limit"], measured["seed"])
+
     import torch
-    from joblib import cpu_count
 
-    from rag_middle.evaluation import (
-        Measurement,
-        check_measurement,
-        run,
-        write_evaluation,
-        write_report,
-    )
-    from rag_middle.evaluation import diagnose as run_diagnosis
-    from rag_middle.evaluation.conclusions import notes_on_gold
+    from rag_middle.evaluation import conclusions, findings, plots, report
     from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
-    from rag_middle.evaluation.findings import findings
-    from rag_middle.evaluation.plots import new_figure
-    from rag_middle.evaluation.report import InterimReport, show_diagnosis, show_grid
+    from rag_middle.generation.sharing import origin
     from rag_middle.small_model import NAME
-    from rag_middle.workers import torch_threads
 
-    new_figure()  # without matplotlib there is no report: say so before an hour is spent
-    changes: Any = tuple(_split(measured.pop("changes", ())))
-    measurement = Measurement(**measured, grid=fewer, changes=changes, controls=True)
-    check_measurement(task, names or (), measurement)
-    tell("Data", "dim", f"{task.description}.")
-    for note in notes_on_gold(items):
-        warn(note)
-    shown = {"command": command_line()}
-    with (
-        # As many as PyTorch takes, within the quota of a container.
-        torch_threads(running.get("threads") or min(torch.get_num_threads(), cpu_count())),
-        progress_bar("asking", hidden=as_json) as progress,
-        ExitStack() as stack,
-    ):
+    plots.new_figure()  # without matplotlib there is no report: say so before an hour is spent
+    changed: Any = tuple(_split(changes))
+    measurement = evaluation.Measurement(
+        **measured, grid=tuple(fewer), changes=changed, controls=True
+    )
+    for labelled in evaluation.check_measurement(task, names or (), measurement):
+        if endpoint is not None:
+            endpoint.checked_method(labelled.method)
+    console.tell("Data", f"{task.description}.")
+    for note in conclusions.notes_on_gold(items):
+        console.warn(note)
+    command = console.command_line()
+    with console.progress_bar("asking", hidden=as_json) as progress, ExitStack() as stack:
         if endpoint is None:
-            tell("Model", "dim", f"loading {model or NAME}.")
-        answering = endpoint or load(model, **loading)
-        team = None
-        if spreads:
-            team = _team(answering, loading, running["workers"], backend)
-            stack.callback(team.close)
+            console.tell("Model", f"loading {model or NAME}.")
+        answering: Any = endpoint or load(model, loading)
         options: dict[str, Any] = {
             "records": out / "records.jsonl",
             "progress": progress,
-            "estimated": partial(
-                tell_time,
-                shorter="a lower --limit, --documents or --positions, fewer --methods, or "
-                "--score-by likelihood",
-            ),
+            "estimated": _tell_time,
             "planned": None if endpoint is None else _tell_work,
-            "workers": team,
         }
-        if layout is None:
-            diagnosis = run_diagnosis(
-                answering,
-                task,
-                names,
-                measurement,
-                interim=InterimReport(out, seconds=refresh, **shown) if refresh else None,
-                **options,
-            )
+        if spreads:
+            opening = evaluation.Answering(**origin(answering), options=placed(loading))
+            threads = loading.get("threads", max(1, torch.get_num_threads() // workers))
+            team = start_workers(opening, loading, backend=backend, count=workers, threads=threads)
+            options["workers"] = stack.enter_context(closing(team))
+        if by_position:
+            interim = evaluation.InterimReport(out, seconds=refresh, command=command)
+            options["interim"] = interim if refresh else None
+            diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
         else:
             if names is None:
                 names, left_out = default_methods(answering)
                 for name, reason in left_out.items():
-                    tell("Left out", "yellow", f"{name}: {reason}")
-            results = run(answering, task, names, measurement, **options)
-    if layout is None:
-        page = write_report(diagnosis, out, **shown)
+                    console.tell("Left out", f"{name}: {reason}", "yellow")
+            results = evaluation.run(answering, task, names, measurement, **options)
+    if by_position:
+        page = evaluation.write_report(diagnosis, out, command=command)
         data = diagnosis.to_dict()
     else:
-        found = findings(results)
-        page = write_evaluation(results, out, **shown)
+        found = findings.findings(results)
+        page = evaluation.write_evaluation(results, out, command=command)
         data = found.to_dict()
     if as_json:
-        print_json({**data, "report": str(page)})
+        console.print_json({**data, "report": str(page)})
         return
-    if layout is None:
-        show_diagnosis(console(), diagnosis)
-        tell("Use it", "cyan", f"--method profile:{out} ({profile_in_words(diagnosis.profile)}).")
+    if by_position:
+        report.show_diagnosis(console.console(), diagnosis)
+        does = profile_in_words(diagnosis.profile)
+        console.tell("Use it", f"--method profile:{out} ({does}).", "cyan")
     elif found.grid:
-        show_grid(console(), found.grid, found.notes)
-    print_text(f"{page}\n")
+        report.show_grid(console.console(), found.grid, found.notes)
+    console.print_text(str(page))
 
 
-def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> AnsweringWorkers:
-    import torch
-
-    from rag_middle.evaluation import Answering
-    from rag_middle.generation.sharing import origin
-
-    placement = placed(loading)
-    return start_workers(
-        Answering(**origin(model), options=placement),
-        backend=backend,
-        count=count,
-        threads=max(1, torch.get_num_threads() // count),
-        devices=devices_of(placement, count, backend),
-    )
+def _tell_time(seconds: float, answers: int) -> None:
+    """Say how long a run will take at most, and what makes it less, by its first answers."""
+    took = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} s"
+    console.tell("Cost", f"at most about {took} for {answers:,} more answers, by the first ones.")
+    if seconds >= _LONG:
+        shorter = "a lower --limit, --documents or --positions, fewer --methods"
+        console.tell("Cost", f"to shorten it, {shorter}, or --score-by likelihood.")
 
 
 def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:
@@ -284,30 +205,13 @@ def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) 
 
     sent = [arrangement(prompt, method) for prompt, method in asking]
     characters = sum(len(request.text) for request in sent)
-    tell(
+    console.tell(
         "Cost",
-        "dim",
         f"{counted(len(sent), 'request')}, about {characters // 4:,} prompt tokens (a token for "
         f"four characters), at most {len(sent) * new_tokens:,} new tokens.",
     )
 
 
-def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int | None]:
-    """The fewer numbers of documents of `--grid`, and the most."""
-    if grid is None:
-        return (), documents
-    try:
-        *fewer, most = sorted({int(number) for number in grid.split(",")})
-    except ValueError:
-        fewer, most = [], 0
-    if not fewer or documents not in (None, most):
-        raise ConfigError(
-            f"--grid {grid}: give two or more different numbers of documents with commas between "
-            "them, as in 5,10,20, and leave --documents out, which is the largest of them."
-        )
-    return tuple(fewer), most
-
-
-def _split(values: Iterable[str]) -> list[str]:
+def _split(values: Iterable[str] | None) -> list[str]:
     """The names of an option that takes several, with commas or by being repeated."""
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+    return [name.strip() for value in values or () for name in value.split(",") if name.strip()]

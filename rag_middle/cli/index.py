@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from rag_middle.cli.console import (
-    JsonOption,
-    print_json,
-    print_text,
-    progress_bar,
-    quiet_progress_bars,
-    warn,
-)
-from rag_middle.cli.options import (
-    EmbedderOption,
-    RebuildOption,
-    command,
-    loading_options,
-    placed,
-    refuse_set,
-)
+from rag_middle.cli import console
+from rag_middle.cli import options as opt
+from rag_middle.cli.models import Loading, load, placed, refuse
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
@@ -31,82 +18,75 @@ if TYPE_CHECKING:
 _SHOWN = 10  # reports of skipped files on a terminal
 
 
-@command(loading=loading_options)
+@opt.command
 def index(
     path: Path = typer.Argument(
         ..., help="File or folder: text, Markdown, PDF, HTML, Word, sheets, JSON."
     ),
     *,
     out: Path | None = typer.Option(None, help="Folder for the index. Default: the user's cache."),
-    embedder: EmbedderOption = None,
+    embedder: opt.Embedder = None,
     chunk_size: int | None = typer.Option(
         None, min=1, help="Tokens per chunk. Default: at most 200, or as before."
     ),
-    rebuild: RebuildOption = False,
+    rebuild: opt.Rebuild = False,
     precompute: str | None = typer.Option(
         None,
         metavar="MODEL",
         help="A model that reads all documents beforehand, for questions under "
         "parallel_context_windows, ape and cacheblend.",
     ),
-    loading: dict[str, Any],
-    as_json: JsonOption = False,
+    loading: Loading,
+    as_json: opt.Json = False,
 ) -> None:
     """Index documents, or bring their index up to date.
 
     Only documents that have changed are embedded again. What could not be read is reported on
     standard error.
     """
-    from rag_middle.retrieval import (
-        DEFAULT_EMBEDDER,
-        SentenceTransformerEmbedder,
-        build_index,
-        check_exists,
-        default_index_folder,
-    )
+    from rag_middle import retrieval
 
-    check_exists(path)
+    retrieval.check_exists(path)
     if precompute is None:
-        refuse_set(loading, "is about the model of --precompute: name that too.", but="device")
-    folder = out or default_index_folder(path, embedder or DEFAULT_EMBEDDER)
+        own = ("device", "threads")  # of the embedder too
+        refuse(loading, "is about the model of --precompute: name that too.", but=own)
+    folder = out or retrieval.default_index_folder(path, embedder or retrieval.DEFAULT_EMBEDDER)
     device = placed(loading).get("device")  # an embedder is not spread
-    quiet_progress_bars()
-    with progress_bar("embedding", hidden=as_json) as progress:
-        built = build_index(
+    console.quiet_progress_bars()
+    with console.progress_bar("embedding", hidden=as_json) as progress:
+        built = retrieval.build_index(
             path,
             folder,
-            embedder=SentenceTransformerEmbedder(embedder, device=device),
+            embedder=retrieval.SentenceTransformerEmbedder(embedder, device=device),
             chunk_size=chunk_size,
             rebuild=rebuild,
             progress=progress,
         )
-    read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
+    read = None
+    if precompute is not None:
+        from rag_middle.answering import PromptTemplate, answerer
+        from rag_middle.generation import DocumentCache
+
+        cache = DocumentCache(max_bytes=0, directory=answerer.states_folder(folder))
+        reader = load(precompute, loading, document_cache=cache)
+        read = answerer.precompute(built.index, reader, PromptTemplate.of_model(precompute))
     if as_json:
-        described: dict[str, Any] = {
+        described = {
             "folder": str(folder),
             "embedder": built.index.embedder.name,
             "sources": _sources(built),
             "chunks": len(built.index),
             "changes": None if built.changes is None else built.changes._asdict(),
             "skipped": [skipped._asdict() for skipped in built.skipped],
+            "precomputed": read,
         }
-        print_json(described if read is None else {**described, "precomputed": read})
+        console.print_json(described)
         return
     report_skipped(built.skipped)
-    print_text(f"{summary(built)}\n")
+    console.print_text(summary(built))
     if read is not None:
-        print_text(f"{read} documents and texts before them read\n")
-    print_text(f"{folder}\n")
-
-
-def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, Any]) -> int:
-    from rag_middle.answering import PromptTemplate
-    from rag_middle.answering.answerer import precompute, states_folder
-    from rag_middle.generation import DocumentCache, RagMiddleModel
-
-    cache = DocumentCache(max_bytes=0, directory=states_folder(folder))
-    model = RagMiddleModel.from_pretrained(name, document_cache=cache, **placed(loading))
-    return precompute(built.index, model, PromptTemplate.of_model(name))
+        console.print_text(f"{read} documents and texts before them read")
+    console.print_text(str(folder))
 
 
 def _sources(built: Built) -> int:
@@ -125,6 +105,6 @@ def summary(built: Built) -> str:
 def report_skipped(skipped: tuple[Skipped, ...]) -> None:
     """Say on standard error what was not indexed, and why."""
     for source in skipped[:_SHOWN]:
-        warn(f"skipped {source}")
+        console.warn(f"skipped {source}")
     if len(skipped) > _SHOWN:
-        warn(f"{len(skipped) - _SHOWN} more were skipped; --json lists them all.")
+        console.warn(f"{len(skipped) - _SHOWN} more were skipped; --json lists them all.")

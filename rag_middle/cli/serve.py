@@ -9,27 +9,16 @@ import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from copy import deepcopy
-from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import tell, tell_of_default, warn
-from rag_middle.cli.measuring import load
-from rag_middle.cli.options import (
-    MethodOption,
-    MethodOptionsOption,
-    ModelOption,
-    command,
-    generation_options,
-    loading_options,
-    method_flag,
-    parse_method_options,
-)
+from rag_middle.cli import console
+from rag_middle.cli import options as opt
+from rag_middle.cli.models import Loading, load
 from rag_middle.errors import ConfigError, MethodConfigError, MissingExtraError
 from rag_middle.markers import marker_key
 from rag_middle.options import GenerationOptions
@@ -40,46 +29,37 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _server_flag = partial(typer.Option, rich_help_panel="Server")
-_limit_flag = partial(typer.Option, rich_help_panel="Limits")
-_HEAD_BYTES, _MOST_CONNECTIONS = 2**16, 256
-_LIMIT: dict[str, Any] = {field.name: field.default for field in fields(ServerSettings)}
-_DEFAULTS = (
-    *("system", "on_overflow", "max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
-    *("repetition_penalty", "no_repeat_ngram_size"),
-)
+_limit = partial(typer.Option, rich_help_panel="Limits")
 
 
 def _limits(
     *,
-    max_batch_size: int = _limit_flag(
-        _LIMIT["max_batch_size"], min=1, help="Prompts in one forward pass."
-    ),
-    max_waiting: int = _limit_flag(
-        _LIMIT["max_waiting"], min=1, help="Answers that may wait; beyond: status 429."
-    ),
-    batch_wait: float = _limit_flag(
-        _LIMIT["batch_wait"],
-        min=0,
-        max=10,
-        help="Seconds that a free model waits for more requests.",
-    ),
-    max_body_bytes: int = _limit_flag(_LIMIT["max_body_bytes"], min=1024, help="Of a request."),
-    max_documents: int = _limit_flag(_LIMIT["max_documents"], min=0, help="Of a prompt."),
+    max_batch_size: int = _limit(8, min=1, help="Prompts in one forward pass."),
+    max_waiting: int = _limit(64, min=1, help="Answers that may wait; beyond: status 429."),
+    batch_wait: float = _limit(0.02, min=0, max=10, help="Seconds to wait for more requests."),
+    max_body_bytes: int = _limit(2 << 20, min=1024, help="Of a request."),
+    max_documents: int = _limit(200, min=0, help="Of a prompt."),
 ) -> None:
     """Limits of `ServerSettings`."""
 
 
-@command(options=generation_options(_DEFAULTS), loading=loading_options, limits=_limits)
+_Defaults = Annotated[
+    dict[str, Any],
+    opt.generation_options(*("template", "on_missing_documents", "num_beams", "seed", "stop")),
+]
+
+
+@opt.command
 def serve(
     *,
-    model: ModelOption = None,
-    method: MethodOption = "none",
-    method_option: MethodOptionsOption = None,
-    allow_method: list[str] | None = method_flag(
+    model: opt.Model = None,
+    method: opt.MethodName = "none",
+    method_option: opt.MethodOptions = None,
+    allow_method: list[str] | None = opt.method_flag(
         None, metavar="METHOD", help="Another that requests may name, or NAME=METHOD."
     ),
-    options: dict[str, Any],
-    loading: dict[str, Any],
+    options: _Defaults,
+    loading: Loading,
     host: str = _server_flag("127.0.0.1", help="Address to listen on."),
     port: int = _server_flag(8000, min=0, max=65535, help="0: a free one."),
     served_model_name: str | None = _server_flag(
@@ -88,19 +68,16 @@ def serve(
     trust_markers: bool = _server_flag(
         False,
         "--trust-markers",
-        help="Read document markers without a tag: only where every client marks documents "
-        "itself and escapes what others wrote.",
+        help="Read markers without a tag: only if all clients escape what others wrote.",
     ),
     allow_origin: list[str] | None = _server_flag(
         None, help="Origin of web pages whose scripts may ask (CORS); repeatable, * for all."
     ),
     ignore_unknown_fields: bool = _server_flag(
-        False,
-        "--ignore-unknown-fields",
-        help="Leave out what requests have and this server does not, instead of refusing them.",
+        False, "--ignore-unknown-fields", help="Leave out what requests have and this server not."
     ),
-    limits: dict[str, Any],
-    shutdown_timeout: int = _limit_flag(
+    limits: Annotated[dict[str, Any], opt.group(_limits)],
+    shutdown_timeout: int = _limit(
         30, min=0, help="Seconds for running requests after SIGTERM or Ctrl-C."
     ),
 ) -> None:
@@ -112,20 +89,16 @@ def serve(
     for module in ("fastapi", "uvicorn"):
         if find_spec(module) is None:
             raise MissingExtraError("serve", package=module, extra="serve")
-    method_options = parse_method_options(method_option or ())
+    # What can be refused is refused before a model is loaded for nothing.
     names = public_names([method, *(allow_method or ())])
-    default, *others = names.items()
-    from rag_middle.methods import resolve_method
-
-    resolve_method(default[1], method_options)
-    for _, other in others:
-        resolve_method(other)
+    default, *others = names
+    methods = {default: opt.chosen_method(names[default], method_option)}
+    methods |= {name: opt.chosen_method(names[name]) for name in others}
     defaults = GenerationOptions(**options)
     marker_key()
-    try:  # before a model is loaded for nothing
-        socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        ).close()
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise ConfigError(
             f"Cannot listen on {host}:{port} ({error.strerror or error}). Choose another --port, "
@@ -136,28 +109,29 @@ def serve(
     from rag_middle.serving import create_app, named_methods
 
     def prepare() -> FastAPI:
-        loaded = load(model, method=default[1], method_options=method_options, **loading)
+        loaded = load(model, loading, method=methods[default])
         if model is None:
-            tell_of_default()
+            console.tell_of_default()
         settings = ServerSettings(
             model_name=served_model_name or public_model_name(model),
-            methods=named_methods(loaded, {**names, default[0]: loaded.method}),
+            methods=named_methods(loaded, methods),
             defaults=defaults,
             api_key=os.environ.get(API_KEY_VARIABLE) or None,
+            trust_markers=trust_markers,
             allowed_origins=tuple(allow_origin or ()),
             ignore_unknown_fields=ignore_unknown_fields,
-            trust_markers=trust_markers,
             **limits,
         )
-        _announce(settings, host)
+        named = ", ".join(settings.methods)
+        console.tell("Serving", f"{settings.model_name}; methods, default first: {named}.", "green")
+        if settings.api_key is None and host not in ("localhost", "127.0.0.1", "::1"):
+            console.warn("everybody who reaches this address can use it: set RAG_MIDDLE_API_KEY.")
         return create_app(loaded, settings)
 
     # Not in the main thread, which then only serves sockets: PyTorch keeps OpenMP workers for every
     # thread that ran it, and with more of them than cores small models answer at half their speed.
     with ThreadPoolExecutor(1) as pool:
         app = pool.submit(copy_context().run, prepare).result()
-    log = deepcopy(uvicorn.config.LOGGING_CONFIG)
-    log["handlers"]["access"]["stream"] = "ext://sys.stderr"
     # Uvicorn raises the signal again at its end, so that it would end the process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     uvicorn.run(
@@ -165,13 +139,12 @@ def serve(
         host=host,
         port=port,
         http="h11",  # the only one with a limit for the head of a request
-        h11_max_incomplete_event_size=_HEAD_BYTES,
-        limit_concurrency=_MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=2**16,
+        limit_concurrency=256,
         timeout_graceful_shutdown=shutdown_timeout,
         server_header=False,
         # A client would write its own address into the log, in any characters.
         proxy_headers=False,
-        log_config=log,
     )
 
 
@@ -204,14 +177,3 @@ def public_model_name(model: str | None) -> str:
     if model is None:
         return NAME
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
-
-
-def _announce(settings: ServerSettings, host: str) -> None:
-    tell(
-        "Serving",
-        "bold",
-        f"{settings.model_name}; methods: {', '.join(settings.methods)} (the first one where a "
-        "request names none).",
-    )
-    if settings.api_key is None and host not in ("localhost", "127.0.0.1", "::1"):
-        warn("everybody who reaches this address can use this server: set RAG_MIDDLE_API_KEY.")

@@ -47,7 +47,7 @@ from rag_middle.wording import shortened
 #: Options of `GenerationOptions` that act here or have a field in requests.
 _OPTIONS = (
     *("template", "system", "max_new_tokens", "temperature", "top_p", "seed", "stop"),
-    *("on_overflow", "on_missing_documents", "missing_documents_hint"),
+    *("on_overflow", "on_missing_documents", "missing_documents_hint", "template_options"),
 )
 #: What a server says of a model that stays the same: vLLM draws ids, and dates the request.
 _FACTS = ("owned_by", "root", "max_model_len", "rag_middle")
@@ -252,6 +252,7 @@ class EndpointModel:
         else:
             messages = [("system", options.system), ("user", content)]
             body["messages"] = [{"role": r, "content": c} for r, c in messages if c is not None]
+            body["chat_template_kwargs"] = options.template_options
         body |= {"max_tokens": options.max_new_tokens, "temperature": options.temperature}
         if options.samples:
             body |= {"top_p": options.top_p, "seed": seed}

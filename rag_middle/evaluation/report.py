@@ -193,7 +193,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         table.add_row(
             Text(method.label, "bold" if method.label == diagnosis.recommendation.label else ""),
             *(f"{scale * x.value:.{digits}f}" for x in (*curve.estimates, method.mean)),
-            curve.gap.text(share=share),
+            curve.gap.text(share=share) if method.mean.value else "–",  # nothing to lose
             "–" if flips is None else percent(flips.flip_rate.value),
             "–" if ratio is None else f"×{ratio:.2f}",
         )

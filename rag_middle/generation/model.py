@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,6 +50,7 @@ from rag_middle.options import (
     checked_options,
     unknown_option,
 )
+from rag_middle.small_model import NAME, default_model
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import shortened
 
@@ -203,7 +205,7 @@ class RagMiddleModel:
         """Load a model from a directory, the local cache or the Hugging Face hub.
 
         Args:
-            name_or_path: a directory, a name on the hub, or a GGUF file.
+            name_or_path: a directory, a name on the hub, a GGUF file, or SmolLM2-135M-Instruct.
             options: those of the class (``method``, ``method_options``, ``context_window``,
                 ``self_check``, ``document_cache``, ``kernels``), and:
 
@@ -247,6 +249,8 @@ class RagMiddleModel:
         check_context_window(own.get("context_window"))
         loading = {name: own.pop(name) for name in LoadingKwargs.__annotations__ if name in own}
         check_loading(loading)
+        if str(name_or_path) == NAME and not os.path.exists(name_or_path):  # without its owner
+            name_or_path = default_model()
         tokenizer = tokenizer_of(name_or_path, loading)
         model = load_model(name_or_path, loading)
         with format_errors(str(name_or_path), "config.json"):

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from rag_middle.errors import FileFormatError
-from rag_middle.files import expanded, write_files
+from rag_middle.files import expanded, reason, write_files
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
@@ -38,8 +38,9 @@ def read_profile(path: str | Path) -> Profile:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
         raise FileFormatError(
-            f"The profile {str(path)!r} cannot be read ({error}). Give the path of a file that "
-            "`rag-middle calibrate` wrote (METHOD.json, not the state of its search)."
+            f"The profile {str(path)!r} cannot be read ({reason(error)}). Give the folder that "
+            "`rag-middle diagnose --out` wrote (rag-middle-diagnosis unless it was named), or a "
+            "METHOD.json of `rag-middle calibrate`, not the state of its search."
         ) from error
     try:
         return Profile.from_dict(content)

@@ -51,6 +51,17 @@ def test_what_is_put_into_a_field_is_not_searched_for_fields() -> None:
     )
 
 
+def test_earlier_questions_stand_before_the_documents() -> None:
+    history = [("Where is {text}?", "On the {title}.")]
+    prompt = PromptTemplate(prefix="Read.\n").prompt("And Lyon?", [LYON], history)
+    assert prompt.prefix == "Read.\nQuestion: Where is {text}?\nAnswer: On the {title}.\n\n"
+    assert prompt.suffix == "Question: And Lyon?\nAnswer:"
+    asking_first = PromptTemplate(prefix="{question}\n", suffix="Answer:")
+    assert asking_first.prompt("And?", [], history).prefix == (
+        "And?\nWhere is {text}? On the {title}.\n\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import typer
 
 import rag_middle
+from rag_middle.cli.app import app
 from tests.cli.conftest import Run
 
-COMMANDS = ("ask", "chat", "generate", "index", "methods", "serve", "verify")
 
-
-def test_help_lists_the_commands(run: Run) -> None:
-    shown = run("--help")
-    assert shown.status == 0
-    assert all(command in shown.out for command in COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 def test_every_command_has_help(run: Run, command: str) -> None:
+    assert f" {command} " in run("--help").out
     shown = run(command, "--help")
     assert shown.status == 0
     assert ("--json" in shown.out) == (command not in ("chat", "serve"))
+
+
+def test_every_command_that_runs_a_model_takes_threads() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    without = {
+        name
+        for name, command in commands.items()
+        if not any("--threads" in option.opts for option in command.params)
+    }
+    assert without == {"methods"}
 
 
 @pytest.mark.parametrize("command", ["ask", "diagnose"])
@@ -51,3 +59,16 @@ def test_errors_show_a_traceback_only_with_debug(run: Run) -> None:
     assert "Traceback" not in shown.err
     with pytest.raises(rag_middle.UnknownNameError):
         run("methods", "nonsense", "--debug")
+
+
+def test_flags_that_messages_name_are_there() -> None:
+    """Messages name what Python calls an argument and what the command line does."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name for command in commands.values() for option in command.params for name in option.opts
+    }
+    sources = Path(rag_middle.__file__).parent.rglob("*.py")
+    text = "".join(source.read_text(encoding="utf-8") for source in sources)
+    named = set(re.findall(r"[\w\]'}] \((--[a-z-]+)", text))
+    assert "--beams" in named
+    assert named <= options

@@ -5,7 +5,6 @@ and nothing that was indexed is lost.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,26 +101,6 @@ def test_a_damaged_index(ask: Run, run: Run, index: Path) -> None:
     _refused(ask(), "is damaged", "--rebuild")
     assert ask("--rebuild").status == 0
     assert _indexed(index) == TOWNS
-
-
-def test_no_write_permission(
-    run: Run, ask: Run, docs: Path, chat_model: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask()
-    (docs / "bordeaux.md").write_text("# Bordeaux\n\nBordeaux lies on the Garonne.")
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "mkdir", refuse)
-        refused = ask()
-        in_cache = run("ask", QUESTION, "--docs", docs, "--model", chat_model)
-    for shown in (refused, in_cache):
-        _refused(shown, "(Permission denied)", "Choose another folder")
-    assert _indexed(index) == TOWNS
-    assert ask().status == 0
-    assert _indexed(index) == {*TOWNS, "bordeaux.md"}
 
 
 def test_no_network(ask: Run, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

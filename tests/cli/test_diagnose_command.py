@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.cli import measuring
+from rag_middle.cli import diagnose as command
 from rag_middle.cli.measuring import chosen_task
 from rag_middle.evaluation import InterimReport, Results
 from tests.cli.conftest import Run
@@ -30,7 +30,7 @@ def test_a_model_is_diagnosed_into_a_folder(
 
     original = InterimReport.__call__
     monkeypatch.setattr(InterimReport, "__call__", write)
-    shown = run("diagnose", "-m", model, *FEW, "--methods", "ms_poe", "--out", out)
+    shown = run("diagnose", "-m", model, *FEW, "--method", "ms_poe", "--out", out)
     assert shown.status == 0
     assert interim
     assert all('<meta http-equiv="refresh" content="60">' in page for page in interim)
@@ -116,7 +116,7 @@ def written(path: Path, count: int, words: int = 3) -> Path:
 def test_what_was_recognised_is_said_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:
     data = written(tmp_path / "mine.jsonl", 30)
     shown = run("diagnose", "-m", tmp_path / "no model", "--data", data)
-    assert "(mine.jsonl): 30 questions, 20 documents" in shown.err
+    assert "(mine.jsonl), 20 documents" in shown.err
     assert shown.err.index("mine.jsonl") < shown.err.index("no model")
     few = written(tmp_path / "few.jsonl", 5)
     shown = run("diagnose", "-m", tmp_path / "no model", "--data", few)
@@ -143,10 +143,10 @@ def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
     shown = run(*few, "--out", tmp_path / "short")
     assert "Cost: at most about" in shown.err
     assert "more answers" in shown.err
-    assert "To shorten it" not in shown.err
-    monkeypatch.setattr(measuring, "_LONG", 0)
+    assert "to shorten it" not in shown.err
+    monkeypatch.setattr(command, "_LONG", 0)
     shown = run(*few, "--out", tmp_path / "long")
-    assert "To shorten it: a lower --limit, --documents or --positions" in shown.err
+    assert "to shorten it, a lower --limit, --documents or --positions" in shown.err
 
 
 def test_missing_matplotlib_is_refused_first(

@@ -102,21 +102,23 @@ def test_a_question_as_json_with_documents_at_both_ends(run: Run, docs: Path) ->
         shown = run(
             *("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--json"),
             *("--method", "long_context_reorder", "--show-prompt", "--max-new-tokens", 7),
+            "--no-enable-thinking",
         )
         [request] = server.asked
     assert shown.json["text"] == "(Nantes) On the Loire."
     assert shown.json["method"] == "long_context_reorder"
-    assert all(text in request.text for text in shown.json["prompt"]["documents"])
+    assert request.text == shown.json["prompt"]
     # The second best of three stands last.
     assert [source["position"] for source in shown.json["sources"]] == [0, 2, 1]
     assert request.body["max_tokens"] == 7
+    assert request.body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 def test_several_questions_to_a_served_model(run: Run, docs: Path) -> None:
     with serving(lambda request: events("(Nantes) ", "On the Loire.")) as server:
         shown = run(
             *("chat", "--docs", docs, "--endpoint", server.url),
-            input=f"{QUESTION}\n/method pine\n/method long_context_reorder\n{QUESTION}\n",
+            input=f"{QUESTION}\n/method pine\n/method long_context_reorder\n/new\n{QUESTION}\n",
         )
         first, second = server.asked
     assert shown.out.count("(Nantes) On the Loire.\n") == 2

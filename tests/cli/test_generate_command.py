@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from rag_middle.cli.console import print_text
 from tests.cli.conftest import Run
 
 TOKENS = "--max-new-tokens", "8"
 
-#: How methods are written on a command line.
-METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "none": ("--method", "none"),
-    "lpes": ("--method", "lpes", "-o", "factors=[1.2,1.5,1.8]"),
-    "dysco": ("--method", "dysco", "-o", "heads=[[0,1],[1,2]]", "-o", "strength=9"),
-    "compose": ("--method", "ms_poe+siw"),
-}
 
-
-@pytest.mark.parametrize("name", METHOD_ARGUMENTS)
+@pytest.mark.parametrize("method", ["none", "lpes -o factors=[1.2,1.5,1.8]", "ms_poe+siw"])
 @pytest.mark.one_in(2)
 def test_methods_answer_stream_and_batch_alike(
-    run: Run, model: Path, prompt_file: Path, tmp_path: Path, name: str
+    run: Run, model: Path, prompt_file: Path, tmp_path: Path, method: str
 ) -> None:
     other = tmp_path / "other.txt"
     other.write_text("Short. [[rm:doc]]The first document.[[/rm:doc]] Question?")
-    ask = ("generate", "--model", model, *METHOD_ARGUMENTS[name], *TOKENS, "--prompt", prompt_file)
+    named = ("--method", *method.split())
+    ask = ("generate", "--model", model, *named, *TOKENS, "--prompt", prompt_file)
 
     whole = run(*ask)
     streamed = run(*ask, "--stream")
@@ -39,8 +34,8 @@ def test_methods_answer_stream_and_batch_alike(
     assert streamed.out == whole.out
     assert len(batched.json) == 2
     assert batched.json[0]["text"] + "\n" == whole.out
-    assert batched.json[0]["method"].startswith(name.replace("compose", "ms_poe"))
-    assert batched.json[0]["applied"] is (name != "none")
+    assert batched.json[0]["method"].startswith(method.split()[0])
+    assert batched.json[0]["applied"] is (method != "none")
 
 
 def test_the_answer_alone_goes_to_standard_output(run: Run, model: Path, prompt_file: Path) -> None:
@@ -73,7 +68,9 @@ def test_standard_input_and_json_prompts(run: Run, model: Path, prompt_file: Pat
     assert from_json.out == from_text.out
 
 
-def test_options_reach_the_model(run: Run, model: Path, prompt_file: Path) -> None:
+def test_options_reach_the_model(
+    run: Run, model: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask = ("generate", "-m", model, "-p", prompt_file, "--json", "--max-new-tokens", "12")
     text = run(*ask).json["text"]
     stop = text[3]
@@ -82,8 +79,29 @@ def test_options_reach_the_model(run: Run, model: Path, prompt_file: Path) -> No
     assert stopped["stop"] == stop
     assert run(*ask, "--repetition-penalty", "0.05").json["text"] != text
     assert run(*ask, "--beams", "3").json["text"] != text
+    threads: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("torch.set_num_threads", threads.append)
+        assert run(*ask, "--threads", "2").json["text"] == text
+    assert threads == [2, torch.get_num_threads()]
     system = run(*ask, "--system", "You are a helpful assistant.").json
     assert system["usage"]["prompt_tokens"] > run(*ask).json["usage"]["prompt_tokens"]
+
+
+def test_thinking_is_told_to_the_chat_template(
+    run: Run, chat_model: Path, prompt_file: Path, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(chat_model, tmp_path / "thinking"))
+    template = copied / "chat_template.jinja"
+    thought = "{% if not enable_thinking | default(true) %}<think></think>{% endif %}"
+    template.write_text(template.read_text(encoding="utf-8") + thought, encoding="utf-8")
+    ask = ("generate", "-m", copied, "-p", prompt_file, "--json", "--max-new-tokens", 2)
+    asked = {
+        flags: run(*ask, *flags).json["usage"]["prompt_tokens"]
+        for flags in ((), ("--enable-thinking",), ("--no-enable-thinking",))
+    }
+    without, thinking, not_thinking = asked.values()
+    assert without == thinking < not_thinking
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -118,8 +136,8 @@ def test_control_characters_do_not_reach_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "line\n\ttab \x1b[31mred\x1b]0;title\x07 \x9b2J\r"
-    print_text(text)
+    print_text(text, end="")
     assert capsys.readouterr().out == text  # a file or pipe gets what was generated
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    print_text(text)
+    print_text(text, end="")
     assert capsys.readouterr().out == "line\n\ttab �[31mred�]0;title� �2J�"

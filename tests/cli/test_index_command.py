@@ -64,13 +64,6 @@ def test_what_was_skipped_is_told(run: Run, docs: Path, tmp_path: Path) -> None:
     assert (described["sources"], described["chunks"], described["changes"]) == (2, 2, None)
 
 
-def test_without_a_folder_the_index_is_in_the_cache(run: Run, docs: Path, tmp_path: Path) -> None:
-    folder = Path(run("index", docs, "--json").json["folder"])
-    assert folder.is_relative_to(tmp_path / "cache" / "rag-middle")
-    other = run("index", docs, "--json", "--embedder", "other").json
-    assert (other["embedder"], other["folder"] == str(folder)) == ("other", False)
-
-
 def test_a_model_reads_all_documents_beforehand(
     run: Run, docs: Path, tmp_path: Path, model: Path
 ) -> None:

@@ -18,7 +18,11 @@ import openai
 import pytest
 
 from rag_middle import ContextPrompt
+from rag_middle.cli.options import group
+from rag_middle.cli.serve import _limits
 from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import NoMethod
+from rag_middle.serving import ServerSettings
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.slow
@@ -91,6 +95,12 @@ def test_it_answers_until_it_is_told_to_end(chat_model: Path, tmp_path: Path) ->
     assert "a-key" not in server.log
     assert "Which river" not in server.log
     assert "Traceback" not in server.log
+
+
+def test_limits_are_those_of_the_settings() -> None:
+    limits = {option.name: option.default.default for option in group(_limits)}
+    settings = ServerSettings(model_name="m", methods={"none": NoMethod()})
+    assert {name: getattr(settings, name) for name in limits} == limits
 
 
 def test_it_warns_of_an_open_door(chat_model: Path) -> None:

@@ -12,27 +12,8 @@ from typing import NamedTuple
 import pytest
 
 #: They take seconds to import, which a listing or a typo should not wait for.
-HEAVY = (
-    "torch",
-    "transformers",
-    "numpy",
-    "faiss",
-    "sentence_transformers",
-    "sklearn",
-    "matplotlib",
-)
-COMMANDS = (
-    "ask",
-    "calibrate",
-    "chat",
-    "demo",
-    "diagnose",
-    "generate",
-    "index",
-    "methods",
-    "serve",
-    "verify",
-)
+HEAVY = "torch transformers numpy faiss sentence_transformers sklearn matplotlib".split()
+COMMANDS = "ask calibrate chat demo diagnose generate index methods serve verify".split()
 SCRIPT = """
 import contextlib, io, json, sys
 from tests.reader import reader_path
@@ -121,9 +102,3 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
         [(status, imported, shown)] = _run(("index", docs, "--out", index, *chosen))
         assert status == 0, shown
         assert ("transformers" in imported) == embedded
-
-
-def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "rag_middle", "--version"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert shown.stdout.startswith("rag-middle ")

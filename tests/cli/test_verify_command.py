@@ -61,15 +61,14 @@ def test_a_wrong_number_gives_exit_status_1_and_is_named(run: Run, wrong: Path) 
     assert "failed lpes_mistral: differs by 0.5" in shown.out
 
 
-@pytest.mark.parametrize("name", ["of_tomorrow", "[/bold]", "[link=https://x.y]:x:"])
-def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path, name: str) -> None:
+def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path) -> None:
     content = json.loads((wrong / "cases.json").read_text(encoding="utf-8"))
-    content["cases"] = [{**content["cases"][0], "method": name}]
+    content["cases"] = [{**content["cases"][0], "method": "[/bold]"}]
     (wrong / "cases.json").write_text(json.dumps(content), encoding="utf-8")
     shown = run("verify", wrong)
     assert shown.status == 1
     assert "unknown" in shown.out
-    assert f" {name} " in shown.out
+    assert "[/bold]" in shown.out
 
 
 def test_a_directory_of_something_else_gives_exit_status_2(run: Run, tmp_path: Path) -> None:

@@ -192,7 +192,10 @@ def test_a_prompt_goes_out_as_the_unmodified_model_reads_it() -> None:
     extra = {"temperature": None, "reasoning_effort": "low"}
     with serving(saying("yes")) as server:
         model = EndpointModel(server.url)
-        model.generate(PROMPT, max_new_tokens=5, system="Be brief.", stop=["\n"])
+        thinking = {"enable_thinking": False}
+        model.generate(
+            PROMPT, max_new_tokens=5, system="Be brief.", stop=["\n"], template_options=thinking
+        )
         model.generate(PROMPT.marked, max_new_tokens=5, template="raw")
         EndpointModel(server.url, extra_body=extra).generate(
             PROMPT, temperature=0.5, seed=3, top_p=0.9
@@ -206,6 +209,7 @@ def test_a_prompt_goes_out_as_the_unmodified_model_reads_it() -> None:
         "max_tokens": 5,
         "temperature": 0.0,
         "stop": ["\n"],
+        "chat_template_kwargs": thinking,
     }
     assert raw == {"model": "tiny", "prompt": text, "max_tokens": 5, "temperature": 0.0}
     assert sampled["messages"] == [user]

@@ -315,7 +315,7 @@ def changed(profile: Profile, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (None, "cannot be read"),
+        (None, "`rag-middle diagnose --out` wrote"),
         ("{", "cannot be read"),
         ("\xff", "cannot be read"),
         ("[]", "not a profile"),
