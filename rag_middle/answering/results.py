@@ -116,11 +116,6 @@ class AnswerTimings(Timings):
         """From the question to the first token."""
         return self.retrieve + self.tokenize + self.wait + self.prefill
 
-    @property
-    def total(self) -> float:
-        """Everything."""
-        return self.time_to_first_token + self.decode
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -177,22 +172,19 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the prompt's text as JSON-ready values."""
+        same = ("method", "applied", "finish_reason", "seed", "usage", "tokens_per_second")
+        generation = self.generation.to_dict()
         return {
             "question": self.question,
             "text": self.text,
             "sources": [source.to_dict() for source in self.sources],
             "dropped": [i for i, source in enumerate(self.sources) if source.position is None],
-            "method": self.method,
-            "applied": self.applied,
-            "finish_reason": self.finish_reason,
-            "seed": self.generation.seed,
-            "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
+            **{name: generation[name] for name in same},
             "timings": {
                 **asdict(self.timings),
                 "time_to_first_token": self.timings.time_to_first_token,
                 "total": self.timings.total,
             },
-            "tokens_per_second": self.generation.tokens_per_second,
         }
 
 
