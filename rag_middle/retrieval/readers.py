@@ -425,8 +425,12 @@ def _content_of(html: str) -> str:
     for tag in soup(["main", "header", "footer", "aside", "details", "summary"]):
         tag.name = "div"  # a paragraph of its own, which those are not for MarkItDown
     for table in soup("table"):
-        if table.find("table") is None:  # around others it is there for the layout
+        if table.find("table") is None:
             table.replace_with(BeautifulSoup(_even_table(table), "html.parser"))
+            continue
+        table.name = "div"  # around others it is there for the layout
+        for tag in table(["tbody", "tr", "td"]):
+            tag.name = tag.name if tag.find_parent("table") else "div"
     title = soup.title.extract() if soup.title else ""  # is no content where a page has no body
     return f"{title}<body>{soup.body or soup}</body>"
 

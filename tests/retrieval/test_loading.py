@@ -148,6 +148,14 @@ def test_cells_that_span_rows_or_columns_shift_none(
     assert [header, *others] == [f"| {row} |" for row in expected]
 
 
+def test_tables_within_a_layout_table_keep_their_rows(tmp_path: Path) -> None:
+    pytest.importorskip("markitdown")
+    rows = "<tr><td>a</td><td></td></tr><tr><td>1</td><td>2</td></tr>"
+    page = f"<table><tr><td>Left</td><td><table>{rows}</table></td></tr></table>"
+    record = _only(_write(tmp_path / "a.html", page))
+    assert record.text == "Left\n\n| a |  |\n| --- | --- |\n| 1 | 2 |"
+
+
 def test_pages_that_differ_in_an_empty_cell_are_both_kept(tmp_path: Path) -> None:
     pytest.importorskip("markitdown")
     page = "<title>Prices</title><table><tr><th>Plan</th><th>Month</th><th>Year</th></tr>"
