@@ -35,10 +35,10 @@ def with_extra_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     rest = {**arguments}
     extra = rest.pop("extra_body", None) or {}
-    if not isinstance(extra, Mapping) or rest.keys() & extra.keys():
-        raise UnsupportedGenerationError(
-            "extra_body must be a mapping of options that are not given with the call too."
-        )
+    if not isinstance(extra, Mapping):
+        raise UnsupportedGenerationError("extra_body must be a mapping of options.")
+    for name in rest.keys() & extra.keys():
+        raise UnsupportedGenerationError(f"{name} was given twice: leave it out of extra_body.")
     return {**rest, **extra}
 
 
