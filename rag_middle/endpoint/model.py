@@ -375,7 +375,7 @@ class _Reply:
         message = choice.get("message") or choice.get("delta") or choice
         piece: str = message.get("content", message.get("text")) or ""
         self.text += piece
-        reason = "content_filter" if message.get("refusal") else choice.get("finish_reason")
+        reason: Any = "content_filter" if message.get("refusal") else choice.get("finish_reason")
         if reason:
             self.finish_reason = reason if reason in ("length", "content_filter") else "stop"
         usage = event.get("usage") or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -141,6 +141,7 @@ def _prompts(
     body: ChatRequest | CompletionRequest, settings: ServerSettings
 ) -> Iterator[RequestPrompt]:
     trusted, documents = settings.trust_markers, body.documents
+    prompts: Iterable[RequestPrompt]
     if isinstance(body, ChatRequest):
         # Also where none may be called: what was called before is in the conversation.
         tools = bool(body.tools)
@@ -201,18 +202,17 @@ def _warnings(
 ) -> Iterator[str]:
     """What a client may not have meant, for the answer and the log; nothing of what it sent."""
     lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
-    documents, is_chat = len(request.documents), isinstance(body, ChatRequest)
+    documents = len(request.documents)
+    chat = body if isinstance(body, ChatRequest) else None
     if dropped and dropped == documents:
         yield f"None of the {documents} documents fits into the context window."
-    elif (
-        lost and not documents and not (is_chat and body.tools and awaits_retrieval(request.prompt))
-    ):
+    if lost and not documents and not (chat and chat.tools and awaits_retrieval(request.prompt)):
         yield (
             f"{' and '.join(lost)} needs documents, and this request has none that the server can "
             "tell: nothing is changed. Send them as `documents`, as blocks, or marked with the "
             "server's RAG_MIDDLE_MARKER_KEY."
         )
-    if is_chat and body.messages[-1].role == "assistant" and not body.continue_final_message:
+    if chat and chat.messages[-1].role == "assistant" and not chat.continue_final_message:
         yield (
             "The last message is the assistant's, and another answer was begun after it: pass "
             "continue_final_message=true to go on in it."

@@ -42,21 +42,13 @@ class Reply:
         for job in jobs:
             fields, ending = self._end(job)
             text = _result(job).text + fields.pop("content", "")
-            if self._is_chat:
-                content = None if not text and "tool_calls" in fields else text
-                message = {"role": "assistant", "content": content, "refusal": None, **fields}
-                said: Json = {"message": message}
-            else:
-                said = {"text": text, **fields}
+            content = None if not text and "tool_calls" in fields else text
+            message = {"role": "assistant", "content": content, "refusal": None, **fields}
+            said = {"message": message} if self._is_chat else {"text": text, **fields}
             logprobs = self._logprobs(_result(job).log_probabilities)
             choices.append({"index": job.index, **said, "logprobs": logprobs, **ending})
-        facts = choices[0]["rag_middle"]
-        return {
-            **self._head,
-            "choices": choices,
-            "usage": _usage(jobs, self._body.n),
-            "rag_middle": facts,
-        }
+        facts = {"usage": self._usage(jobs), "rag_middle": choices[0]["rag_middle"]}
+        return {**self._head, "choices": choices, **facts}
 
     async def streamed(
         self, jobs: Sequence[Job], first: tuple[Job, Piece], rest: AsyncIterator[tuple[Job, Piece]]
@@ -85,7 +77,7 @@ class Reply:
             yield _event(error.content)
             return
         if self._body.stream_options.get("include_usage"):
-            yield _event({**self._head, "choices": [], "usage": _usage(jobs, self._body.n)})
+            yield _event({**self._head, "choices": [], "usage": self._usage(jobs)})
         yield "data: [DONE]\n\n"
 
     def _chunk(self, job: Job, fields: Json, logprobs: Json | None, ending: Json) -> str:
@@ -129,25 +121,22 @@ class Reply:
         }
 
     def _logprobs(self, tokens: Sequence[TokenLogProbability]) -> Json | None:
-        return (
-            None if self._body.alternatives is None else openai_logprobs(tokens, self._token_text)
-        )
+        wanted = self._body.alternatives is not None
+        return openai_logprobs(tokens, self._token_text) if wanted else None
+
+    def _usage(self, jobs: Sequence[Job]) -> dict[str, int]:
+        """Token counts; a prompt with several answers counts once."""
+        each = [_result(job).usage for job in jobs]
+        prompt_tokens = sum(usage.prompt_tokens for usage in each[:: self._body.n])
+        new_tokens = sum(usage.completion_tokens for usage in each)
+        total = prompt_tokens + new_tokens
+        counts = {"prompt_tokens": prompt_tokens, "completion_tokens": new_tokens}
+        return {**counts, "total_tokens": total}
 
 
 def _result(job: Job) -> Generation:
     assert isinstance(job.result, Generation)
     return job.result
-
-
-def _usage(jobs: Sequence[Job], answers_each: int) -> dict[str, int]:
-    """Token counts; a prompt with several answers counts once."""
-    prompt_tokens = sum(_result(job).usage.prompt_tokens for job in jobs[::answers_each])
-    new_tokens = sum(_result(job).usage.completion_tokens for job in jobs)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": new_tokens,
-        "total_tokens": prompt_tokens + new_tokens,
-    }
 
 
 def _event(content: Json) -> str:
