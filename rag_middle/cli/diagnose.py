@@ -82,7 +82,7 @@ def diagnose(
         "--change",
         metavar="NAME,NAME",
         hidden=True,
-        help="Controls: repeated, random_filler, question_first, long_gold (docs/evaluation.md).",
+        help="Controls: random_filler (docs/evaluation.md).",
     ),
     workers: int = opt.model_flag(1, min=1, help="Processes that answer."),
     backend: opt.Backend = "processes",
@@ -142,7 +142,7 @@ def diagnose(
     for labelled in evaluation.check_measurement(task, names or (), measurement):
         if endpoint is not None:
             endpoint.checked_method(labelled.method)
-    console.tell("Data", f"{task.description}.")
+    console.tell("Data", f"{task.description}: {counted(len(items), 'question')} asked.")
     for note in conclusions.notes_on_gold(items):
         console.warn(note)
     command = console.command_line()

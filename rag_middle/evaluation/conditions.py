@@ -1,7 +1,7 @@
 """A question with its documents, and the conditions under which it is asked.
 
 A condition says which documents are in the prompt, and in which order. Its name stands in records:
-``position:3``, ``position:3/10``, ``position:3+repeated``, ``chain:4,12``, ``chain:4,12/1``,
+``position:3``, ``position:3/10``, ``position:3+random_filler``, ``chain:4,12``, ``chain:4,12/1``,
 ``order:1``, ``gold_only``, ``gold_absent``, ``closed_book``, ``as_given``.
 """
 
@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from rag_middle.documents import ContextPrompt, Document
@@ -19,14 +19,10 @@ from rag_middle.errors import ConfigError
 
 Kind = Literal["position", "chain", "order", "gold_only", "gold_absent", "closed_book", "as_given"]
 
-#: What else is done to a prompt: ``"repeated"``: all documents twice, one after the other;
-#: ``"random_filler"``: the others' own words shuffled in place of each of the others, so that there
-#: are as many documents, as long, and only the gold one says anything of the matter;
-#: ``"question_first"``: the question before the documents as well; ``"long_gold"``: the gold
-#: document followed by the shuffled words of the first three others.
-Change = Literal["repeated", "random_filler", "question_first", "long_gold"]
+#: What else is done to a prompt: the others' own words, shuffled, stand in place of each of them,
+#: so that there are as many documents, as long, and only the gold one says anything of the matter.
+Change = Literal["random_filler"]
 CHANGES: tuple[Change, ...] = get_args(Change)
-_LENGTHENED_BY = 3  # documents: with documents of one length, the gold one is four times as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,15 +240,10 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
             f"Question {item.id} has {len(golds)} gold among {count} documents, so "
             f"{condition.name} means nothing for it: give each of them a 0-based position."
         )
-    if condition.change == "long_gold":
-        added = Document("\n".join(document.render() for document in others[:_LENGTHENED_BY]))
-        words = _shuffled(added, f"{item.id} gold").text
-        golds = tuple(replace(gold, text=f"{gold.text} {words}") for gold in golds)
     if condition.change == "random_filler":
         others = tuple(_shuffled(document, f"{item.id} {at}") for at, document in enumerate(others))
     rest, gold_at = iter(others), dict(zip(positions, golds, strict=True))
-    documents = tuple(gold_at[at] if at in gold_at else next(rest) for at in range(count))
-    return 2 * documents if condition.change == "repeated" else documents
+    return tuple(gold_at[at] if at in gold_at else next(rest) for at in range(count))
 
 
 def _shuffled(document: Document, seed: str) -> Document:

@@ -103,19 +103,6 @@ class Diagnosis(Findings):
     next_steps: tuple[str, ...]
     left_out: Mapping[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            **super().to_dict(),
-            "answer_time_ratios": self.answer_time_ratios,
-            "shape": asdict(self.shape),
-            "answer": asdict(self.answer),
-            "recommendation": asdict(self.recommendation),
-            "profile": self.profile.to_dict(),
-            "next_steps": self.next_steps,
-            "left_out": self.left_out,
-        }
-
 
 def diagnose(
     model: TextGenerator,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,15 +41,17 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             **self.results.to_dict(),
-            "made": self.made,
-            "curves": self.curves and self.curves.to_dict(),
-            "summary": self.summary.to_dict(),
-            "grid": self.grid and self.grid.to_dict(),
-            "notes": self.notes,
-            "wrong": list(self.wrong),
+            **{n: _plain(v) for n, v in own.items() if n != "results"},
         }
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def findings(results: Results) -> Findings:
@@ -111,28 +114,28 @@ def missing_answers(results: Results) -> tuple[str, ...]:
     Missing answers count as wrong: differences are paired over questions, so none can be left out
     under one method or at one position alone.
     """
-    kinds: dict[str, Callable[[Record], bool]] = {
-        "The server's content filter withheld answers, whole or in part: {}. Ask without it, or "
-        "leave out their questions.": lambda record: record.withheld,
-        "Answers were cut within the model's thinking: {}. Allow more (`--max-new-tokens`), or "
-        "turn thinking off, at an endpoint on its server.": lambda record: record.unfinished,
-        "The model answered nothing: {}. Is there room to think (`--max-new-tokens`), and does the "
-        "prompt suit the model (`--template`)?": lambda record: (
-            record.said == "" and not (record.withheld or record.unfinished)
-        ),
-    }
-    notes = []
-    for text, is_missing in kinds.items():
-        counts = []
-        for method in results.methods:
-            records = [r for r in results.records.values() if r.method == method.label]
-            if missing := sum(map(is_missing, records)):
-                counts.append(
-                    f"{missing} of {counted(len(records), 'answer')} under {method.label}"
-                )
-        if counts:
-            notes.append(f"{text.format(', '.join(counts))} They count as wrong.")
-    return tuple(notes)
+    counts: Counter[tuple[str, str]] = Counter()
+    for record in results.records.values():
+        if record.withheld:
+            reason = (
+                "withheld by the server's content filter, whole or in part. Ask without it, or "
+            )
+            reason += "leave out their questions."
+        elif record.unfinished:
+            reason = "cut within the model's thinking. Allow more (`--max-new-tokens`), or turn "
+            reason += "thinking off, at an endpoint on its server."
+        elif record.said == "":
+            reason = "empty. Is there room to think (`--max-new-tokens`), and does the prompt suit "
+            reason += "the model (`--template`)?"
+        else:
+            continue
+        counts[reason, record.method] += 1
+    asked = Counter(record.method for record in results.records.values())
+    return tuple(
+        f"{count} of {counted(asked[label], 'answer')} under {label}, which count as wrong, are "
+        f"{reason}"
+        for (reason, label), count in counts.items()
+    )
 
 
 def searched_notes(results: Results) -> tuple[str, ...]:

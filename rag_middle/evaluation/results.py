@@ -34,10 +34,7 @@ from rag_middle.evaluation.tasks import Task
 _CONTROLS = {
     "gold_only": "the gold document alone",
     "closed_book": "no documents",
-    "repeated": "all documents twice",
     "random_filler": "the other documents' words shuffled",
-    "question_first": "the question before the documents too",
-    "long_gold": "the gold document followed by the shuffled words of three others",
 }
 
 

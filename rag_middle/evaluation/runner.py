@@ -365,8 +365,6 @@ class _Asker:
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         """What is asked, cut where the task wants that."""
         prompt = self.task.prompt(item, condition)
-        if condition.change == "question_first":
-            prompt = replace(prompt, prefix=f"{item.question}\n\n{prompt.prefix}")
         if isinstance(self.model, RagMiddleModel):
             return self.task.fitted(
                 prompt, self.model, self.max_new_tokens, self.measurement.template

@@ -165,8 +165,9 @@ def test_withheld_answers_are_kept_counted_and_not_asked_again(tmp_path: Path) -
     withheld = [record for record in results.records.values() if record.withheld]
     assert [record.answer for record in withheld] == ["", ""]
     assert not any(any(record.scores.values()) for record in withheld)
-    assert "withheld answers, whole or in part: 2 of 6 answers under none" in again.notes[0]
-    assert "answered nothing: 1 of 6 answers under none" in again.notes[1]
+    withheld_note, empty_note = again.notes[:2]
+    assert withheld_note.startswith("2 of 6 answers under none, which count as wrong, are withheld")
+    assert empty_note.startswith("1 of 6 answers under none, which count as wrong, are empty.")
     page = write_evaluation(results, tmp_path).read_text()
     assert "2 of 6 answers under none" in page
     assert page.count(" (withheld)") == 2

@@ -148,7 +148,7 @@ def test_a_run_becomes_a_report_too(model: RagMiddleModel, tmp_path: Path) -> No
     assert json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["repeat"] == "again"
 
 
-LABELS = ("a $x_1$ b", "$\\frac", "_hidden", "constructor", "__proto__", "a\u2028b", "a\x00b", " ")
+LABELS = ("a $x_1$ b", "$\\frac", "_hidden", " ")
 
 
 def test_labels_are_shown_as_they_are(diagnosis: Diagnosis) -> None:

@@ -218,7 +218,7 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"grid": (1,)}, "grid must be a whole number >= 2"),
-        ({"changes": [None]}, "changes must be one of repeated"),
+        ({"changes": [None]}, "changes must be one of random_filler"),
     ],
 )
 def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:
