@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -82,10 +83,8 @@ class Processes(Workers[Task, Result]):
         places: list[tuple[str, ...]] = [(name,) for name in devices] or [()] * count
         # A pool of one process each, so that each has its own device.
         self._pools = [
-            ProcessPoolExecutor(
-                1, initializer=_start_worker, initargs=(make_work, threads_each, *device)
-            )
-            for device in places
+            ProcessPoolExecutor(1, initializer=_start, initargs=(make_work, threads_each, *place))
+            for place in places
         ]
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
@@ -94,7 +93,7 @@ class Processes(Workers[Task, Result]):
         try:
             while True:
                 for pool, task in zip(free, waiting, strict=False):
-                    running[pool.submit(_do_in_worker, *task)] = pool
+                    running[pool.submit(_do, task)] = pool
                 if not running:
                     return
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -120,11 +119,11 @@ class RayWorkers(Workers[Task, Result]):
         count: of actors.
         threads_each: of PyTorch, and CPUs, of each actor.
         gpus_each: GPUs of each actor. Ray shows an actor no others, so `make_work` is called
-            with ``"cuda"``; without GPUs, it is called with no device.
+            with ``"cuda"``; without GPUs, it is called with no device. Ray waits for GPUs that the
+            cluster does not have, and says so.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: the cluster has fewer GPUs.
     """
 
     def __init__(
@@ -132,19 +131,11 @@ class RayWorkers(Workers[Task, Result]):
     ) -> None:
         ray = self._ray = require("ray", package="ray", what="backend='ray'", extra="ray")
         self.count = count
-        self._actors: list[Any] = []
         self._started_here = not ray.is_initialized()
         if self._started_here:
             # A cluster's CPUs are its own affair.
             here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": count * threads_each}
             ray.init(include_dashboard=False, log_to_driver=False, **here)
-        gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
-        if count * gpus_each > gpus:  # Ray would wait for more to join
-            self.close()
-            raise ConfigError(
-                f"workers={count} take {counted(gpus_each, 'GPU')} each, and the Ray cluster has "
-                f"{gpus}: ask for at most {max(1, gpus // gpus_each)}."
-            )
         kind: Any = ray.remote(
             num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=2
         )(_Worker)
@@ -154,16 +145,16 @@ class RayWorkers(Workers[Task, Result]):
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         from ray.util import ActorPool
 
-        pool = ActorPool(self._actors)
+        errors = self._ray.exceptions
         try:
-            yield from pool.map_unordered(
-                lambda actor, task: actor.do.remote(*task), enumerate(tasks)
+            yield from ActorPool(self._actors).map_unordered(
+                lambda actor, numbered: actor.do.remote(numbered), enumerate(tasks)
             )
-        except self._ray.exceptions.RayTaskError as error:
+        except errors.RayTaskError as error:
             if isinstance(error.cause, RagMiddleError):
                 raise error.cause from None  # without Ray's account of where it happened
             raise
-        except self._ray.exceptions.RayActorError as error:
+        except errors.RayActorError as error:
             raise RagMiddleError(
                 f"A Ray worker ended again and again ({error}). {_ENDED}"
             ) from error
@@ -181,29 +172,26 @@ class _Worker:
 
     def __init__(self, make_work: MakeWork, threads_each: int, *device: str) -> None:
         torch.set_num_threads(threads_each)
-        self._make_work, self._device = make_work, device
-        self._work: Callable[[Any], Any] | None = None
+        self._work = cache(partial(make_work, *device))  # made by the first task
 
-    def do(self, index: int, task: Any) -> tuple[int, Any]:
+    def do(self, numbered: tuple[int, Any]) -> tuple[int, Any]:
         """The index of a task, and its result."""
-        if self._work is None:
-            self._work = self._make_work(*self._device)
-        return index, self._work(task)
+        index, task = numbered
+        return index, self._work()(task)
 
 
-_worker: _Worker | None = None  # of this process
+_worker: _Worker  # of this process
 
 
-def _start_worker(*arguments: Any) -> None:
+def _start(*arguments: Any) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker = _Worker(*arguments)
 
 
-def _do_in_worker(index: int, task: Any) -> tuple[int, Any]:
-    assert _worker is not None, "_start_worker is called first"
-    return _worker.do(index, task)
+def _do(numbered: tuple[int, Any]) -> tuple[int, Any]:
+    return _worker.do(numbered)
 
 
 @contextmanager
@@ -238,32 +226,25 @@ def worker_devices(
         One device per worker; empty where they compute on the CPU, or wherever `device_map` says.
 
     Raises:
-        ConfigError: more workers than GPUs, several for one GPU that is named by its number, or
-            for a model that is spread over all.
+        ConfigError: more workers than GPUs, or several for one GPU or one spread model.
     """
-    if device_map is not None:
-        if count > 1:
-            raise ConfigError(
-                f"workers={count} load the model once each, and device_map={device_map!r} spreads "
-                "one model over all devices: leave out one of them."
-            )
-        return ()
     gpus = torch.cuda.device_count()
-    where = torch.device(device or ("cuda" if gpus else "cpu"))
-    if where.type != "cuda":
+    chosen = torch.device(device or ("cuda" if gpus else "cpu"))
+    if chosen.type != "cuda" or (count == 1 and device_map is not None):
         return ()
-    if ":" not in str(where):
-        if cluster:
-            return ("cuda",) * count
-        if count > gpus:
-            raise ConfigError(
-                f"workers={count} take a GPU each, and there are {counted(gpus, 'GPU')} here: ask "
-                f"for at most {max(1, gpus)}."
-            )
-        return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])
-    if count > 1 or cluster:
+    one_place = device_map is not None or chosen.index is not None
+    if count == 1 and one_place and not cluster:
+        return (str(chosen),)
+    if one_place:
         raise ConfigError(
-            f"A worker takes a GPU of its own, and device={device!r} names one: leave out its "
-            "number. A cluster gives a worker its GPU."
+            f"workers={count} take a GPU of their own each: leave out device_map={device_map!r}, "
+            f"and the number in device={device!r}."
         )
-    return (str(where),)
+    if cluster:
+        return ("cuda",) * count
+    if count > gpus:
+        raise ConfigError(
+            f"workers={count} take a GPU each, and there are {counted(gpus, 'GPU')} here: ask for "
+            f"at most {max(1, gpus)}."
+        )
+    return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])

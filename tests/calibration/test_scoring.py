@@ -155,8 +155,8 @@ def test_workers_get_a_gpu_each(
     ("count", "gpus", "options", "message"),
     [
         (3, 2, {}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
-        (2, 4, {"device": "cuda:2"}, r"device='cuda:2' .*names one: leave out its number"),
-        (2, 4, {"device_map": "auto"}, "device_map='auto' .*spreads one model"),
+        (2, 4, {"device": "cuda:2"}, r"leave out .*the number in device='cuda:2'"),
+        (2, 4, {"device_map": "auto"}, "leave out device_map='auto'"),
     ],
 )
 def test_devices_that_do_not_fit_are_refused(
@@ -185,7 +185,7 @@ def test_a_worker_loads_on_its_device_and_keeps_the_other_options(
     opener = FromDisk(model="a/model", examples=(), criterion="log_likelihood", options=options)
     for device in ((), ("cuda:3",)):
         with pytest.raises(RuntimeError, match="no such model"):
-            _Worker(opener, torch.get_num_threads(), *device).do(0, JOBS[0])
+            _Worker(opener, torch.get_num_threads(), *device).do((0, JOBS[0]))
     assert loaded == [options, {**options, "device": "cuda:3"}]
 
 
