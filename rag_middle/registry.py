@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from rag_middle.errors import RegistrationError, UnknownNameError
 
@@ -16,22 +16,12 @@ T = TypeVar("T")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-class _Announced(NamedTuple):
-    """A target that another package brings."""
-
-    target: str
-    package: str
-
-    def __str__(self) -> str:
-        return f"{self.target} of {self.package}"
-
-
 class Registry(Generic[T]):
     """Names and what they stand for, loaded on first use.
 
     A target is an object, or a string ``"package.module:attribute"`` that is imported when its
     name is first asked for; listing names imports nothing. Entry points of installed packages
-    come after the registered names, sorted. A broken one costs its own name and no other.
+    come after the names registered so far, sorted. A broken one costs its own name and no other.
 
     Args:
         kind: what is registered, in the singular, for messages (``"method"``).
@@ -53,14 +43,14 @@ class Registry(Generic[T]):
         check: Callable[[object], None] = lambda target: None,
     ) -> None:
         self.kind = kind
-        self._group = entry_point_group
+        self._group = entry_point_group  # until it is read
         self._check = check
-        self._registered: dict[str, T | str] = {}
-        self._announced: dict[str, _Announced] | None = None  # read on first need
+        self._targets: dict[str, T | str] = {}
+        self._packages: dict[str, str] = {}  # of names that others bring
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, target: T | str) -> None:
-        """Make ``target`` known as ``name``.
+        """Make ``target`` known as ``name``; an entry point of the same name gives way.
 
         Raises:
             RegistrationError: the name is taken or not in lower_snake_case.
@@ -69,13 +59,13 @@ class Registry(Generic[T]):
             raise RegistrationError(
                 f"{name!r} cannot name a {self.kind}: use lower-case letters, digits and '_'."
             )
-        if name in self._registered:
+        if name in self._targets and not self._packages.pop(name, None):
             raise RegistrationError(
-                f"There is a {self.kind} {name!r} already ({self._registered[name]}): choose "
+                f"There is a {self.kind} {name!r} already ({self._targets[name]}): choose "
                 "another name."
             )
-        self._registered[name] = target
-        self._loaded.pop(name, None)  # an entry point of the same name gives way
+        self._targets[name] = target
+        self._loaded.pop(name, None)
 
     def get(self, name: str) -> T:
         """What ``name`` stands for.
@@ -89,8 +79,23 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def names(self) -> tuple[str, ...]:
-        """Registered names in order of registration, then those of other packages, sorted."""
-        return tuple(dict.fromkeys((*self._registered, *self._entry_points())))
+        """Every name; reads other packages' metadata, imports nothing."""
+        if self._group is not None:
+            points, self._group = entry_points(group=self._group), None
+            # By package, so that of two with one name the same one has it each time.
+            for point in sorted(points, key=lambda p: (p.name, p.dist.name if p.dist else "")):
+                package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+                if point.name in self._targets:
+                    warnings.warn(
+                        f"Left out the {self.kind} {point.name!r} ({point.value} of {package}): "
+                        "the name is taken.",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                else:
+                    self._targets[point.name] = point.value
+                    self._packages[point.name] = package
+        return tuple(self._targets)
 
     def items(self) -> Iterator[tuple[str, T]]:
         """Every name with its target; another package's broken target is left out with a warning.
@@ -102,7 +107,7 @@ class Registry(Generic[T]):
             try:
                 target = self.get(name)
             except RegistrationError as error:
-                if name in self._registered:
+                if name not in self._packages:
                     raise
                 warnings.warn(f"Left out: {error}", RuntimeWarning, stacklevel=2)
             else:
@@ -119,47 +124,24 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> T:
         # Registered names first: they must be found without reading other packages' metadata.
-        source = self._registered[name] if name in self._registered else self._entry_point(name)
-        target = source.target if isinstance(source, _Announced) else source
+        if name not in self._targets and name not in self.names():
+            known = self.names()
+            raise UnknownNameError(
+                f"Unknown {self.kind} {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
+            )
+        target, package = self._targets[name], self._packages.get(name)
         try:
             if isinstance(target, str):
                 target = EntryPoint(name, target, group="").load()
             self._check(target)
         except Exception as error:  # importing other people's code can raise anything
-            remedy = "" if name in self._registered else " Update or remove that package."
+            source = f"{self._targets[name]} of {package}" if package else self._targets[name]
+            remedy = " Update or remove that package." if package else ""
             raise RegistrationError(
                 f"The {self.kind} {name!r} ({source}) cannot be loaded: "
                 f"{type(error).__name__}: {str(error).rstrip('.')}.{remedy}"
             ) from error
         return cast(T, target)
-
-    def _entry_point(self, name: str) -> _Announced:
-        if name not in self._entry_points():
-            known = self.names()
-            raise UnknownNameError(
-                f"Unknown {self.kind} {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
-            )
-        return self._entry_points()[name]
-
-    def _entry_points(self) -> dict[str, _Announced]:
-        """Entry points under names of their own, sorted. Reads metadata, imports nothing."""
-        if self._announced is None:
-            self._announced = {}
-            points = entry_points(group=self._group) if self._group else ()
-            # By package, so that of two with one name the same one has it each time.
-            for point in sorted(points, key=lambda p: (p.name, p.dist.name if p.dist else "")):
-                package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
-                announced = _Announced(point.value, package)
-                if point.name in (*self._registered, *self._announced):
-                    warnings.warn(
-                        f"Left out the {self.kind} {point.name!r} ({announced}): the name is "
-                        "taken.",
-                        RuntimeWarning,
-                        stacklevel=3,
-                    )
-                else:
-                    self._announced[point.name] = announced
-        return self._announced
 
 
 def suggest(name: object, known: Iterable[str]) -> str:

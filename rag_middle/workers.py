@@ -119,11 +119,11 @@ class RayWorkers(Workers[Task, Result]):
         count: of actors.
         threads_each: of PyTorch, and CPUs, of each actor.
         gpus_each: GPUs of each actor. Ray shows an actor no others, so `make_work` is called
-            with ``"cuda"``; without GPUs, it is called with no device. Ray waits for GPUs that the
-            cluster does not have, and says so.
+            with ``"cuda"``; without GPUs, it is called with no device.
 
     Raises:
         MissingExtraError: Ray is not installed.
+        ConfigError: the cluster has fewer GPUs.
     """
 
     def __init__(
@@ -131,11 +131,19 @@ class RayWorkers(Workers[Task, Result]):
     ) -> None:
         ray = self._ray = require("ray", package="ray", what="backend='ray'", extra="ray")
         self.count = count
+        self._actors: list[Any] = []
         self._started_here = not ray.is_initialized()
         if self._started_here:
             # A cluster's CPUs are its own affair.
             here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": count * threads_each}
             ray.init(include_dashboard=False, log_to_driver=False, **here)
+        gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
+        if count * gpus_each > gpus:  # Ray would wait for more to join
+            self.close()
+            raise ConfigError(
+                f"workers={count} take {counted(gpus_each, 'GPU')} each, and the Ray cluster has "
+                f"{gpus}: ask for at most {max(1, gpus // gpus_each)}."
+            )
         kind: Any = ray.remote(
             num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=2
         )(_Worker)
