@@ -1,7 +1,6 @@
 """What tells models apart: digests of their weights, config and adapters.
 
 * `weights_sample`: some values of every parameter, the same in every number format;
-* `weights_sha256`: every value of every parameter;
 * `config_sha256`: the config, as far as it decides what is computed;
 * `adapters_sha256`: which adapters act, and how strongly;
 * `fingerprint`: some values of every tensor, config, adapters and what is installed, together.
@@ -44,21 +43,6 @@ def weights_sample(model: nn.Module) -> str | None:
             return None
         digest.update(f"{name}{tuple(values.shape)}".encode())
         digest.update(_bytes(_sample(values).float().bfloat16()))
-    return digest.hexdigest()
-
-
-def weights_sha256(model: nn.Module) -> str | None:
-    """A digest of all values of every parameter, in the number format that it has.
-
-    Returns:
-        ``None`` where weights are offloaded.
-    """
-    digest = hashlib.sha256()
-    for name, values in model.named_parameters():
-        if values.is_meta:
-            return None
-        digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
-        digest.update(_bytes(values))
     return digest.hexdigest()
 
 

@@ -237,7 +237,7 @@ def recommended_profile(
     return Profile(
         method="+".join(options) or BASELINE,
         options=options if len(options) > 1 else next(iter(options.values()), {}),
-        model=model_facts(model.model, model.tokenizer, all_weights=False)
+        model=model_facts(model.model, model.tokenizer)
         if model
         else ModelFacts(id=str(results.model["name"])),
         seed=results.measurement.seed,
@@ -325,7 +325,7 @@ def fitted_presets(model: RagMiddleModel) -> tuple[str, ...]:
     }
     if not recommended:
         return ()
-    facts = model_facts(model.model, model.tokenizer, all_weights=False)
+    facts = model_facts(model.model, model.tokenizer)
     return tuple(
         preset
         for preset, fitted_to in recommended.items()

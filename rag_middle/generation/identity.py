@@ -25,7 +25,6 @@ from rag_middle.fingerprint import (
     fingerprint,
     settings_sha256,
     weights_sample,
-    weights_sha256,
 )
 from rag_middle.generation.own_config import TAKEN, end_tokens
 from rag_middle.methods import Method
@@ -42,12 +41,8 @@ _compared: OfModel[tuple[object, ...]] = OfModel()
 _NO_ANSWERS = {"pad_token_id", "bos_token_id", "cache_implementation", "cache_config"}
 
 
-def model_facts(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, all_weights: bool = True
-) -> ModelFacts:
+def model_facts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelFacts:
     """What a profile says about the model it is made for.
-
-    With `all_weights` every value is digested, which reads the whole model once; else a sample.
 
     Raises:
         MethodConfigError: a method is installed on the model.
@@ -63,7 +58,6 @@ def model_facts(
         hidden_size=traits.hidden_size,
         heads=first.heads if first else None,
         kv_heads=first.kv_heads if first else None,
-        weights_sha256=weights_sha256(model) if all_weights else None,
         weights_sample=digests["weights"],
         tokenizer_sha256=digests["tokenizer"],
         config_sha256=digests["config"],
@@ -194,7 +188,7 @@ def warn_of_mismatch(
             continue
         _compared.put(model, (looked_at, *compared)[:_REMEMBERED])
         source, profile = provenance.source, provenance.profile
-        here = model_facts(model, tokenizer, all_weights=False)
+        here = model_facts(model, tokenizer)
         shape, version = (
             differences(here)
             for differences in (profile.model.shape_differences, profile.model.version_differences)

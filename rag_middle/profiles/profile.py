@@ -27,7 +27,6 @@ class ModelFacts:
         hidden_size: size of the residual stream.
         heads: query heads of a layer.
         kv_heads: key/value heads of a layer.
-        weights_sha256: of all parameters, in the number format they were loaded in.
         weights_sample: digest of some values of every parameter, rounded to bfloat16, which is
             the same in every number format and quick to compare.
         tokenizer_sha256: of vocabulary, merges, added tokens and chat template, with the tokens it
@@ -43,7 +42,6 @@ class ModelFacts:
     heads: int | None = None
     kv_heads: int | None = None
     revision: str | None = None
-    weights_sha256: str | None = None
     weights_sample: str | None = None
     tokenizer_sha256: str | None = None
     config_sha256: str | None = None

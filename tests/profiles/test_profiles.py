@@ -280,18 +280,8 @@ def test_the_identity_of_a_model_does_not_name_its_folder(
     facts = model_facts(loaded.model, loaded.tokenizer)
     here = model_facts(llama, tokenizer)
     assert facts.id == "my-model"
-    assert (facts.weights_sha256, facts.weights_sample) == (
-        here.weights_sha256,
-        here.weights_sample,
-    )
+    assert facts.weights_sample == here.weights_sample
     assert facts.tokenizer_sha256 == here.tokenizer_sha256
-
-
-def test_a_single_changed_weight_changes_the_digest(tokenizer: PreTrainedTokenizerFast) -> None:
-    model = build("digest", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
-    before = model_facts(model, tokenizer)
-    model.model.layers[1].mlp.up_proj.weight[3, 3] += 1
-    assert model_facts(model, tokenizer).weights_sha256 != before.weights_sha256
 
 
 def test_published_settings_say_that_we_did_not_measure_them() -> None:
