@@ -423,23 +423,23 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        f"{C}/searches/genetic.py",
+        f"{C}/curves.py",
         (
             "one generation too patient",
-            "without_gain >= settings.patience",
-            "without_gain > settings.patience",
+            "without_gain >= self.patience",
+            "without_gain > self.patience",
         ),
     ),
     *_faults(
-        f"{C}/verdict.py",
+        f"{C}/result.py",
         ("before and after swapped", "before.right, after.right", "after.right, before.right"),
     ),
     *_faults(
         f"{C}/objective.py",
         (
             "weights of prompts ignored",
-            "weights = [self._weights[index] for",
-            "weights = [Fraction(1) for",
+            "weights, likelihood = self._weights[part], None",
+            "weights, likelihood = [Fraction(1) for _ in self._weights[part]], None",
         ),
     ),
     # -- integrations ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ def texts(model: RagMiddleModel) -> Tensor:
 def test_they_are_the_models_own(model: RagMiddleModel) -> None:
     ids = texts(model)
     streamed = mean_hidden_states(model, ids, max_batch_size=2)
-    seen: list[Tensor] = []
+    seen: list[Any] = []
     hook = model.model.model.layers[1].register_forward_hook(lambda *call: seen.append(call[2]))
     model.model(ids)
     hook.remove()

@@ -21,7 +21,7 @@ from rag_middle.calibration import (
     Search,
     make_search,
 )
-from rag_middle.calibration.search import Candidate, SearchInputs, drive, layer_ranges
+from rag_middle.calibration.search import SearchInputs, drive, layer_ranges
 from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
@@ -44,7 +44,7 @@ def searched(
     model: RagMiddleModel,
     examples: Sequence[Example],
     score: Callable[[Any], float],
-) -> tuple[Candidate, list[Method], dict[str, Any]]:
+) -> tuple[Any, list[Method], dict[str, Any]]:
     """The best candidate, all methods in the order of their proposal, and the details."""
     scored, details = drive(
         search.propose(SearchInputs(model=model, examples=examples)),
