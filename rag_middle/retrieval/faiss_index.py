@@ -136,7 +136,8 @@ class FaissIndex:
         if new:
             self._check_vectors()
         for start in range(0, len(new), _AT_ONCE):
-            parts.append(self._unit(self.embedder.embed(new[start : start + _AT_ONCE])))
+            some = new[start : start + _AT_ONCE]
+            parts.append(self._unit(self.embedder.embed(some), len(some)))
             if progress is not None:
                 progress(min(start + _AT_ONCE, len(new)), len(new))
         if parts:
@@ -144,8 +145,9 @@ class FaissIndex:
             self._vectors = _faiss().IndexFlatIP(vectors.shape[1])
             self._vectors.add(vectors)
         self._documents = wanted
-        self.built_from = None
         kept = len(texts.items() & before.items())
+        if kept < max(len(texts), len(before)):
+            self.built_from = None
         return Changes(added=len(texts) - kept, kept=kept, removed=len(before) - kept)
 
     def search(self, question: str, k: int = 20) -> list[Document]:
@@ -163,7 +165,7 @@ class FaissIndex:
         if not self._documents:
             return []
         self._check_vectors()
-        vectors = self._unit(embed_questions(self.embedder, [question]))
+        vectors = self._unit(embed_questions(self.embedder, [question]), 1)
         documents = self.documents
         [scores], [rows] = self._vectors.search(vectors, min(k, len(documents)))
         best = sorted(zip(-scores, rows, strict=True))
@@ -258,7 +260,7 @@ class FaissIndex:
     def _check_vectors(self) -> None:
         """Refuse other weights under the name of those that the index was made with."""
         if self._is_unchecked:
-            vector = self._unit(self.embedder.embed([self.documents[0].render()]))[0]
+            vector = self._unit(self.embedder.embed([self.documents[0].render()]), 1)[0]
             if vector @ self._vectors.reconstruct(0) < _SAME_COSINE:
                 raise FileFormatError(
                     f"The embedder {self.embedder.name} gives other vectors than those of the "
@@ -266,16 +268,16 @@ class FaissIndex:
                 )
             self._is_unchecked = False
 
-    def _unit(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
-        """The vectors [n, dimension], divided by their lengths."""
+    def _unit(self, vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
+        """The vectors [count, dimension], divided by their lengths."""
+        shape = (count, self.embedder.dimension)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
         is_finite = np.all(np.isfinite(lengths) & (lengths > 0))
-        if vectors.shape[1:] != (self.embedder.dimension,) or not is_finite:
+        if vectors.shape != shape or not is_finite:
             raise ConfigError(
-                f"The embedder {self.embedder.name} should give vectors of "
-                f"{self.embedder.dimension} numbers, finite and not all zero; got shape "
-                f"{vectors.shape} and lengths from {lengths.min():.3g} to {lengths.max():.3g}. "
-                "Leave empty documents out, or use another embedder."
+                f"The embedder {self.embedder.name} should give vectors of shape {shape}, finite "
+                f"and not zero; got shape {vectors.shape} and lengths from {lengths.min():.3g} to "
+                f"{lengths.max():.3g}. Leave empty documents out, or use another embedder."
             )
         return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
 
