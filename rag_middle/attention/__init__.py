@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rag_middle.attention.change import (
     ASPECTS,
+    Aspect,
     AttentionContext,
     Layer,
     LayerChange,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ASPECTS",
+    "Aspect",
     "AttentionCall",
     "AttentionContext",
     "AttentionPlan",

@@ -41,11 +41,11 @@ class MethodInfo:
     """
 
     title: str
-    paper: str
+    paper: str = ""
     idea: str
-    cost: str
-    requires: str
-    can_hurt_when: str
+    cost: str = "not said"
+    requires: str = "not said"
+    can_hurt_when: str = "not said"
 
 
 class Runner(Protocol):
@@ -94,10 +94,17 @@ class Method(ABC):
 
     #: Under which the method is registered.
     name: ClassVar[str]
+    #: Without one, the title is made of the name, and the idea is the docstring's first paragraph.
     info: ClassVar[MethodInfo]
 
     #: Methods that this one does not compose with, by registered name, and why; ``"*"`` for all.
     conflicts: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls) and "info" not in vars(cls):
+            idea = (cls.__doc__ or "").partition("\n\n")[0]
+            title = cls.name.replace("_", " ").capitalize()
+            cls.info = MethodInfo(title=title, idea=" ".join(idea.split()))
 
     def __post_init__(self) -> None:
         """Check every option by its rule (`rag_middle.methods.rules`).

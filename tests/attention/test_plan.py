@@ -7,14 +7,14 @@ import pytest
 from rag_middle.attention import ASPECTS, AttentionPlan, LayerChange
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
+from rag_middle.methods import SIW, PositionalHiddenStates
+from rag_middle.methods.document_method import DocumentChange
 from rag_middle.methods.pine.attention import DocumentOrder
-from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
 from rag_middle.methods.scales import PositionScale
-from rag_middle.methods.siw.attention import InitialTokenScaling
 
 SCALE = PositionScale(scale=2.0)
-HIDDEN = ChannelScaling(channels=(1,), factor=0.0)
-WEIGHTS = InitialTokenScaling(factors=((0.5, 2.0),))
+HIDDEN = PositionalHiddenStates(channels=(1,))
+WEIGHTS = DocumentChange(SIW(), ((0.5, 2.0),))
 ORDER = DocumentOrder()
 
 
@@ -58,8 +58,8 @@ def test_layers_beyond_the_model_are_refused() -> None:
 
 
 def test_factors_are_counted_against_documents() -> None:
-    plan = AttentionPlan.uniform((0,), InitialTokenScaling(factors=((1.0, 2.0), (1.0, 2.0))))
+    plan = AttentionPlan.uniform((0,), DocumentChange(SIW(), ((1.0, 2.0), (1.0, 2.0))))
     two, one = PromptLayout(9, ((1, 4), (4, 8))), PromptLayout(9, ((1, 4),))
     plan.check(1, (two, two))
-    with pytest.raises(MethodConfigError, match="Example 1 has 1 documents but 2 factors"):
+    with pytest.raises(MethodConfigError, match="Example 1 has 1 documents but 2 numbers"):
         plan.check(1, (two, one))

@@ -37,10 +37,8 @@ from rag_middle.methods import (
     SelfExtend,
     resolve_method,
 )
-from rag_middle.methods.ms_poe.attention import HeadPositionScale
-from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
+from rag_middle.methods.document_method import DocumentChange
 from rag_middle.methods.scales import PositionScale
-from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 from rag_middle.profiles import published_profiles
 from tests.conftest import FamilyModel
 from tests.prompts import laid_out
@@ -176,29 +174,20 @@ def test_which_methods_need_documents() -> None:
 
 def test_ms_poe_spreads_ratios_over_key_heads(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("gpt_neox"))  # four key heads
-    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, first_layer=1).plan((PROMPT,), traits)
-    assert sorted(plan.layers) == [1, 2]
-    positions = plan.layers[1][0]
-    assert isinstance(positions, HeadPositionScale)
-    assert positions.ratios == pytest.approx((1.0, 1.2, 1.4, 1.6))
-    assert (positions.assign, positions.per_query_head) == ("rank", False)
+    method = MsPoE(min_ratio=1.0, max_ratio=1.6, first_layer=1)
+    assert sorted(method.plan((PROMPT,), traits).layers) == [1, 2]
+    assert method.ratios(traits.layers[1]) == pytest.approx((1.0, 1.2, 1.4, 1.6))
 
 
 def test_ms_poe_as_its_authors_coded_it(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))  # four query heads, two key heads
-    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, reference_code=True).plan((PROMPT,), traits)
-    positions = plan.layers[2][0]
-    assert isinstance(positions, HeadPositionScale)
-    assert positions.ratios == pytest.approx((1.0, 1.15, 1.3, 1.45))
-    assert (positions.assign, positions.per_query_head) == ("order", True)
+    method = MsPoE(min_ratio=1.0, max_ratio=1.6, reference_code=True)
+    assert method.ratios(traits.layers[2]) == pytest.approx((1.0, 1.15, 1.3, 1.45))
 
 
 def test_ms_poe_gives_a_single_key_head_the_smallest_ratio(family_model: FamilyModel) -> None:
-    traits = model_traits(family_model("llama"))
-    one = replace(traits, layers={0: replace(traits.layers[0], kv_heads=1)})
-    positions = MsPoE(layers=(0,)).plan((PROMPT,), one).layers[0][0]
-    assert isinstance(positions, HeadPositionScale)
-    assert positions.ratios == pytest.approx((1.2,))
+    layer = model_traits(family_model("llama")).layers[0]
+    assert MsPoE().ratios(replace(layer, kv_heads=1)) == pytest.approx((1.2,))
 
 
 def test_lpes_takes_one_factor_per_layer(family_model: FamilyModel) -> None:
@@ -236,15 +225,15 @@ def test_siw_documents_take_the_area_of_their_centre(family_model: FamilyModel) 
     traits = model_traits(family_model("llama"))
     method = SIW(alpha_dense=0.5, alpha_sparse=2.0, dense_areas={0: (True, False, False, True)})
     two = laid_out(PromptLayout(9, ((1, 4), (4, 8))))
-    weights = method.plan((PROMPT, two), traits).layers[0][0]
+    change = method.plan((PROMPT, two), traits).layers[0][0]
     # Centres of three documents: 1/6, 1/2, 5/6; of two: 1/4 (where the second area starts), 3/4.
-    assert weights == InitialTokenScaling(factors=((0.5, 2.0, 0.5), (2.0, 0.5)))
+    assert change == DocumentChange(method, ((0.5, 2.0, 0.5), (2.0, 0.5)))
 
 
 def test_siw_finds_areas_where_none_are_given(family_model: FamilyModel) -> None:
-    plan = SIW(top_share=0.2).plan((PROMPT,), model_traits(family_model("llama")))
-    areas = OnlineAreas(alpha_dense=0.9, alpha_sparse=1.1, top_share=0.2)
-    assert set(plan.changes) == {areas}
+    method = SIW(top_share=0.2)
+    plan = method.plan((PROMPT,), model_traits(family_model("llama")))
+    assert set(plan.changes) == {DocumentChange(method, ())}
 
 
 def test_positional_hidden_states_need_a_channel_of_the_model(family_model: FamilyModel) -> None:
@@ -257,17 +246,10 @@ def test_positional_hidden_states_need_a_channel_of_the_model(family_model: Fami
         PositionalHiddenStates(channels=(3,), layers=(2, 3)).plan((PROMPT,), traits)
 
 
-@pytest.mark.parametrize(
-    ("settings", "scale_generated"),
-    [({"skip_first": 2}, False), ({}, True)],
-)
-def test_positional_hidden_states_as_their_authors_coded_them(
-    settings: dict[str, Any], scale_generated: bool, family_model: FamilyModel
-) -> None:
-    method = PositionalHiddenStates(channels=(3,), reference_code=True, **settings)
-    scaling = method.plan((PROMPT,), model_traits(family_model("llama"))).layers[0][0]
-    assert isinstance(scaling, ChannelScaling)
-    assert (scaling.scale_generated, scaling.last_tokens) == (scale_generated, 1)
+def test_positional_hidden_states_as_their_authors_coded_them() -> None:
+    settings: dict[str, Any] = {"channels": (3,), "reference_code": True}
+    assert not PositionalHiddenStates(**settings, skip_first=2).scales_generated
+    assert PositionalHiddenStates(**settings).scales_generated
 
 
 # --- presets ----------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from math import exp
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from weighted_documents import WeightedDocuments
+from weighted_documents import TrustedValues, WeightedDocuments
 
 from rag_middle.attention import applied
+from rag_middle.authoring import Method
 from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.tokens import TokenizedPrompt
 
@@ -42,14 +43,19 @@ def model() -> LlamaForCausalLM:
     return model
 
 
-def test_weights_on_documents_are_multiplied(model: LlamaForCausalLM) -> None:
+@pytest.mark.parametrize(
+    ("method", "first"), [(WeightedDocuments(strength=2.0), 7), (TrustedValues(strength=2.0), 0)]
+)
+def test_what_is_read_from_documents_is_multiplied(
+    method: Method, first: int, model: LlamaForCausalLM
+) -> None:
     ids = torch.tensor([prompt(None).input_ids])
     seen: list[torch.Tensor] = []
     attention = model.model.layers[0].self_attn
     hook = attention.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     with torch.no_grad():
         plain = model(ids, output_attentions=True)
-        with applied(model, WeightedDocuments(strength=2.0), [prompt((0.9, 0.4))]):
+        with applied(model, method, [prompt((0.9, 0.4))]):
             model(ids)
         hidden = model.model.layers[0].input_layernorm(model.model.embed_tokens(ids))
         values = attention.v_proj(hidden)[0]  # [n, d]: one key/value head
@@ -57,7 +63,7 @@ def test_weights_on_documents_are_multiplied(model: LlamaForCausalLM) -> None:
     factors = torch.ones(10)
     factors[5:7] = exp(2.0 * (0.4 - 0.9))
     weights = plain.attentions[0][0].clone()  # [h, n, n]
-    weights[:, 7:] *= factors
+    weights[:, first:] *= factors
     expected = torch.einsum("hij,jd->ihd", weights, values).flatten(1)
     torch.testing.assert_close(seen[-1][0], expected, atol=1e-6, rtol=0)  # float32 sums
 

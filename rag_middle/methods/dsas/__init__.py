@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.attention import AttentionContext, AttentionPlan, ModelTraits
+from rag_middle.methods.base import MethodInfo, chosen_layers
+from rag_middle.methods.document_method import Attention, AttentionMethod
 from rag_middle.methods.requirements import require_interface, unsupported
 from rag_middle.methods.rules import INDICES, number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DSAS"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class DSAS(Method):
+class DSAS(AttentionMethod):
     r"""Documents get a gate each, from the question's attention and from where they stand.
 
     In every changed layer, with scores ``s`` before the softmax, summed over heads, ``Q`` the
@@ -76,6 +75,7 @@ class DSAS(Method):
         can_hurt_when="the upper half does not attend yet to a document that the answer needs",
     )
     needs_documents = True  # without two documents there is nothing to compare
+    claims = frozenset({"weights"})
     conflicts: ClassVar[Mapping[str, str]] = {
         "self_extend": "DSAS scales scores of whole rows, and Self-Extend has two for every key",
         "positional_hidden_states": "the last prompt tokens attend with scaled queries of their "
@@ -90,9 +90,7 @@ class DSAS(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Gates in the upper half, each layer its own."""
-        from rag_middle.methods.dsas.attention import DocumentGates
-
-        require_interface("dsas", traits)
+        require_interface(self.name, traits)
         upper = range(traits.num_layers // 2, traits.num_layers)
         layers = chosen_layers(self.layers, traits, default=upper)
         chunked = [i for i in layers if i in traits.layers and traits.layers[i].attention_chunk]
@@ -102,13 +100,13 @@ class DSAS(Method):
                 f"dsas compares the question's scores on all documents, and layers "
                 f"{chunked} attend in chunks.",
             )
-        gates = DocumentGates(
-            alpha=self.alpha,
-            beta=self.beta,
-            top_tokens=self.top_tokens,
-            reference_code=self.reference_code,
-        )
-        return AttentionPlan.uniform(layers, gates)
+        return AttentionPlan.uniform(layers, self)
+
+    def attend(self, context: AttentionContext) -> Attention:
+        """Scores on documents multiplied by their gates."""
+        from rag_middle.methods.dsas.attention import attend_through_gates
+
+        return attend_through_gates(self, context)
 
     @property
     def is_neutral(self) -> bool:

@@ -13,8 +13,6 @@ from rag_middle.methods.requirements import require_interface, unsupported
 from rag_middle.methods.rules import INDICES, no_default, number, option, several, whole
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DySCO"]
-
 _MOST = 1e6  # of the strength: beyond, nothing is left for what is not selected anyway
 
 
@@ -117,18 +115,10 @@ class DySCO(Method):
                 )
         from rag_middle.methods.dysco.attention import RelevanceScaling
 
-        change = RelevanceScaling(
-            heads=self.heads,
-            strength=self.strength,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            decay=self.decay,
-            changed_prompt_tokens=self.changed_prompt_tokens,
-            observed_tokens=self.observed_tokens,
-            never_selected=tuple(
-                _occurrences(prompt.input_ids, self.template_sequences) for prompt in prompts
-            ),
+        never_selected = tuple(
+            _occurrences(prompt.input_ids, self.template_sequences) for prompt in prompts
         )
+        change = RelevanceScaling(self, never_selected)
         return AttentionPlan.uniform(chosen_layers(None, traits), change)
 
     @property

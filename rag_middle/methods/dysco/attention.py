@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import log
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,31 +37,27 @@ from rag_middle.attention.seam import keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
+if TYPE_CHECKING:
+    from rag_middle.methods.dysco import DySCO
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class RelevanceScaling(LayerChange):
     """Scores of tokens that retrieval heads find relevant grow by a constant, in every layer.
 
     Attributes:
-        heads, strength, top_p, top_k, decay, changed_prompt_tokens, observed_tokens: as `DySCO` has
-            them.
+        method: with its options.
         never_selected: per prompt, positions of tokens that are not selected.
     """
 
     claims = frozenset({"weights"})
 
-    heads: tuple[tuple[int, int], ...]
-    strength: float
-    top_p: float
-    top_k: int
-    decay: float
-    changed_prompt_tokens: int
-    observed_tokens: int
+    method: DySCO
     never_selected: tuple[tuple[int, ...], ...]
 
     def start(self, layer: Layer) -> LayerHandler:
-        passes = layer.request.shared(("dysco", self), lambda: _Passes(self, layer))
-        return _Handler(self, layer, passes)
+        passes = layer.request.shared("dysco", lambda: _Passes(self, layer))
+        return _Handler(layer, passes)
 
 
 class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
@@ -106,7 +102,8 @@ class _Passes:
     """
 
     def __init__(self, change: RelevanceScaling, layer: Layer) -> None:
-        self.change = change
+        self.method = change.method
+        self._never_selected = change.never_selected
         self.request = layer.request
         self.now: Literal["outside", "several", "one", "before", "again"] = "outside"
         self.column = 0
@@ -284,7 +281,7 @@ class _Passes:
         if self.now != "before":
             assert self.selected is not None
             selected = self.selected.to(query.device)
-            bias[:, 0, : selected.shape[1]] = selected.to(bias) * log(self.change.strength)
+            bias[:, 0, : selected.shape[1]] = selected.to(bias) * log(self.method.strength)
         if padded:
             columns = torch.arange(stop, device=query.device)
             padding = columns < self.request.paddings(query.device)[:, None, None]
@@ -295,14 +292,14 @@ class _Passes:
 
     def advance(self, column: int) -> None:
         """From retrieval heads' attention at a column to the columns that it selects."""
-        change = self.change
-        attention = self.attention.pop(column) / len(change.heads)
-        self.relevance = updated_relevance(attention, self.relevance, change.decay)
-        selected = selected_tokens(self.relevance, change.top_p, change.top_k)
+        method = self.method
+        attention = self.attention.pop(column) / len(method.heads)
+        self.relevance = updated_relevance(attention, self.relevance, method.decay)
+        selected = selected_tokens(self.relevance, method.top_p, method.top_k)
         rows = self.request.row_layouts()
-        repeats = len(rows) // len(change.never_selected)
+        repeats = len(rows) // len(self._never_selected)
         for row, (padding, _) in enumerate(rows):
-            never = change.never_selected[row // repeats]
+            never = self._never_selected[row // repeats]
             if never:
                 columns = torch.tensor(never, device=selected.device) + padding
                 selected[row, columns[columns <= column]] = False
@@ -312,12 +309,13 @@ class _Passes:
 
 
 class _Handler(LayerHandler):
-    def __init__(self, change: RelevanceScaling, layer: Layer, passes: _Passes) -> None:
+    def __init__(self, layer: Layer, passes: _Passes) -> None:
         self._passes = passes
         passes.handlers.append(self)
         index = layer.traits.layer
-        self._heads = [head for of, head in change.heads if of == index]
-        self._is_last = index == max(of for of, _ in change.heads)
+        heads = passes.method.heads
+        self._heads = [head for of, head in heads if of == index]
+        self._is_last = index == max(of for of, _ in heads)
         #: The same heads and their key heads on the device, once the first token was seen.
         self._indices: tuple[Tensor, Tensor] | None = None
         #: Columns read in the pass over several tokens end here.
@@ -365,11 +363,11 @@ class _Handler(LayerHandler):
 
     def _observe(self, context: AttentionContext) -> None:
         """After a pass over several tokens: what retrieval heads did, and what was stored."""
-        passes, call, change = self._passes, context.call, self._passes.change
+        passes, call, method = self._passes, context.call, self._passes.method
         width = context.layer.request.width
         if not passes.observed:
-            first = max(context.start, width - change.changed_prompt_tokens, 0)
-            observed = 0 if context.start else change.observed_tokens
+            first = max(context.start, width - method.changed_prompt_tokens, 0)
+            observed = 0 if context.start else method.observed_tokens
             passes.observed = range(max(0, first - observed), first + 1)
             if not context.start:
                 passes.relevance = None

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import AttentionPlan, Layer, LayerHandler, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.base import MethodInfo, chosen_layers
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.methods.rules import no_default, option, whole
 from rag_middle.methods.scales import BASE_FACTORS, PUBLISHED_BASES
 from rag_middle.tokens import TokenizedPrompt
-
-__all__ = ["MoICE"]
 
 if TYPE_CHECKING:
     from rag_middle.methods.moice.routers import ExpertRouters
@@ -23,7 +22,7 @@ _UNIFORM = "uniform"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoICE(Method):
+class MoICE(AttentionMethod):
     r"""A trained router mixes attention outputs of several rotary bases, per head and token.
 
     .. math:: o = \sum_e p_e \mathrm{Attn}_e(q, K, V), \qquad
@@ -63,6 +62,10 @@ class MoICE(Method):
         can_hurt_when="routers were trained on prompts unlike yours",
     )
 
+    # Hidden states would have to be scaled, and weights changed, in each of several attentions.
+    claims = frozenset({"positions", "hidden", "weights"})
+    defers_rotation = has_kernels = has_gradients = True
+
     routers: ExpertRouters | str | Path = no_default(
         "moice needs training: pass routers with a directory that examples/train_moice.py made for "
         "this model, or routers='uniform' to mix all bases in equal parts.",
@@ -84,43 +87,45 @@ class MoICE(Method):
         if self.top_k is not None:
             if self.routers == _UNIFORM:
                 raise MethodConfigError("MoICE: top_k needs routers to choose by.")
-            if self.top_k > len(self._factors):
+            if self.top_k > len(self.expert_factors):
                 raise MethodConfigError(
-                    f"MoICE: top_k is {self.top_k}, and there are {len(self._factors)} experts."
+                    f"MoICE: top_k is {self.top_k}, and there are {len(self.expert_factors)} "
+                    "experts."
                 )
 
     @property
-    def _factors(self) -> tuple[float, ...]:
-        if self._trained is not None:
-            return self._trained.base_factors
+    def expert_factors(self) -> tuple[float, ...]:
+        """What the model's own base is multiplied by, one per expert."""
+        if self.trained is not None:
+            return self.trained.base_factors
         return self.base_factors or PUBLISHED_BASES
 
     @property
-    def _trained(self) -> ExpertRouters | None:
+    def trained(self) -> ExpertRouters | None:
+        """The routers; ``None`` where all experts are mixed in equal parts."""
         return None if self.routers == _UNIFORM else cast("ExpertRouters", self.routers)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Several attentions in every layer that has a router."""
-        from rag_middle.methods.moice.attention import RotaryExperts
-
         require_rope("moice", traits)
         require_known_rotation("moice", traits, chosen_layers(None, traits, rotated=True))
-        routers = self._trained
+        routers = self.trained
         named = None if routers is None else tuple(sorted(routers.gates))
         layers = chosen_layers(named, traits, rotated=True)
         if routers is not None:
             _check_sizes(routers, layers, traits)
-        experts = RotaryExperts(
-            base_factors=self._factors,
-            routers=None if routers is None else routers.gates,
-            top_k=self.top_k or len(self._factors),
-        )
-        return AttentionPlan.uniform(layers, experts)
+        return AttentionPlan.uniform(layers, self)
+
+    def start(self, layer: Layer) -> LayerHandler:
+        """Mixes the attentions of several bases."""
+        from rag_middle.methods.moice.attention import ExpertAttention
+
+        return ExpertAttention(layer, self)
 
     @property
     def is_neutral(self) -> bool:
         """True where every base is the model's own."""
-        return all(factor == 1 for factor in self._factors)
+        return all(factor == 1 for factor in self.expert_factors)
 
 
 def _check_sizes(routers: ExpertRouters, layers: tuple[int, ...], traits: ModelTraits) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from rag_middle.attention import (
     AttentionCall,
     AttentionContext,
     Layer,
-    LayerChange,
     LayerHandler,
     base_attention,
 )
@@ -22,36 +20,15 @@ from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.scores import ScoreRule
 
+if TYPE_CHECKING:
+    from rag_middle.methods.moice import MoICE
+
 #: Queries of generated tokens are multiplied by it, as the product of two outliers may exceed what
 #: float16 holds. A power of two rounds nothing but numbers next to zero.
 _QUERY_SCALE = 2.0**-7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RotaryExperts(LayerChange):
-    """Every head attends with several rotary bases, and their outputs are mixed.
-
-    Attributes:
-        base_factors: what the model's own base is multiplied by, one per expert.
-        routers: by layer; ``None`` mixes all experts in equal parts.
-        top_k: experts that a router keeps for a query.
-    """
-
-    # Hidden states would have to be scaled, and weights changed, in each of several attentions.
-    claims = frozenset({"positions", "hidden", "weights"})
-    defers_rotation = True
-    has_kernels = True
-    has_gradients = True
-
-    base_factors: tuple[float, ...]
-    routers: Mapping[int, ExpertGate] | None
-    top_k: int
-
-    def start(self, layer: Layer) -> LayerHandler:
-        return _ExpertAttention(layer, self)
-
-
-class _ExpertAttention(LayerHandler):
+class ExpertAttention(LayerHandler):
     """Mixes the attentions of several bases in one layer; gradients pass.
 
     The cache holds un-rotated keys: one cache serves all bases. A prompt is read by the model's own
@@ -59,10 +36,11 @@ class _ExpertAttention(LayerHandler):
     and turns these by each base's angles.
     """
 
-    def __init__(self, layer: Layer, plan: RotaryExperts) -> None:
+    def __init__(self, layer: Layer, method: MoICE) -> None:
         self._layer = layer
         self._traits = layer.traits
-        self._plan = plan
+        self._method = method
+        self._factors = method.expert_factors
         self._router: ExpertGate | None = None
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
@@ -80,7 +58,7 @@ class _ExpertAttention(LayerHandler):
         query = call.query
         output: Tensor | None = None
         weights: Tensor | None = None
-        for expert, factor in enumerate(self._plan.base_factors):
+        for expert, factor in enumerate(self._factors):
             tables = self._tables(factor, oldest, call.key.shape[2], query.device)
             rotated = self._layer.normalised(*self._rotated(call, tables, rows))
             if weights is None:
@@ -117,7 +95,7 @@ class _ExpertAttention(LayerHandler):
 
     def _of_token(self, call: AttentionCall, token: int, columns: int) -> Tensor:
         """All attentions of one token to the first `columns` keys, `[b, 1, h, dv]`."""
-        traits, rotary, factors = self._traits, self._layer.rotary, self._plan.base_factors
+        traits, rotary, factors = self._traits, self._layer.rotary, self._factors
         query, keys, values = call.query, call.key[:, :, :columns], call.value[:, :, :columns]
         assert traits.rotary is not None
         assert rotary is not None
@@ -128,7 +106,7 @@ class _ExpertAttention(LayerHandler):
         rule = ScoreRule(scale=traits.score_scale, softcap=traits.softcap)
         scores = expert_scores(query[:, :, 0] * _QUERY_SCALE, keys, cos, sin, traits.rotary)
         scores = _masked(rule.cap_(scores * (rule.scale / _QUERY_SCALE)), call.mask)
-        if self._plan.routers is not None:
+        if self._method.trained is not None:
             own = self._tables(factors[0], token, 1, query.device)
             query = rotate_wide(query, own, traits.rotary)
         shares = self._weights(query)[:, :, 0]
@@ -136,15 +114,16 @@ class _ExpertAttention(LayerHandler):
 
     def _weights(self, query: Tensor) -> Tensor:
         """Of every expert, `[b, h, n, E]`."""
-        experts = len(self._plan.base_factors)
-        if self._plan.routers is None:
+        experts = len(self._factors)
+        trained = self._method.trained
+        if trained is None:
             return torch.full(
                 (*query.shape[:3], experts), 1 / experts, device=query.device, dtype=torch.float32
             )
         if self._router is None:  # sent to the layer's device once per request
-            router = self._plan.routers[self._traits.layer]
+            router = trained.gates[self._traits.layer]
             self._router = ExpertGate(*(w.to(query.device, torch.float32) for w in router))
-        return expert_weights(query, self._router, self._plan.top_k)
+        return expert_weights(query, self._router, self._method.top_k or experts)
 
     def _tables(
         self,

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from rag_middle.attention import AttentionPlan, LayerTraits, ModelTraits
+from rag_middle.attention import AttentionPlan, Layer, LayerHandler, LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.base import MethodInfo, chosen_layers
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.methods.rules import INDICES, number, one_of, option, whole
 from rag_middle.tokens import TokenizedPrompt
-
-if TYPE_CHECKING:
-    from rag_middle.methods.ms_poe.attention import HeadPositionScale
-
-__all__ = ["MsPoE"]
 
 HeadOrder = Literal["awareness", "sequential", "random", "entropy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MsPoE(Method):
+class MsPoE(AttentionMethod):
     r"""Heads use positions ``m / r_i``, the least position-aware head the largest ratio.
 
     .. math:: r_i = r_{min} + \frac{(i-1)(r_{max}-r_{min})}{n_h-1}
@@ -73,6 +70,8 @@ class MsPoE(Method):
         can_hurt_when="the model is small (its defaults break SmolLM2-135M), the prompt is short, "
         "or the task needs exact order or distances",
     )
+    claims = frozenset({"positions"})
+    defers_rotation = has_kernels = has_gradients = True
     conflicts: ClassVar[Mapping[str, str]] = {
         "positional_hidden_states": "Ms-PoE ranks heads by un-rotated keys, of which scaled "
         "channels would make two sets. Use one of them"
@@ -110,42 +109,32 @@ class MsPoE(Method):
             )
         default = range(self.first_layer, traits.num_layers)
         layers = chosen_layers(self.layers, traits, default=default, rotated=True)
-        return AttentionPlan.by_layer(layers, lambda layer: self._scale(traits.layers[layer]))
+        return AttentionPlan.uniform(layers, self)
 
-    def _scale(self, layer: LayerTraits) -> HeadPositionScale:
-        import random
+    def start(self, layer: Layer) -> LayerHandler:
+        """Rotates queries and keys head by head."""
+        from rag_middle.methods.ms_poe.attention import HeadRotation
 
+        return HeadRotation(layer, self)
+
+    def ratios(self, layer: LayerTraits) -> tuple[float, ...]:
+        """Of a layer's key/value groups (query heads, as the authors' code has it), by rank.
+
+        Where `head_order` says so, by head instead.
+        """
         import torch
 
-        from rag_middle.methods.ms_poe.attention import HeadPositionScale
-
         heads = layer.heads if self.reference_code else layer.kv_heads
-        span = self.max_ratio - self.min_ratio
         # The authors divide by the number of heads, equation 2 by one less.
         steps = heads if self.reference_code else max(1, heads - 1)
         # float32, as the authors compute them: at position 400 a last-digit difference shows.
-        ratios = tuple(
-            (
-                self.min_ratio
-                + span * (torch.arange(heads, dtype=torch.float32, device="cpu") / steps)
-            ).tolist()
-        )
-        assign: Literal["rank", "order", "sequential"]
-        if self.head_order == "sequential":
-            assign = "sequential"
-            ratios = ratios[::-1] if self.reference_code else ratios
-        elif self.head_order == "random":
-            assign = "sequential"
-            ratios = tuple(random.Random(f"ms_poe {layer.layer}").sample(ratios, heads))
-        else:
-            assign = "order" if self.reference_code else "rank"
-        return HeadPositionScale(
-            ratios=ratios,
-            assign=assign,
-            threshold=None if self.head_order == "entropy" else self.threshold,
-            strict=self.reference_code,
-            per_query_head=self.reference_code,
-        )
+        ranks = torch.arange(heads, dtype=torch.float32, device="cpu")
+        ratios = (self.min_ratio + (self.max_ratio - self.min_ratio) * (ranks / steps)).tolist()
+        if self.head_order == "random":
+            ratios = random.Random(f"ms_poe {layer.layer}").sample(ratios, heads)
+        elif self.head_order == "sequential" and self.reference_code:
+            ratios.reverse()
+        return tuple(ratios)
 
     @property
     def is_neutral(self) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch import Tensor
 from rag_middle.attention import (
     AttentionContext,
     Layer,
-    LayerChange,
     LayerHandler,
     LayerStack,
     in_rows,
@@ -21,52 +19,25 @@ from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 
+if TYPE_CHECKING:
+    from rag_middle.methods.ms_poe import MsPoE
+
 #: Query heads, of all rows, up to which every head of a token is rotated by every table.
 _MOST_TABLES = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadPositionScale(LayerChange):
-    """Each head uses positions ``m / ratio``, its ratio chosen once per prompt.
-
-    Attributes:
-        ratios: one ratio per rank, most position-aware head first. Length ``h`` where
-            `per_query_head`, else ``g``.
-        assign: ``"rank"`` gives a head the ratio of its rank by position awareness, ``"order"``
-            the ratio numbered by the argsort itself, ``"sequential"`` the ratio of its own index.
-        threshold: attention of at least `threshold` times the mean counts as aware; ``None`` to
-            rank heads by the entropy of that attention instead, the highest first.
-        strict: only attention above that multiple counts, not equal to it.
-        per_query_head: queries of one key/value group may use different ratios; their key uses
-            the ratio of the group's first head. Otherwise a group shares one ratio.
-    """
-
-    claims = frozenset({"positions"})
-    defers_rotation = True
-    has_kernels = True
-    has_gradients = True
-
-    ratios: tuple[float, ...]
-    assign: Literal["rank", "order", "sequential"]
-    threshold: float | None
-    strict: bool
-    per_query_head: bool
-
-    def start(self, layer: Layer) -> LayerHandler:
-        return _HeadRotation(layer, self)
-
-
-class _HeadRotation(LayerHandler):
+class HeadRotation(LayerHandler):
     """Rotates one layer's queries and keys, each head on its own scale.
 
     The scales are chosen at the prompt's forward pass from the last token's attention, and kept
     for the tokens generated after it.
     """
 
-    def __init__(self, layer: Layer, scale: HeadPositionScale) -> None:
+    def __init__(self, layer: Layer, method: MsPoE) -> None:
         self._layer = layer
         self._traits = layer.traits
-        self._scale = scale
+        self._method = method
+        self._ratios = method.ratios(layer.traits)
         #: Index of the ratio of query heads and then key heads, `[b, h + g]`.
         self._choice: Tensor | None = None
         #: The same, with that of other layers.
@@ -88,7 +59,7 @@ class _HeadRotation(LayerHandler):
         def pick(choices: Tensor) -> tuple[Tensor, ...]:
             """Of every layer, `[layers, 1, b, h, 1, w]` or `[layers, h, b, 1, 1, w]`."""
             # In one tensor: what is picked in one operation.
-            tables = torch.cat(rotary.at_scales(self._scale.ratios), dim=-1)
+            tables = torch.cat(rotary.at_scales(self._ratios), dim=-1)
             picked = _picked(tables, _of_rows(choices, b)[..., :heads])
             by_head = picked[:, None] if alone else picked.transpose(1, 2)[..., None, :]
             return by_head.chunk(2, dim=-1)
@@ -103,7 +74,7 @@ class _HeadRotation(LayerHandler):
         call, request = context.call, self._layer.request
         if context.start == 0:
             self._choice = self._choose(context)
-            name = ("ratios", self._scale.ratios)
+            name = ("ratios", self._ratios)
             self._stack = self._layer.layer_stack(name, call.query.device)
             self._stack.put(self._traits.layer, self._choice)
         rotary, style, choice = self._layer.rotary, self._traits.rotary, self._choice
@@ -111,7 +82,7 @@ class _HeadRotation(LayerHandler):
         assert style is not None
         assert choice is not None
         choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
-        tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
+        tables = rotary.wide(self._ratios, self._traits.table_format, style)
         if uses_triton(request.kernels, call.query, call.key, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
             copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
@@ -130,24 +101,25 @@ class _HeadRotation(LayerHandler):
         return context.proceed()
 
     def _choose(self, context: AttentionContext) -> Tensor:
-        call, request = context.call, self._layer.request
-        last = request.width - 1
-        device = call.query.device
+        call, request, method = context.call, self._layer.request, self._method
+        heads, groups = self._traits.heads, self._traits.kv_heads
         padded = any(group.padding for group in request.groups)
         awareness = position_awareness(
-            call.query[:, :, last],
+            call.query[:, :, request.width - 1],
             call.key[:, :, : request.width],
             scale=self._traits.score_scale,
-            threshold=self._scale.threshold,
-            strict=self._scale.strict,
-            padding=request.paddings(device) if padded else None,
+            threshold=None if method.head_order == "entropy" else method.threshold,
+            strict=method.reference_code,
+            padding=request.paddings(call.query.device) if padded else None,
         )
-        heads, groups = self._traits.heads, self._traits.kv_heads
-        if self._scale.per_query_head:
-            of_heads = assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
+        assign = "order" if method.reference_code else "rank"
+        if method.head_order in ("sequential", "random"):
+            assign = "sequential"
+        if method.reference_code:
+            of_heads = assigned_ratios(awareness, heads, assign)
             return torch.cat((of_heads, of_heads[:, :: heads // groups]), dim=1)
         awareness = awareness.unflatten(1, (groups, -1)).mean(-1)
-        of_groups = assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
+        of_groups = assigned_ratios(awareness, groups, assign)
         return torch.cat((of_groups.repeat_interleave(heads // groups, dim=1), of_groups), dim=1)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import AttentionPlan, Layer, LayerHandler, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
-from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.base import MethodInfo
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.rules import INDICES, no_default, number, option, optional, several, whole
 from rag_middle.tokens import TokenizedPrompt
-
-__all__ = ["PositionalHiddenStates"]
 
 _NO_CHANNEL = (
     "positional_hidden_states needs the channel that carries position in this model: find it with "
@@ -22,7 +20,7 @@ _NO_CHANNEL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PositionalHiddenStates(Method):
+class PositionalHiddenStates(AttentionMethod):
     r"""One channel of the attention input is scaled for the last prompt token's attention.
 
     .. math:: \bar h = h + (s-1)\, h_t\, e_t
@@ -63,6 +61,8 @@ class PositionalHiddenStates(Method):
         can_hurt_when="the channel carries no position in this model, or the factor is far from 1",
     )
 
+    claims = frozenset({"hidden"})
+
     channels: tuple[int, ...] = no_default(
         _NO_CHANNEL, example=(0,), rule=several(whole(0), "channels", distinct=True)
     )
@@ -80,24 +80,24 @@ class PositionalHiddenStates(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""
-        from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
-
-        require_interface("positional_hidden_states", traits)
         outside = [channel for channel in self.channels if channel >= traits.hidden_size]
         if outside:
             raise MethodConfigError(
                 f"Channels {outside} do not exist: this {traits.model_type} model has a hidden "
                 f"size of {traits.hidden_size}."
             )
-        scaling = ChannelScaling(
-            channels=self.channels,
-            factor=self.factor,
-            last_tokens=self.last_tokens,
-            scale_values=self.scale_values,
-            skip_first=self.skip_first,
-            scale_generated=not (self.reference_code and self.skip_first),
-        )
-        return AttentionPlan.uniform(chosen_layers(self.layers, traits), scaling)
+        return super().plan(prompts, traits)
+
+    def start(self, layer: Layer) -> LayerHandler:
+        """Scales cached keys, and the attention of the last rows."""
+        from rag_middle.methods.positional_hidden_states.attention import ScaledRows
+
+        return ScaledRows(layer, self)
+
+    @property
+    def scales_generated(self) -> bool:
+        """Whether generated tokens attend with scaled queries and keys, and cache them."""
+        return not (self.reference_code and self.skip_first)
 
     @property
     def is_neutral(self) -> bool:

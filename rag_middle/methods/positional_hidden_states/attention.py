@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from rag_middle.attention import (
     AttentionCall,
     AttentionContext,
     Layer,
-    LayerChange,
     LayerHandler,
     LayerTraits,
     RotaryCall,
@@ -23,65 +22,41 @@ from rag_middle.attention import (
 from rag_middle.attention.seam import MethodHook
 from rag_middle.ops.rope import WideTables, rotate_wide
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelScaling(LayerChange):
-    """Channels of the attention input are multiplied by `factor` for the last prompt rows.
-
-    Attributes:
-        channels: indices into the hidden size.
-        factor: what the channels are multiplied by.
-        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys;
-            ``None`` for all of them.
-        scale_values: scale the values as well.
-        skip_first: prompt tokens, counted from the start, whose keys and values stay as they are.
-        scale_generated: generated tokens attend with scaled queries and keys, and cache them.
-    """
-
-    claims = frozenset({"hidden"})
-
-    channels: tuple[int, ...]
-    factor: float
-    last_tokens: int | None = 1
-    scale_values: bool = False
-    skip_first: int = 0
-    scale_generated: bool = True
-
-    def start(self, layer: Layer) -> LayerHandler:
-        return _ScaledRows(layer, self)
+if TYPE_CHECKING:
+    from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
 
 
-class _ScaledRows(LayerHandler):
+class ScaledRows(LayerHandler):
     """Scales the cached keys of one layer, and the attention of the rows that are to be scaled."""
 
-    def __init__(self, layer: Layer, scaling: ChannelScaling) -> None:
+    def __init__(self, layer: Layer, method: PositionalHiddenStates) -> None:
         self._layer = layer
-        self._scaling = scaling
-        self._scaler = _Scaler(layer.module, layer.traits, scaling)
+        self._method = method
+        self._scaler = _Scaler(layer.module, layer.traits, method)
         values = layer.traits.value_projection
         #: Whether the module can make a generated token's queries and keys of scaled hidden states,
         #: and its values of plain ones.
         self._module_scales = (
-            values is not None and scaling.scale_generated and not scaling.skip_first
+            values is not None and method.scales_generated and not method.skip_first
         )
         #: What its values are made of, while it does.
         self._hidden: Tensor | None = None
-        if values is not None and self._module_scales and not scaling.scale_values:
+        if values is not None and self._module_scales and not method.scale_values:
             projection = layer.module.get_submodule(values)
             layer.hook(projection.register_forward_pre_hook, self._plain_values)
 
     def before(self, arguments: dict[str, Any]) -> None:
         """Scale a generated token's hidden state: one operation, whatever the module does then."""
-        scaling, request = self._scaling, self._layer.request
+        method, request = self._method, self._layer.request
         self._hidden = None
         if self._module_scales and 0 < request.width <= self._layer.start:
             self._hidden = hidden = arguments["hidden_states"]
             ones = request.shared(
-                ("scaled channels", scaling.channels, hidden.dtype, hidden.device),
-                lambda: _ones_in(hidden, scaling.channels),
+                ("scaled channels", method.channels, hidden.dtype, hidden.device),
+                lambda: _ones_in(hidden, method.channels),
             )
             # Not times a vector of factors, which half precision would round.
-            scaled = torch.addcmul(hidden, hidden, ones, value=scaling.factor - 1)
+            scaled = torch.addcmul(hidden, hidden, ones, value=method.factor - 1)
             arguments["hidden_states"] = scaled
 
     def _plain_values(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -89,7 +64,7 @@ class _ScaledRows(LayerHandler):
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Attention with scaled channels: cache, last prompt rows and generated rows."""
-        scaling, call = self._scaling, context.call
+        method, call = self._method, context.call
         if self._hidden is not None:
             self._hidden = None
             context.store()
@@ -97,11 +72,11 @@ class _ScaledRows(LayerHandler):
         columns, width = call.query.shape[2], self._layer.request.width
         if not context.start:
             self._scaler.begin_prompt()
-        if not context.in_prompt and not scaling.scale_generated:
+        if not context.in_prompt and not method.scales_generated:
             return context.proceed()
         rows = columns
-        if scaling.last_tokens is not None:
-            rows = min(columns, context.stop - max(context.start, width - scaling.last_tokens))
+        if method.last_tokens is not None:
+            rows = min(columns, context.stop - max(context.start, width - method.last_tokens))
         keep = self._unscaled_tokens(context)
         plain = Projected(call.query, call.key, call.value)
         scaled = self._scaler.apply(context.arguments, plain, rows, keep, self._layer.rotary)
@@ -123,14 +98,14 @@ class _ScaledRows(LayerHandler):
 
     def _unscaled_tokens(self, context: AttentionContext) -> Tensor | None:
         """Tokens of this call that keep their keys, boolean `[b, n]`."""
-        scaling, request = self._scaling, self._layer.request
-        if not scaling.skip_first and scaling.scale_generated:
+        method, request = self._method, self._layer.request
+        if not method.skip_first and method.scales_generated:
             return None
         device = context.call.query.device
         columns = torch.arange(context.start, context.stop, device=device)
-        first = request.paddings(device)[:, None] + scaling.skip_first
+        first = request.paddings(device)[:, None] + method.skip_first
         keep = columns[None, :] < first
-        if not scaling.scale_generated:
+        if not method.scales_generated:
             keep = keep | (columns[None, :] >= request.width)
         return keep
 
@@ -213,7 +188,7 @@ class _Scaler:
 
     module: nn.Module
     traits: LayerTraits
-    scaling: ChannelScaling
+    method: PositionalHiddenStates
     _ranks_one: bool = field(init=False)
     #: Un-rotated projections of the unit vectors, times ``s - 1``: queries' and keys'
     #: `[h + g, C, d]`, values' `[g, C, dv]`.
@@ -268,9 +243,9 @@ class _Scaler:
     ) -> Projected:
         """What the module makes of scaled hidden states; its own `key`, `value` where kept."""
         hidden = arguments["hidden_states"].clone()
-        hidden[..., list(self.scaling.channels)] *= self.scaling.factor
+        hidden[..., list(self.method.channels)] *= self.method.factor
         call = capture(self.module, arguments, hidden_states=hidden)
-        scaled_value = call.value if self.scaling.scale_values else value
+        scaled_value = call.value if self.method.scale_values else value
         if keep is None:
             return Projected(call.query, call.key, scaled_value)
         where = keep[:, None, :, None]
@@ -295,7 +270,7 @@ class _Scaler:
         query, key, value = plain
         columns, value_columns = self._columns_of(arguments)
         heads, hidden = self.traits.heads, arguments["hidden_states"]
-        for index, channel in enumerate(self.scaling.channels):
+        for index, channel in enumerate(self.method.channels):
             step = hidden[:, None, :, channel : channel + 1]  # [b, 1, n, 1]
             kept = step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
             column = columns[:, index, None]  # [h + g, 1, d]
@@ -303,7 +278,7 @@ class _Scaler:
             of_key = self._placed(column[heads:], tables, key.shape[2])
             query = torch.addcmul(query, step[:, :, -query.shape[2] :], of_query)
             key = torch.addcmul(key, kept, of_key)
-            if self.scaling.scale_values:
+            if self.method.scale_values:
                 value = torch.addcmul(value, kept, value_columns[:, index, None])
         return Projected(query, key, value)
 
@@ -321,7 +296,7 @@ class _Scaler:
         return self._columns
 
     def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        channels = self.scaling.channels
+        channels = self.method.channels
         hidden: Tensor = arguments["hidden_states"]
         probes = hidden.new_zeros(1, 1 + len(channels), hidden.shape[-1])
         for row, channel in enumerate(channels):
@@ -337,7 +312,7 @@ class _Scaler:
             replaced["position_ids"] = place[..., :1, :1].expand(shape)  # a view: no launch
         call = capture(self.module, arguments, **replaced)
         query, key, value = (
-            (t[0, :, 1:] - t[0, :, :1]) * ((self.scaling.factor - 1) / _UNIT)
+            (t[0, :, 1:] - t[0, :, :1]) * ((self.method.factor - 1) / _UNIT)
             for t in (call.query, call.key, call.value)
         )
         return torch.cat((query, key)), value

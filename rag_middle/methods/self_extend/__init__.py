@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import AttentionPlan, Layer, LayerHandler, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.methods.rules import INDICES, number, option, whole
 from rag_middle.tokens import TokenizedPrompt
-
-__all__ = ["SelfExtend"]
 
 #: Model types whose authors' code divides the window by the group size without rounding.
 _FRACTIONAL = ("gemma", "llama")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfExtend(Method):
+class SelfExtend(AttentionMethod):
     r"""Keys beyond a window are seen at distances that several tokens share.
 
     A query at position ``i`` and a key at ``j`` are rotated at ``i`` and ``j`` where
@@ -60,6 +59,8 @@ class SelfExtend(Method):
         requires="rotary position embedding (RoPE)",
         can_hurt_when="the prompt fits the trained length, or distant order matters",
     )
+    claims = frozenset({"positions"})
+    defers_rotation = has_kernels = True
     conflicts: ClassVar[Mapping[str, str]] = {
         "positional_hidden_states": "Self-Extend rotates keys twice, and scaled channels are "
         "worked into keys rotated once. Use one of them"
@@ -81,20 +82,22 @@ class SelfExtend(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Grouped positions, the same in all layers."""
-        from rag_middle.methods.self_extend.attention import GroupedPositions
-
         require_rope("self_extend", traits)
         layers = chosen_layers(self.layers, traits, rotated=True)
         require_known_rotation("self_extend", traits, layers)
-        fractional = self.reference_code and traits.model_type in _FRACTIONAL
-        of_window = self.window / self.group if fractional else self.window // self.group
-        positions = GroupedPositions(
-            group=self.group,
-            window=self.window,
-            query_shift=self.window - of_window,
-            log_base=self.log_scale_base,
-        )
-        return AttentionPlan.uniform(layers, positions)
+        return AttentionPlan.uniform(layers, self)
+
+    def start(self, layer: Layer) -> LayerHandler:
+        """Rotates queries and keys twice, and attends with both."""
+        from rag_middle.methods.self_extend.attention import GroupedRotation
+
+        return GroupedRotation(layer, self)
+
+    def query_shift(self, model_type: str) -> float:
+        """What is added to a query's grouped position."""
+        if self.reference_code and model_type in _FRACTIONAL:
+            return self.window - self.window / self.group
+        return self.window - self.window // self.group
 
     def for_self_check(self) -> Method:
         """The same with the smallest window."""

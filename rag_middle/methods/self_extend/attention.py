@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from rag_middle.attention import (
     AttentionCall,
     AttentionContext,
     Layer,
-    LayerChange,
     LayerHandler,
     ModelAttention,
     join_rows,
@@ -24,33 +23,11 @@ from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedPositions(LayerChange):
-    """Keys nearby are seen at their distance, others at distances that share positions.
-
-    Attributes:
-        group: tokens ``G`` that share a position beyond the window.
-        window: a key fewer than this many tokens before the query is seen at its distance.
-        query_shift: what is added to a query's grouped position.
-        log_base: a query at position ``i`` is multiplied by ``max(1, ln(i + 1) / ln(log_base))``;
-            ``None`` for not.
-    """
-
-    claims = frozenset({"positions"})
-    defers_rotation = True
-    has_kernels = True
-
-    group: int
-    window: int
-    query_shift: float
-    log_base: float | None = None
-
-    def start(self, layer: Layer) -> LayerHandler:
-        return _GroupedRotation(layer, self)
+if TYPE_CHECKING:
+    from rag_middle.methods.self_extend import SelfExtend
 
 
-class _GroupedRotation(LayerHandler):
+class GroupedRotation(LayerHandler):
     """Rotates queries and keys of one layer twice, and attends with both.
 
     The cache holds every key twice, side by side along the head dimension: rotated at its own
@@ -58,10 +35,10 @@ class _GroupedRotation(LayerHandler):
     cache (beams) moves both.
     """
 
-    def __init__(self, layer: Layer, positions: GroupedPositions) -> None:
+    def __init__(self, layer: Layer, method: SelfExtend) -> None:
         self._layer = layer
         self._traits = layer.traits
-        self._positions = positions
+        self._method = method
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Queries and keys come un-rotated."""
@@ -71,7 +48,7 @@ class _GroupedRotation(LayerHandler):
         # A static cache is longer than what it holds; one with a window drops the oldest columns.
         dropped = max(0, stop - stored.shape[2])
         call.key, call.value = stored[:, :, : stop - dropped], values[:, :, : stop - dropped]
-        context.attention = _GroupedAttention(context, far_query, self._positions.window, dropped)
+        context.attention = _GroupedAttention(context, far_query, self._method.window, dropped)
         return context.proceed()
 
     def _rotated(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,9 +59,12 @@ class _GroupedRotation(LayerHandler):
             both, side by side.
         """
         call, start, request = context.call, context.start, self._layer.request
-        style, plan, rotary = self._traits.rotary, self._positions, self._layer.rotary
+        style, method, rotary = self._traits.rotary, self._method, self._layer.rotary
         assert style is not None
         assert rotary is not None
+
+        config: Any = self._layer.module.config
+        shift = method.query_shift(config.model_type)
 
         def tokens(columns: range) -> Tensor:
             device = rotary.x.device
@@ -93,13 +73,13 @@ class _GroupedRotation(LayerHandler):
 
         def positions(columns: range) -> Tensor:
             exact = tokens(columns)
-            grouped = exact.div(plan.group, rounding_mode="floor").float()
-            return torch.cat((exact.float(), grouped, grouped + plan.query_shift))
+            grouped = exact.div(method.group, rounding_mode="floor").float()
+            return torch.cat((exact.float(), grouped, grouped + shift))
 
         device, query = call.query.device, call.query
         columns = range(start, start + call.query.shape[2])
         tables = rotary.wide_by_column(
-            (plan, request.rows),
+            (method, request.rows),
             3,
             positions,
             columns,
@@ -107,8 +87,9 @@ class _GroupedRotation(LayerHandler):
             style,
             reach=self._layer.table_reach(columns.stop),
         )
-        if plan.log_base is not None:
-            growth = (tokens(columns) + 1).to(query.device).float().log() / log(plan.log_base)
+        if method.log_scale_base is not None:
+            growth = (tokens(columns) + 1).to(query.device).float().log()
+            growth = growth / log(method.log_scale_base)
             # A rounded factor would be wrong in one direction for the whole query.
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
         if uses_triton(request.kernels, query, call.key, call.value, HEADS_CHECK, style=style):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import AttentionContext, AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.document_method import Attention, DocumentChange, DocumentMethod
 from rag_middle.methods.requirements import require_interface
 from rag_middle.methods.rules import INDICES, number, one_of, option, several, truth, whole
 from rag_middle.tokens import TokenizedPrompt
-
-if TYPE_CHECKING:
-    from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
-
-__all__ = ["SIW"]
 
 Ablation = Literal["renormalised"]
 _FLAGS = several(truth, "flags", fewest=1)
@@ -33,7 +29,7 @@ def _flags_by_layer(name: str, areas: Any) -> dict[int, tuple[bool, ...]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SIW(Method):
+class SIW(DocumentMethod):
     r"""Weights on the initial token become ``alpha`` times as large in a document's rows.
 
     .. math:: a'_{i,0} = \alpha_{D(i)}\, a_{i,0}
@@ -82,7 +78,6 @@ class SIW(Method):
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="factors are far from 1: every later layer then reads something else",
     )
-    needs_documents = True  # only documents' rows are changed
 
     alpha_dense: float = option(0.9, number(least=0))
     alpha_sparse: float = option(1.1, number(least=0))
@@ -114,42 +109,31 @@ class SIW(Method):
                     f"SIW: dense_areas is about layers {sorted(areas)} and layers names others: "
                     "no layer would change."
                 )
-        return AttentionPlan.by_layer(layers, lambda layer: self._weights(layer, prompts))
-
-    def _weights(
-        self, layer: int, prompts: tuple[TokenizedPrompt, ...]
-    ) -> InitialTokenScaling | OnlineAreas:
-        from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
-
-        if self.alpha_per_document is not None:
-            return InitialTokenScaling(
-                factors=(self.alpha_per_document,) * len(prompts),
-                token=self.token,
-                renormalise=self.ablation == "renormalised",
-            )
-        if self.dense_areas is None:
-            return OnlineAreas(
-                alpha_dense=self.alpha_dense,
-                alpha_sparse=self.alpha_sparse,
-                top_share=self.top_share,
-                token=self.token,
-                renormalise=self.ablation == "renormalised",
-            )
-        flags = self.dense_areas[layer]
-        return InitialTokenScaling(
-            factors=tuple(
-                tuple(
-                    # A document falls into the area that its centre falls into.
-                    self.alpha_dense
-                    if flags[int((index + 0.5) / len(layout.documents) * len(flags))]
-                    else self.alpha_sparse
-                    for index in range(len(layout.documents))
-                )
-                for layout in (prompt.layout for prompt in prompts)
-            ),
-            token=self.token,
-            renormalise=self.ablation == "renormalised",
+        return AttentionPlan.by_layer(
+            layers, lambda layer: DocumentChange(self, self._factors(layer, prompts))
         )
+
+    def _factors(
+        self, layer: int, prompts: tuple[TokenizedPrompt, ...]
+    ) -> tuple[tuple[float, ...], ...]:
+        """For the documents of each prompt; none where the prompt's own attention decides."""
+        if self.alpha_per_document is not None:
+            return (self.alpha_per_document,) * len(prompts)
+        if self.dense_areas is None:
+            return ()
+        flags = self.dense_areas[layer]
+        # A document falls into the area that its centre falls into.
+        alphas = [self.alpha_dense if flag else self.alpha_sparse for flag in flags]
+        return tuple(
+            tuple(alphas[int((index + 0.5) / count * len(flags))] for index in range(count))
+            for count in (len(prompt.layout.documents) for prompt in prompts)
+        )
+
+    def attend(self, context: AttentionContext, values: tuple[tuple[float, ...], ...]) -> Attention:
+        """The initial token's weight, scaled in the rows of documents."""
+        from rag_middle.methods.siw.attention import attend_scaling_initial_token
+
+        return attend_scaling_initial_token(self, context, values)
 
     def for_self_check(self) -> Method:
         """With the three factors of `alpha_per_document` that change most."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import AttentionContext, AttentionPlan, LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
-from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.base import MethodInfo
+from rag_middle.methods.document_method import Attention, AttentionMethod
 from rag_middle.methods.rules import (
     INDICES,
     no_default,
@@ -21,11 +21,9 @@ from rag_middle.methods.rules import (
 )
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["ZeroTuning"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroTuning(Method):
+class ZeroTuning(AttentionMethod):
     r"""Weights on the initial token are multiplied in chosen heads, and rows normalised again.
 
     .. math:: a'_{i,0} = \frac{\gamma_h a_{i,0}}{D_i}, \quad a'_{i,j} = \frac{a_{i,j}}{D_i}, \quad
@@ -68,6 +66,7 @@ class ZeroTuning(Method):
         can_hurt_when="the factor suits another task: classification and question answering differ "
         "in its direction",
     )
+    claims = frozenset({"weights"})
     conflicts: ClassVar[Mapping[str, str]] = {
         "self_extend": "Self-Extend keeps every key twice, and which of the two a generated token "
         "reads is known to it alone",
@@ -101,25 +100,32 @@ class ZeroTuning(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """A factor for each head of every chosen layer."""
-        from rag_middle.methods.zero_tuning.attention import InitialTokenBias
+        plan = super().plan(prompts, traits)
+        for layer in plan.layers:
+            self.factors(traits.layers[layer])
+        return plan
 
-        require_interface("zero_tuning", traits)
-        layers = chosen_layers(self.layers, traits)
-        return AttentionPlan.by_layer(
-            layers, lambda layer: InitialTokenBias(factors=self._factors(traits, layer))
-        )
+    def factors(self, layer: LayerTraits) -> tuple[float, ...]:
+        """One for each query head of a layer.
 
-    def _factors(self, traits: ModelTraits, layer: int) -> tuple[float, ...]:
-        count = traits.layers[layer].heads
-        heads = range(count) if self.heads is None else self.heads
+        Raises:
+            MethodConfigError: the layer has not so many heads.
+        """
+        heads = range(layer.heads) if self.heads is None else self.heads
         factors = self.factor if isinstance(self.factor, tuple) else (self.factor,) * len(heads)
-        if max(heads) >= count or len(factors) != len(heads):
+        if max(heads) >= layer.heads or len(factors) != len(heads):
             raise MethodConfigError(
-                f"ZeroTuning: layer {layer} of this {traits.model_type} model has {count} heads: "
-                f"name heads below {count}, with a factor for each, or one factor for all."
+                f"ZeroTuning: layer {layer.layer} of this model has {layer.heads} heads: name "
+                f"heads below {layer.heads}, with a factor for each, or one factor for all."
             )
         of_heads = dict(zip(heads, factors, strict=True))
-        return tuple(of_heads.get(head, 1.0) for head in range(count))
+        return tuple(of_heads.get(head, 1.0) for head in range(layer.heads))
+
+    def attend(self, context: AttentionContext) -> Attention:
+        """Attention with a bias on the score of the initial token, head by head."""
+        from rag_middle.methods.zero_tuning.attention import attend_biasing_initial_token
+
+        return attend_biasing_initial_token(self.factors(context.layer.traits), context)
 
     @property
     def is_neutral(self) -> bool:
