@@ -28,7 +28,7 @@ from transformers import DynamicCache
 from rag_middle.attention import applied
 from rag_middle.generation.forward import cached_length
 from rag_middle.methods import APE, CacheBlend, Method, NoMethod, ParallelContextWindows
-from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
+from rag_middle.methods.document_blocks.document_cache import DocumentCache, with_documents
 from rag_middle.tokens import TokenizedPrompt
 
 DOCUMENTS, TOKENS, PREFIX, SUFFIX = 20, 95, 40, 40

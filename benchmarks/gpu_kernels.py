@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from rag_middle.methods.parallel_context.kernels import Sharpening, attend_later
+from rag_middle.methods.document_blocks.kernels import Sharpening, attend_later
 from rag_middle.methods.pine.kernels.attend import PineState, PineTables, decode, prefill
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
 from rag_middle.methods.pine.kernels.tables import base_rotate

@@ -22,7 +22,7 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.sharing import release_models, shared_model
 from rag_middle.generation.streaming import Follower, GenerationStream
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
+from rag_middle.methods.document_blocks.document_cache import DocumentCache
 from rag_middle.notices import (
     AnswerFormatWarning,
     BackendFallbackWarning,

@@ -51,7 +51,7 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.text import Completion
 from rag_middle.methods import method_name
-from rag_middle.methods.parallel_context.document_cache import with_documents
+from rag_middle.methods.document_blocks.document_cache import with_documents
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import padded
 from rag_middle.tools.definitions import check_answer

@@ -30,7 +30,7 @@ from rag_middle.generation.processors import combined, refuse_not_finite
 from rag_middle.generation.requests import GenerationRequest, length_that_changes_frequencies
 from rag_middle.generation.results import Score
 from rag_middle.methods import Method, method_name
-from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
+from rag_middle.methods.document_blocks.document_cache import DocumentCache, with_documents
 from rag_middle.tokens import TokenizedPrompt, padded
 
 

@@ -37,8 +37,11 @@ from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
-from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
-from rag_middle.methods.parallel_context.document_states import can_reuse_documents
+from rag_middle.methods.document_blocks.document_cache import (
+    DocumentCache,
+    can_reuse_documents,
+    precompute,
+)
 from rag_middle.model_files import format_errors
 from rag_middle.options import (
     KERNELS,

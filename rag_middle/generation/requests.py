@@ -14,7 +14,7 @@ from rag_middle.generation.results import DroppedDocument
 from rag_middle.generation.streaming import Follower
 from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method
-from rag_middle.methods.parallel_context.document_cache import DocumentCache, serves
+from rag_middle.methods.document_blocks.document_cache import DocumentCache, serves
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt

@@ -33,12 +33,14 @@ from rag_middle.methods.orders import Permutation as Permutation
 from rag_middle.methods.prompt_repetition import PromptRepetition as PromptRepetition
 from rag_middle.methods.self_extend import SelfExtend as SelfExtend
 from rag_middle.methods.dysco import DySCO as DySCO
-from rag_middle.methods.parallel_context import NoInterDocumentAttention as NoInterDocumentAttention
-from rag_middle.methods.parallel_context import ParallelContextWindows as ParallelContextWindows
-from rag_middle.methods.parallel_context import SetBasedPrompting as SetBasedPrompting
-from rag_middle.methods.parallel_context import StructuredPrompting as StructuredPrompting
-from rag_middle.methods.parallel_context import APE as APE
-from rag_middle.methods.cacheblend import CacheBlend as CacheBlend
+from rag_middle.methods.document_blocks import (
+    NoInterDocumentAttention as NoInterDocumentAttention,
+    ParallelContextWindows as ParallelContextWindows,
+    SetBasedPrompting as SetBasedPrompting,
+    StructuredPrompting as StructuredPrompting,
+    APE as APE,
+    CacheBlend as CacheBlend,
+)
 from rag_middle.methods.compose import Compose as Compose
 # isort: on
 

@@ -15,7 +15,7 @@ from rag_middle import ContextPrompt, RagMiddleModel, applied
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PositionInterpolation
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
+from rag_middle.methods.document_blocks.document_cache import DocumentCache
 from tests.families import FAMILIES
 from tests.prompts import laid_out
 

@@ -13,7 +13,7 @@ from rag_middle.errors import (
 )
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import CacheBlend
-from rag_middle.methods.cacheblend import kernels
+from rag_middle.methods.document_blocks import kernels
 from rag_middle.ops import scores as chunks
 from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel

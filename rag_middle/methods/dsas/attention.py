@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rag_middle.attention import AttentionContext, RowGroup
 from rag_middle.layout import PromptLayout
+from rag_middle.methods.document_blocks.kernels import attend_later
 from rag_middle.methods.dsas.kernels import (
     document_gates,
     document_relevance,
@@ -20,7 +21,6 @@ from rag_middle.methods.dsas.kernels import (
     pair_factors,
     suffix_factors,
 )
-from rag_middle.methods.parallel_context.kernels import attend_later
 
 if TYPE_CHECKING:
     from rag_middle.methods.dsas import DSAS

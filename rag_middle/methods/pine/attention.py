@@ -18,7 +18,7 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.parallel_context.attention import placed_columns
+from rag_middle.methods.document_blocks.attention import placed_columns
 from rag_middle.methods.pine.kernels.attend import PineState, decode, prefill
 from rag_middle.methods.pine.kernels.check import CHECK
 from rag_middle.methods.pine.kernels.importance import Ranking

@@ -25,7 +25,7 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.parallel_context.attention import placed_columns
+from rag_middle.methods.document_blocks.attention import placed_columns
 from rag_middle.methods.rotor.kernels.circle import (
     CircleTurns,
     attend_by_document,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rag_middle.errors import PatchIneffectiveError
-from rag_middle.methods.parallel_context.kernels import attend_documents, document_bounds
+from rag_middle.methods.document_blocks.kernels import attend_documents, document_bounds
 from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_circle
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import RotaryStyle, rotate
@@ -118,7 +118,7 @@ class _DocumentAttention:
             self._rule,
             spans.positions,
             sinks=self._sinks(),
-            bounds=document_bounds(spans.layout).to(q.device),
+            bounds=document_bounds(spans.layout, q.device),
         )
 
     def _in_circle(self, q: Tensor, k: Tensor, v: Tensor, spans: DocumentSpans) -> Tensor:

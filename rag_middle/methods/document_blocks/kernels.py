@@ -12,21 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rag_middle.ops.flash import Attended, flash, flash_each, flash_last, joined, merged, with_sinks
-from rag_middle.ops.scores import ScoreRule, attend_in_chunks
+from rag_middle.ops.scores import ScoreRule, attend_in_chunks, row_chunks, scores_at_once
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
-
-#: Where documents stand: as in the prompt; all beginning behind the prefix; likewise, and moved to
-#: end together, or to their positions in the prompt, for the tokens that read them; all ending
-#: where the last one does.
-Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
+    from rag_middle.methods.document_blocks import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,45 +46,34 @@ class Sharpening:
 NEUTRAL = Sharpening()
 
 
-def token_positions(layout: PromptLayout, placement: Placement, tokens: Tensor) -> Tensor:
+def token_positions(
+    layout: PromptLayout, placement: Placement, tokens: Tensor, *, moved: bool = False
+) -> Tensor:
     """Positions of the tokens at these indices of prompt and generated text.
 
     Args:
         layout: of the prompt.
-        placement: of the documents. Documents of ``"to_end"`` and ``"to_order"`` have the positions
-            of ``"from_start"``: their keys are moved afterwards, by `document_shifts`.
+        placement: of the documents.
         tokens: whole numbers from 0 on, of any shape.
+        moved: where later tokens find the documents of ``"to_end"`` and ``"to_order"``, instead of
+            where these are read.
     """
     if placement == "kept" or not layout.documents:
         return tokens
-    first, last = layout.prefix_tokens, layout.suffix_start
+    first, last, longest = layout.prefix_tokens, layout.suffix_start, max(layout.document_lengths)
     table = torch.arange(last + 1, device="cpu")
     for start, end in layout.documents:
-        table[start:end] += (last - end) if placement == "last" else (first - start)
+        if placement == "last":
+            table[start:end] += last - end
+        elif placement == "to_end" and moved:
+            table[start:end] += first + longest - end
+        elif placement != "to_order" or not moved:
+            table[start:end] += first - start
     if placement in ("from_start", "to_end"):
-        table[last] = first + max(layout.document_lengths)
+        table[last] = first + longest
     # Tokens after the documents follow one another.
     beyond = (tokens - last).clamp(min=0)
     return table.to(tokens.device)[tokens.clamp(max=last)] + beyond
-
-
-def document_shifts(layout: PromptLayout, placement: Placement) -> Tensor:
-    """By how much each document token `[T]` moves once its document has been read.
-
-    Args:
-        layout: of the prompt.
-        placement: ``"to_end"``, all documents then end together, or ``"to_order"``, each then
-            stands where it stands in the prompt.
-    """
-    lengths = layout.document_lengths
-    longest = max(lengths, default=0)
-    if placement == "to_end":
-        moves = [longest - length for length in lengths]
-    else:
-        moves = [start - layout.prefix_tokens for start, _ in layout.documents]
-    return torch.tensor(moves, dtype=torch.long, device="cpu").repeat_interleave(
-        torch.tensor(lengths, dtype=torch.long, device="cpu")
-    )
 
 
 @torch.no_grad()
@@ -113,7 +98,7 @@ def attend_documents(
         rule: from dot products to scores; its window compares positions.
         positions: of the tokens, `[n]`; asked where the rule has a window.
         sinks: learned extra score per head, `[h]`.
-        bounds: `document_bounds(layout)` on the device, if at hand.
+        bounds: `document_bounds` of the layout, if at hand.
 
     Returns:
         `[r, h, P + T, dv]`.
@@ -226,11 +211,10 @@ def _fused_sharpened(
     return merged(read, flash_last(q, k[:, :, last:], v[:, :, last:], scale=scale))
 
 
-def document_bounds(layout: PromptLayout) -> Tensor:
+def document_bounds(layout: PromptLayout, device: torch.device) -> Tensor:
     """Where each document begins and the last one ends, `[D + 1]` int32, from the first one on."""
-    return torch.tensor([0, *layout.document_lengths], dtype=torch.int32, device="cpu").cumsum(
-        0, dtype=torch.int32
-    )
+    lengths = torch.tensor([0, *layout.document_lengths], dtype=torch.int32, device="cpu")
+    return lengths.cumsum(0, dtype=torch.int32).to(device)
 
 
 def _causal(
@@ -270,3 +254,71 @@ def _causal(
 
     change_ = None if sharpening == NEUTRAL else sharpen_
     return attend_in_chunks(q, k, v, rule, hidden, sinks=sinks, change_=change_)
+
+
+def deviations(key: Tensor, cached_key: Tensor, value: Tensor, cached_value: Tensor) -> Tensor:
+    """Squared distance of each token's keys and values from cached ones, over all heads.
+
+    Args:
+        key: `[r, g, n, d]`.
+        cached_key: likewise, rotated at the same positions.
+        value: `[r, g, n, dv]`.
+        cached_value: likewise.
+
+    Returns:
+        `[r, n]` in float32.
+    """
+    of_keys = (key.float() - cached_key.float()).square().sum((1, 3))
+    return of_keys + (value.float() - cached_value.float()).square().sum((1, 3))
+
+
+def most_deviating(deviation: Tensor, share: float) -> Tensor:
+    """Which tokens are recomputed: the `share` of them that deviates most, rounded down.
+
+    Args:
+        deviation: `[r, T]` of the tokens in documents.
+        share: from 0 to 1.
+
+    Returns:
+        `[r, T]`, true for those that are.
+    """
+    chosen = deviation.topk(int(share * deviation.shape[1]), dim=1).indices
+    return torch.zeros_like(deviation, dtype=torch.bool).scatter_(1, chosen, True)
+
+
+@torch.no_grad()
+def attend_from_columns(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    columns: Tensor,
+    rule: ScoreRule,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Causal attention of tokens that need not follow one another.
+
+    Args:
+        q: `[r, h, m, d]`.
+        k: `[r, g, N, d]`; query head `i` uses head `i // (h/g)`.
+        v: `[r, g, N, dv]`.
+        columns: of the queries among the keys, `[m]`, ascending.
+        rule: from dot products to scores; without a window.
+        sinks: learned extra score per head, `[h]`.
+
+    Returns:
+        `[r, h, m, dv]`.
+    """
+    token = torch.arange(k.shape[2], device=q.device)
+    if rule.softcap is not None or sinks is not None:
+        return attend_in_chunks(q, k, v, rule, lambda a, b: token > columns[a:b, None], sinks=sinks)
+    # Chunks: keys behind the last query of one are left out.
+    r, h, m, _ = q.shape
+    parts = []
+    for start, stop in row_chunks(0, m, r * h * len(token), scores_at_once(q.device)):
+        seen = token <= columns[start:stop, None]
+        parts.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                q[:, :, start:stop], k, v, attn_mask=seen, scale=rule.scale, enable_gqa=True
+            )
+        )
+    return torch.cat(parts, dim=2)

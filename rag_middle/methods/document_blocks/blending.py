@@ -5,12 +5,12 @@ would hold. Then it reads the prompt as ever, and from the check layer on the ke
 document tokens that are not recomputed are replaced by those of the first reading. All else of the
 second reading, masks, windows, sinks and caches, is the model's own. Tokens that are not recomputed
 pass the later layers too, where nothing attends to them: who wants to save that has a
-`DocumentCache`, and is served by `rag_middle.methods.cacheblend.cached`.
+`DocumentCache`, and is served by `rag_middle.methods.document_blocks.cached_blend`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,26 +23,20 @@ from rag_middle.attention.caches import begins_prompt
 from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.seam import CacheTap, keyword_arguments, parameters
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.methods.cacheblend.kernels import deviations, most_deviating
-from rag_middle.methods.parallel_context.attention import DocumentBlocks
+from rag_middle.methods.document_blocks import CacheBlend
+from rag_middle.methods.document_blocks.kernels import deviations, most_deviating
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BlendedDocuments(LayerChange):
-    """Keys and values of documents read apart, but for the tokens that deviate most.
-
-    Attributes:
-        share: of the tokens in documents that are recomputed.
-        check_layer: in which tokens are compared.
-    """
+    """Keys and values of documents read apart, but for the tokens that deviate most."""
 
     claims = frozenset(ASPECTS)
 
-    share: float
-    check_layer: int
+    method: CacheBlend
 
     def start(self, layer: Layer) -> LayerHandler:
-        readings = layer.request.shared(("cacheblend", self), lambda: _Readings(self, layer))
+        readings = layer.request.shared("cacheblend", lambda: _Readings(self.method, layer))
         return _Handler(layer, readings)
 
 
@@ -56,8 +50,8 @@ class _Readings:
             on.
     """
 
-    def __init__(self, change: BlendedDocuments, layer: Layer) -> None:
-        self.change = change
+    def __init__(self, method: CacheBlend, layer: Layer) -> None:
+        self.method = method
         self.apart = self.ready = False
         self.recomputed: Tensor | None = None
         self._layer = layer
@@ -108,7 +102,7 @@ class _Handler(LayerHandler):
     def __init__(self, layer: Layer, readings: _Readings) -> None:
         self._layer = layer
         self._readings = readings
-        self._blocks = DocumentBlocks(placement="to_order", from_model=True).start(layer)
+        self._blocks = replace(readings.method.reading, from_model=True).start(layer)
         #: Keys and values of the prompt whose documents were read apart.
         self._apart: tuple[Tensor, Tensor] | None = None
 
@@ -127,7 +121,7 @@ class _Handler(LayerHandler):
         if readings.apart:
             context.cache = tap = _StatesTap()
             output = self._blocks.attend(context)
-            self._apart = tap.states if index >= readings.change.check_layer else None
+            self._apart = tap.states if index >= readings.method.check_layer else None
             return output
         if context.start == 0:
             if not readings.ready:
@@ -153,7 +147,7 @@ class _Handler(LayerHandler):
                     group.padding + layout.prefix_tokens, group.padding + layout.suffix_start
                 )
                 recomputed[group.index, span] = most_deviating(
-                    group.take(deviation)[:, span], readings.change.share
+                    group.take(deviation)[:, span], readings.method.recompute_share
                 )
             readings.recomputed = recomputed
         own = readings.recomputed.to(key.device)[:, None, :, None]

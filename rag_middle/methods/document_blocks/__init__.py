@@ -1,35 +1,88 @@
-"""Methods whose documents do not attend to each other; they differ in where documents stand."""
+"""Methods whose documents are read apart: what they do, and CacheBlend, which begins with that.
+
+They differ in four values: where documents stand, who sees whom, how later tokens weigh what they
+read, and which tokens of documents are read once more (`DocumentAttention`, `CacheBlend`).
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
-from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.attention import (
+    ASPECTS,
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import layers_by_document
-from rag_middle.methods.rules import number, option
+from rag_middle.methods.rules import number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = [
-    "APE",
-    "NoInterDocumentAttention",
-    "ParallelContextWindows",
-    "SetBasedPrompting",
-    "StructuredPrompting",
-]
+#: Largest share with which a model is checked: three documents of equal length deviate in two.
+_CHECKED_SHARE = 0.3
+
+#: Where documents stand: as in the prompt; all beginning behind the prefix, later tokens continuing
+#: after the longest; likewise, but moved to end together for the tokens that read them, or to their
+#: positions in the prompt, behind which later tokens keep theirs; all ending where the last one
+#: does.
+Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentAttention(LayerChange):
+    """Documents see the prefix and themselves; later tokens see everything before them.
+
+    Attributes:
+        placement: where documents stand.
+        temperature: later tokens' scores on documents are divided by it.
+        scale: exponent of the documents' mass in their softmax, on top of the temperature (APE).
+        one_of_many: that mass is divided by the number of documents (structured prompting).
+        from_model: prompts begin at the position that the model was given for their first token,
+            not at 0: what is read so stands beside tokens that the model rotates.
+    """
+
+    claims = frozenset(ASPECTS)
+
+    placement: Placement
+    temperature: float = 1.0
+    scale: float = 1.0
+    one_of_many: bool = False
+    from_model: bool = False
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.sharpens
+
+    @property
+    def sharpens(self) -> bool:
+        """Whether later tokens read documents otherwise than by plain softmax or a weight."""
+        return not self.temperature == self.scale == 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether documents are moved after they were read."""
+        return self.placement in ("to_end", "to_order")
+
+    def start(self, layer: Layer) -> LayerHandler:
+        from rag_middle.methods.document_blocks.attention import DocumentHandler
+
+        return DocumentHandler(layer, self)
 
 
 class _DocumentsApart(Method):
-    """`DocumentBlocks` in every layer."""
+    """`DocumentAttention` in every layer."""
 
     needs_documents = True
 
     @property
     @abstractmethod
-    def _settings(self) -> dict[str, Any]:
-        """Arguments of `DocumentBlocks`: where documents stand, how later tokens read them."""
+    def reading(self) -> DocumentAttention:
+        """Where documents stand, and how later tokens read them."""
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart in every layer.
@@ -37,14 +90,14 @@ class _DocumentsApart(Method):
         Raises:
             UnsupportedArchitectureError: as for `layers_by_document`.
         """
-        from rag_middle.methods.parallel_context.attention import DocumentBlocks
-
-        blocks = DocumentBlocks(**self._settings)
-        rotates = "keys" if blocks.placement == "to_end" else None
+        reading = self.reading
         layers = layers_by_document(
-            self.name, traits, repositions=blocks.placement != "kept", rotates=rotates
+            self.name,
+            traits,
+            repositions=reading.placement != "kept",
+            rotates="keys" if reading.moves else None,
         )
-        return AttentionPlan.uniform(layers, blocks)
+        return AttentionPlan.uniform(layers, reading)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +134,8 @@ class NoInterDocumentAttention(_DocumentsApart):
     equal_positions: bool = False
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {"placement": "last" if self.equal_positions else "kept"}
+    def reading(self) -> DocumentAttention:
+        return DocumentAttention(placement="last" if self.equal_positions else "kept")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +178,8 @@ class ParallelContextWindows(_DocumentsApart):
     right_indentation: bool = False
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {"placement": "to_end" if self.right_indentation else "from_start"}
+    def reading(self) -> DocumentAttention:
+        return DocumentAttention(placement="to_end" if self.right_indentation else "from_start")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +226,8 @@ class SetBasedPrompting(_DocumentsApart):
     parallel_positions: bool = True
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {"placement": "from_start" if self.parallel_positions else "kept"}
+    def reading(self) -> DocumentAttention:
+        return DocumentAttention(placement="from_start" if self.parallel_positions else "kept")
 
     @property
     def order_free(self) -> bool:
@@ -219,8 +272,8 @@ class StructuredPrompting(_DocumentsApart):
     order_free = True  # all documents begin at the same position
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {"placement": "to_end", "one_of_many": True}
+    def reading(self) -> DocumentAttention:
+        return DocumentAttention(placement="to_end", one_of_many=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,5 +324,90 @@ class APE(_DocumentsApart):
     scale: float = option(0.9, number(above=0))
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {"placement": "from_start", "temperature": self.temperature, "scale": self.scale}
+    def reading(self) -> DocumentAttention:
+        return DocumentAttention(
+            placement="from_start", temperature=self.temperature, scale=self.scale
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheBlend(_DocumentsApart):
+    r"""Documents are read apart, and the tokens that this changes most are recomputed together.
+
+    Keys and values of documents begin as a document KV cache holds them: each document was read
+    behind the prefix and alone, and its keys are rotated on to its position in this prompt. Up to
+    the check layer ``c`` all tokens are computed as ever. There a document token ``t`` deviates by
+
+    .. math:: \delta_t = \lVert k_t - \tilde k_t \rVert^2 + \lVert v_t - \tilde v_t \rVert^2
+
+    over all heads, with ``k``, ``v`` of the whole prompt and ``\tilde k``, ``\tilde v`` from the
+    cache. The tokens that deviate most are recomputed in layer ``c`` and all later ones: their
+    queries attend to everything before them, and their keys and values replace those from the
+    cache. Tokens after the documents are always computed.
+
+    With a `DocumentCache` only the tokens that are recomputed pass the layers after the check
+    layer. Without one the whole prompt is read twice, to the same result.
+
+    With a share of 1, one document, or none, this is the unmodified model. With a share of 0
+    nothing is recomputed, whatever the check layer: tokens after the documents attend to documents
+    as parallel context windows read them, at the documents' positions in the prompt.
+
+    Attributes:
+        recompute_share: of the tokens in documents, from 0 to 1, rounded down to whole tokens.
+        check_layer: 0-based layer in which tokens are compared, from 1 on: keys and values of layer
+            0 depend on no other token.
+
+    References:
+        Yao et al., CacheBlend: Fast Large Language Model Serving for RAG with Cached Knowledge
+        Fusion, arXiv:2405.16444, section 4; the authors' code, YaoJiayi/CacheBlend, and its
+        successor in LMCache/LMCache (``lmcache/v1/compute/blend``). Differs: both keys and values
+        are compared, as the paper defines the deviation (the first code compares values, LMCache
+        keys); one check layer, as in both codes, where the paper narrows the choice down over
+        several layers; shares are of the tokens in documents; in the check layer tokens that are
+        not chosen keep what the cache holds, as in LMCache.
+
+    Raises:
+        MethodConfigError: a share outside 0 to 1, or a check layer that the model does not have.
+        UnsupportedArchitectureError: layers without softmax attention, positions that are not
+            rotary, norms behind the rotation, or an attention that cannot be reached.
+        UnsupportedGenerationError: the model is not called as a whole.
+    """
+
+    name: ClassVar[str] = "cacheblend"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="CacheBlend",
+        paper="arXiv:2405.16444",
+        idea="Documents come from a KV cache; tokens that deviate most there are recomputed.",
+        cost="with a document cache, the first layers and a share of the others; without one, a "
+        "second prefill",
+        requires="documents marked in the prompt; rotary positions and softmax attention in "
+        "every layer",
+        can_hurt_when="the share is small and documents have to be read together",
+    )
+    recompute_share: float = option(0.15, number(least=0, most=1))
+    check_layer: int = option(1, whole(1))
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Documents apart, and blended from the check layer on."""
+        from rag_middle.methods.document_blocks.blending import BlendedDocuments
+
+        plan = super().plan(prompts, traits)
+        chosen_layers((self.check_layer,), traits)
+        if not self.recompute_share:
+            return plan
+        return AttentionPlan.uniform(plan.layers, BlendedDocuments(self))
+
+    @property
+    def reading(self) -> DocumentAttention:
+        return DocumentAttention(placement="to_order")
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where everything is recomputed."""
+        return self.recompute_share == 1
+
+    def for_self_check(self) -> CacheBlend:
+        """A smaller share: nothing shows where all tokens that deviate are recomputed."""
+        if self.is_neutral:
+            return self
+        return replace(self, recompute_share=min(self.recompute_share, _CHECKED_SHARE))
