@@ -75,49 +75,8 @@ def attend(
         watch: index of a query; return its weights, and the chosen key's in all rows, too.
         key: index of that key.
     """
-    if rule.softcap is None:
-        read = with_sinks(_fused(q, k, v, window, rule), sinks)
-        return _with_weights(read, q, k, window, rule, watch, key)
-    r, h, m, d = q.near.shape
-    g, total = k.near.shape[1], k.near.shape[2]
-    share, first = h // g, total - m
-    out = v.new_empty(r * h, m, v.shape[-1])
-    received = out.new_zeros(r * h, m, dtype=torch.float32) if watch is not None else None
-    watched = out.new_zeros(r * h, total, dtype=torch.float32) if watch is not None else None
-    queries = TwoFold(*(x.reshape(r * g, share, m, d) for x in q))
-    keys = TwoFold(*(x.flatten(0, 1) for x in k))
-    values = v.flatten(0, 1)
-    alive = scores_at_once(v.device)
-    step = max(1, alive // max(1, share * m * total))
-    for start in range(0, r * g, step):
-        heads = slice(start, start + step)
-        rows = slice(start * share, (start + step) * share)
-        near, far = (as_factor(x[heads]) for x in queries)
-        near_keys, far_keys = (as_factor(x[heads]) for x in keys)
-        of_values = values[heads]
-        count = near.shape[0]
-        for a, b in row_chunks(first, total, count * share * total, alive):
-            part = slice(a - first, b - first)
-            scores = _scores(near[:, :, part], far[:, :, part], near_keys, far_keys, window, a, b)
-            rule.cap_(scores.mul_(rule.scale))
-            _hide(scores, a, b, rule.window)
-            if sinks is not None:
-                extra = sinks.float().repeat(r)[rows].view(count, share, 1, 1)
-                scores = torch.cat((scores, extra.expand(-1, -1, b - a, 1)), dim=-1)
-            weights = softmax_(scores)[..., :b]
-            mixed = weighed(weights.flatten(1, 2), of_values[:, :b])
-            out[rows, part] = mixed.view(count * share, b - a, -1)
-            if watch is None or received is None or watched is None:
-                continue
-            if key < b:
-                received[rows, part] = weights[..., key].flatten(0, 1)
-            if a <= first + watch < b:
-                watched[rows, :b] = weights[:, :, first + watch - a].flatten(0, 1)
-    return Attended(
-        out.view(r, h, m, -1),
-        None if received is None else received.view(r, h, m),
-        None if watched is None else watched.view(r, h, total),
-    )
+    read = (_fused if rule.softcap is None else _in_blocks)(q, k, v, window, rule)
+    return _with_weights(with_sinks(read, sinks), q, k, window, rule, watch, key)
 
 
 def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Fused:
@@ -162,7 +121,7 @@ def _with_weights(
     def scores(queries: Tensor, keys: Tensor) -> Tensor:
         grouped = as_factor(queries.reshape(r * g, -1, d))
         products_of = products(grouped, as_factor(keys.flatten(0, 1)))
-        return products_of.view(r, h, -1, keys.shape[2]) * rule.scale
+        return rule.cap_(products_of.view(r, h, -1, keys.shape[2]) * rule.scale)
 
     first, own = total - m, total - m + watch
     alone = max(0, min(m, key + window - first))
@@ -187,46 +146,31 @@ def _with_weights(
     return Attended(read.out, received, pad(seen, (begin, total - own - 1)))
 
 
-def _scores(
-    near: Tensor,
-    far: Tensor,
-    near_keys: Tensor,
-    far_keys: Tensor,
-    window: int,
-    a: int,
-    b: int,
-) -> Tensor:
-    """Scores `[g, share, b - a, b]` of the queries of tokens `a` to `b` on the keys up to `b`.
-
-    Args:
-        near: `[g, share, b - a, d]`, like `far`.
-        far: see there.
-        near_keys: `[g, N, d]`, like `far_keys`.
-        far_keys: see there.
-        window: distance from which on a key is far.
-        a: first query token.
-        b: after the last one.
-    """
-    # Columns before `low` are far from every row, those from `high` on near to every row.
-    low, high = max(0, a - window + 1), max(0, b - window)
-    shape = near.shape[:-1]
-    of_near = products(near.flatten(1, 2), near_keys[:, low:b])
-    if not high:
-        return of_near.view(*shape, b)
-    of_far = products(far.flatten(1, 2), far_keys[:, :high])
-    of_near, of_far = of_near.view(*shape, b - low), of_far.view(*shape, high)
-    row = torch.arange(a, b, device=near.device)[:, None]
-    is_far = row - torch.arange(low, high, device=near.device) >= window
-    either = torch.where(is_far, of_far[..., low:], of_near[..., : high - low])
-    return torch.cat((of_far[..., :low], either, of_near[..., high - low :]), dim=-1)
-
-
-def _hide(scores: Tensor, a: int, b: int, window: int | None) -> None:
-    """Hide what rows `a` to `b` must not see: later tokens, and those beyond a sliding window."""
-    if b - a > 1:
-        later = torch.ones(b - a, b - a, dtype=torch.bool, device=scores.device).triu_(1)
-        scores[..., a:].masked_fill_(later, -torch.inf)
-    if window is not None:
-        row = torch.arange(a, b, device=scores.device)[:, None]
-        beyond = row - torch.arange(b, device=scores.device) >= window
-        scores.masked_fill_(beyond, -torch.inf)
+def _in_blocks(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Fused:
+    """Scores of some queries at a time, which no fused attention can cap."""
+    r, h, m, d = q.near.shape
+    g, total = k.near.shape[1], k.near.shape[2]
+    first = total - m
+    queries = TwoFold(*(as_factor(x.reshape(r * g, h // g, m, d)) for x in q))
+    keys = TwoFold(*(as_factor(x.flatten(0, 1)) for x in k))
+    values, token = v.flatten(0, 1), torch.arange(total, device=v.device)
+    outputs, sums = [], []
+    for a, b in row_chunks(0, m, r * h * total, scores_at_once(v.device)):
+        stop = first + b
+        # Columns before `low` are far from every row, those from `high` on near to every row.
+        low, high = max(0, first + a - window + 1), max(0, stop - window)
+        near = products(queries.near[:, :, a:b].flatten(1, 2), keys.near[:, low:stop])
+        far = products(queries.far[:, :, a:b].flatten(1, 2), keys.far[:, :high])
+        near, far = (x.view(r * g, h // g, b - a, -1) for x in (near, far))
+        distance = token[first + a : stop, None] - token[:stop]
+        both = torch.where(distance[:, low:high] < window, near[..., : high - low], far[..., low:])
+        scores = torch.cat((far[..., :low], both, near[..., high - low :]), dim=-1)
+        scores = rule.cap_(scores.mul_(rule.scale))
+        hidden = distance < 0
+        if rule.window is not None:
+            hidden = hidden | (distance >= rule.window)
+        scores.masked_fill_(hidden, -torch.inf)
+        sums.append(scores.logsumexp(-1).view(r, h, b - a))
+        weights = softmax_(scores).flatten(1, 2)
+        outputs.append(weighed(weights, values[:, :stop]).view(r, h, b - a, -1))
+    return Fused(torch.cat(outputs, dim=2), torch.cat(sums, dim=2))
