@@ -248,12 +248,12 @@ class Method(ABC):
     @property
     def rewrites(self) -> bool:
         """True where the method may send another prompt than it was asked (see `rewrite`)."""
-        return type(self).rewrite is not Method.rewrite
+        return any(type(part).rewrite is not Method.rewrite for part in self.parts)
 
     @property
     def arranges(self) -> bool:
         """True where the method may reorder documents (see `arrange`)."""
-        return type(self).arrange is not Method.arrange
+        return any(type(part).arrange is not Method.arrange for part in self.parts)
 
     @property
     def is_neutral(self) -> bool:

@@ -98,35 +98,23 @@ class Compose(Method):
             prompt, order = prompt.select(step), [order[index] for index in step]
         return order
 
+    @property
+    def _combining(self) -> Method:
+        """The method that combines several passes; `NoMethod`, which takes one, if none does."""
+        return next((method for method in self.methods if method.combines), NoMethod())
+
     def branches(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[Sequence[int]]:
         """Those of the method that combines, if one does."""
-        method = self._combining()
-        if method is None:
-            return super().branches(prompt, runner)
-        return method.branches(prompt, runner)
+        return self._combining.branches(prompt, runner)
 
     def combine(self, logits: Tensor) -> Tensor:
         """What that method makes of them."""
-        method = self._combining()
-        return super().combine(logits) if method is None else method.combine(logits)
+        return self._combining.combine(logits)
 
     @property
     def combines(self) -> bool:
         """True where a part does."""
-        return self._combining() is not None
-
-    @property
-    def rewrites(self) -> bool:
-        """True where a part does."""
-        return any(method.rewrites for method in self.methods)
-
-    @property
-    def arranges(self) -> bool:
-        """True where a part does."""
-        return any(method.arranges for method in self.methods)
-
-    def _combining(self) -> Method | None:
-        return next((method for method in self.methods if method.combines), None)
+        return self._combining.combines
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """All plans merged."""

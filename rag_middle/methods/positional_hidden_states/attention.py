@@ -15,7 +15,6 @@ from rag_middle.attention import (
     LayerHandler,
     LayerTraits,
     RotaryCall,
-    backend_name,
     base_attention,
     capture,
 )
@@ -81,20 +80,34 @@ class ScaledRows(LayerHandler):
         plain = Projected(call.query, call.key, call.value)
         scaled = self._scaler.apply(context.arguments, plain, rows, keep, self._layer.rotary)
         stored_key, stored_value = context.cache.store(scaled.key, scaled.value)
-        seen_key, seen_value = stored_key, stored_value
-        if call.mask is None:  # nothing hides the empty columns of a static cache
-            seen_key, seen_value = (x[:, :, : context.stop] for x in (stored_key, stored_value))
-        mask = _last_rows_mask(call, rows, seen_key.shape[2])
-        tail = AttentionCall(call.module, scaled.query, seen_key, seen_value, mask, call.options)
-        tail_output, _ = base_attention(tail)
+        tail = AttentionCall(
+            call.module, scaled.query, stored_key, stored_value, call.mask, call.options
+        )
         if rows == columns:
-            return tail_output, None
+            if call.mask is None:  # nothing hides the empty columns of a static cache
+                tail.key, tail.value = (x[:, :, : context.stop] for x in (tail.key, tail.value))
+            return base_attention(tail)[0], None
+        hidden = self._hidden_padding(context)
+        tail_output = context.attention.attend_biased(tail, hidden, context.stop)
         # The other prompt rows attend to what the model itself would have cached.
         call.key = _in_place_of(call.key, stored_key)
         call.value = _in_place_of(call.value, stored_value)
         output, _ = context.proceed()
         output[:, columns - rows :] = tail_output
         return output, None
+
+    def _hidden_padding(self, context: AttentionContext) -> Tensor | None:
+        """`-inf` on the padding of every row, `[b, 1, 1, columns]`; ``None`` without padding."""
+        request, query, stop = self._layer.request, context.call.query, context.stop
+        if not any(group.padding for group in request.groups):
+            return None
+
+        def make() -> Tensor:
+            columns = torch.arange(stop, device=query.device)
+            hidden = columns < request.paddings(query.device)[:, None]
+            return query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]
+
+        return request.shared(("hidden padding", stop, query.device, query.dtype), make)
 
     def _unscaled_tokens(self, context: AttentionContext) -> Tensor | None:
         """Tokens of this call that keep their keys, boolean `[b, n]`."""
@@ -117,27 +130,6 @@ def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:
     whole = stored.clone()
     whole[:, :, : plain.shape[2]] = plain
     return whole
-
-
-def _last_rows_mask(call: AttentionCall, rows: int, keys: int) -> Tensor | None:
-    """The mask of the last `rows` queries of a call that attends to `keys` keys.
-
-    Args:
-        call: the whole call; its mask is ``None`` (causal), `[b, k]` (padding only, flash
-            attention) or `[b or 1, 1, n, k]`.
-        rows: queries, counted from the end.
-        keys: keys the rows attend to.
-    """
-    mask = call.mask
-    if mask is not None:
-        return mask[:, :, -rows:] if mask.ndim == 4 else mask
-    # Flash attention aligns a causal mask with the last key, sdpa with the first.
-    if rows == 1 or rows == call.query.shape[2] or "flash" in backend_name(call.module):
-        return None
-    device = call.query.device
-    row = torch.arange(keys - rows, keys, device=device)[:, None]
-    visible = torch.arange(keys, device=device)[None, :] <= row
-    return visible[None, None]
 
 
 #: Length of the unit vectors that columns are read off with. A bias is rounded beside a column: in
@@ -205,15 +197,6 @@ class _Scaler:
             self.traits.affine_projections and rotation_known and not _projects_by_row(self.module)
         )
 
-    def _tables(self, arguments: dict[str, Any], rotary: RotaryCall | None) -> WideTables | None:
-        """Tables of the layer's rotation in force, `[b or 1, n, 2r]`; None without rotation."""
-        style = self.traits.rotary
-        if rotary is None or style is None:
-            return None
-        device = arguments["hidden_states"].device
-        tables = rotary.wide_of(arguments["position_embeddings"], self.traits.table_format, style)
-        return WideTables(*(table.to(device) for table in tables))
-
     def apply(
         self,
         arguments: dict[str, Any],
@@ -234,7 +217,7 @@ class _Scaler:
         """
         if self.ranks_one:
             plain = plain._replace(query=plain.query[:, :, -rows:])
-            return self._rank_one(arguments, plain, keep, self._tables(arguments, rotary))
+            return self._rank_one(arguments, plain, keep, rotary)
         projected = self._projected_again(arguments, plain.key, plain.value, keep)
         return projected._replace(query=projected.query[:, :, -rows:])
 
@@ -265,10 +248,18 @@ class _Scaler:
         arguments: dict[str, Any],
         plain: Projected,
         keep: Tensor | None,
-        tables: WideTables | None,
+        rotary: RotaryCall | None,
     ) -> Projected:
         query, key, value = plain
-        columns, value_columns = self._columns_of(arguments)
+        if self._columns is None:
+            self._columns = self._unit_columns(arguments)
+        columns, value_columns = self._columns
+        tables, style = None, self.traits.rotary
+        if rotary is not None and style is not None:  # of the rotation in force, `[b or 1, n, 2r]`
+            tables = rotary.wide_of(
+                arguments["position_embeddings"], self.traits.table_format, style
+            )
+            tables = WideTables(*(table.to(key.device) for table in tables))
         heads, hidden = self.traits.heads, arguments["hidden_states"]
         for index, channel in enumerate(self.method.channels):
             step = hidden[:, None, :, channel : channel + 1]  # [b, 1, n, 1]
@@ -288,12 +279,6 @@ class _Scaler:
             return column[None]
         at = WideTables(*(table[:, None, -rows:] for table in tables))
         return rotate_wide(column[None], at, self.traits.rotary)
-
-    def _columns_of(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """`_columns`, made when first asked for."""
-        if self._columns is None:
-            self._columns = self._unit_columns(arguments)
-        return self._columns
 
     def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
         channels = self.method.channels
