@@ -299,64 +299,6 @@ class AttentionContext:
         """Whether the call begins within the prompt, padding included."""
         return self.layer.start < self.layer.request.width
 
-    def by_document(
-        self,
-        numbers: tuple[tuple[float, ...], ...],
-        *,
-        outside: float = 1.0,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
-        """The number of the document that each column of ``call.key`` belongs to.
-
-        Before `store` and `proceed` these are the columns of the call itself, afterwards all that
-        the cache has.
-
-        Args:
-            numbers: of each prompt of the batch, one for each document.
-            outside: for columns of no document.
-            dtype: number format; ``None`` for that of the values.
-
-        Returns:
-            `[b, 1, n, 1]` on the device of the values.
-        """
-        import torch
-
-        call, request = self.call, self.layer.request
-        columns, device, dtype = call.key.shape[2], call.value.device, dtype or call.value.dtype
-
-        def of_prompt() -> Tensor:
-            rows = request.row_layouts()
-            whole = torch.ones(len(rows), 1, request.width, 1, device="cpu") * outside
-            beams = len(rows) // len(numbers)
-            for row, (padding, layout) in enumerate(rows):
-                spans = zip(layout.documents, numbers[row // beams], strict=True)
-                for (start, end), number in spans:
-                    whole[row, :, padding + start : padding + end] = number
-            return whole.to(device, dtype)  # once per request: a copy to a GPU waits for it
-
-        key = ("numbers by document", numbers, outside, device, dtype)
-        whole = request.shared(key, of_prompt)
-        # A sliding layer's cache drops the oldest columns; a static one is longer than its content.
-        own = columns == call.query.shape[2]
-        first = self.start if own else max(0, self.stop - columns)
-        known = whole[:, :, first : first + columns]
-        missing = (0, 0, 0, columns - known.shape[2])
-        return torch.nn.functional.pad(known, missing, value=outside) if missing[3] else known
-
-    def behind_documents(self) -> Tensor:
-        """Whether each query of the call stands behind its prompt's documents, `[b, n, 1, 1]`."""
-        import torch
-
-        request, device = self.layer.request, self.call.query.device
-
-        def ends() -> Tensor:
-            rows = request.row_layouts()
-            return torch.tensor([pad + layout.suffix_start for pad, layout in rows], device=device)
-
-        end = request.shared(("ends of documents", device), ends)
-        columns = torch.arange(self.start, self.stop, device=device)
-        return (columns >= end[:, None])[:, :, None, None]
-
     def store(self) -> None:
         """Put the call's keys and values into the cache; the call then has all there are."""
         self.call.key, self.call.value = self.cache.store(self.call.key, self.call.value)

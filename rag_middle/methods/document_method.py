@@ -77,7 +77,7 @@ class DocumentMethod(Method):
         """Answer an attention call, or change it and `AttentionContext.proceed`.
 
         Args:
-            context: of the call; `AttentionContext.by_document` spreads `values` over its columns.
+            context: of the call; `by_document` spreads `values` over its columns.
             values: of each prompt, one number for each document.
         """
 

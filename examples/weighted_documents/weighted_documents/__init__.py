@@ -14,6 +14,8 @@ from rag_middle.authoring import (
     AttentionContext,
     DocumentMethod,
     TokenizedPrompt,
+    behind_documents,
+    by_document,
     number,
     option,
 )
@@ -60,9 +62,9 @@ class WeightedDocuments(_Trust):
 
     def attend(self, context: AttentionContext, values: tuple[tuple[float, ...], ...]) -> Attention:
         output, _ = context.proceed()  # [b, n, h, dv]; the call now has all stored keys and values
-        context.call.value = context.call.value * context.by_document(values)
+        context.call.value = context.call.value * by_document(context, values)
         weighted, _ = context.attention.attend(context.call)
-        return torch.where(context.behind_documents(), weighted, output), None
+        return torch.where(behind_documents(context), weighted, output), None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,5 +87,5 @@ class TrustedValues(_Trust):
     strength: float = option(1.0, number())
 
     def attend(self, context: AttentionContext, values: tuple[tuple[float, ...], ...]) -> Attention:
-        context.call.value = context.call.value * context.by_document(values)
+        context.call.value = context.call.value * by_document(context, values)
         return context.proceed()

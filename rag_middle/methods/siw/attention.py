@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rag_middle.attention import AttentionContext
+from rag_middle.methods.document_columns import by_document
 from rag_middle.methods.siw.areas import DocumentTokens, document_density
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def attend_scaling_initial_token(
     if not context.in_prompt:
         return context.proceed()  # generated tokens belong to no document
     call, token = context.call, method.token
-    known = context.by_document(alphas, dtype=torch.float32)[:, 0, :, 0] if alphas else None
+    known = by_document(context, alphas, dtype=torch.float32)[:, 0, :, 0] if alphas else None
     context.store()
     factors = _found_factors(method, context) if known is None else known  # [b, n]
     first = context.layer.request.paddings(call.query.device) + token  # its column, [b]
