@@ -40,6 +40,7 @@ _OTHER_NAMES = {
     "stop_strings": "stop",
     "stop_sequence": "stop",
     "stop_sequences": "stop",
+    "stop_words": "stop",
     "chat_template_kwargs": "template_options",
     **_OF_LOADING,
 }
@@ -490,13 +491,14 @@ def renamed(given: Mapping[str, Any], others: Mapping[str, str] | None = None) -
     """
     names = {**_OTHER_NAMES, **(others or {})}
     options: dict[str, Any] = {}
+    stated: dict[str, str] = {}
     for name, value in given.items():
         known = names.get(name, name)
         if known in options:
             raise UnsupportedGenerationError(
-                f"{name} and {known} are the same and were both given: pass one of them."
+                f"{name} and {stated[known]} are the same and were both given: pass one of them."
             )
-        options[known] = value
+        options[known], stated[known] = value, name
     sampled = options.pop("do_sample", None)
     if not isinstance(sampled, bool | None):
         raise UnsupportedGenerationError(f"do_sample must be True or False, got {sampled!r}.")

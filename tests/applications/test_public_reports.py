@@ -145,6 +145,10 @@ def test_options_have_the_same_names_everywhere() -> None:
         llm: Any = RagMiddleLLM(model_name=name, **more)
         assert llm.generate_kwargs == {"temperature": 1.0, "stop": "x"}
         assert (llm.max_new_tokens, llm.model_kwargs["dtype"]) == (3, chat.dtype)
+    asked = RagMiddleChatGenerator(name, model_kwargs=given).generation_kwargs
+    assert asked == {"temperature": 1.0, "max_new_tokens": 3, "stop": "x"}
+    unset: Any = {"max_tokens": None, "timeout": None, "stop": None}  # as in many examples
+    assert ChatRagMiddle(model=name, **unset).max_tokens == ChatRagMiddle(model=name).max_tokens
     for option, meant in {"max_length": "tokens", "load_in_8bit": "quantization_config"}.items():
         for kind in (ChatRagMiddle, RagMiddleLLM):
             with pytest.raises(UnsupportedGenerationError, match=f"'{option}' here.*{meant}"):

@@ -61,11 +61,11 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
     Raises:
         UnsupportedGenerationError: an option that is not known, as `RagMiddleModel` refuses it.
     """
-    for name in given:
+    for name, value in given.items():
         if name in _OF_SERVICES:
-            warn_caller(
-                IgnoredArgumentWarning(f"{name!r} has no effect: the model runs in this process.")
-            )
+            message = f"{name!r} has no effect: the model runs in this process."
+            if value is not None:  # as pages of LangChain write it
+                warn_caller(IgnoredArgumentWarning(message))
         elif name not in known:
             own = {*OPTIONS, ANSWERS.name, "method", "method_options", "documents", "tools"}
             raise unknown_option(name, sorted({*known} & (own | {*LOADING})))

@@ -164,7 +164,7 @@ class RagMiddleSettings(BaseModel):
         """
         known = with_peers_names(given)
         self._refuse_unknown(known)
-        super().__init__(**known)
+        super().__init__(**{name: value for name, value in known.items() if value is not None})
         # Not in a pydantic validator, which would hide the types of these errors.
         self._weights = self._chosen_weights()
         self._method = self._chosen_method(self.method, self.method_options)

@@ -46,6 +46,7 @@ from rag_middle.options import (
     checked_options,
     overridden,
     renamed,
+    split_loading,
     unknown_option,
     with_token,
 )
@@ -95,10 +96,9 @@ class RagMiddleChatGenerator:
         method: a name, a preset, a composition (``"ms_poe+siw"``, a list), a calibrated profile
             (``"profile:PATH"``) or a method object; by default none, or that of a loaded model.
         method_options: its parameters, where it is a name.
-        generation_kwargs: options of every call, those of `GenerationOptions`, also under the
-            names of transformers (``max_new_tokens``, ``temperature``, ``stop``, ``seed``,
-            ``on_missing_documents``, ``response_format``, ...), and ``method`` with its
-            ``method_options``.
+        generation_kwargs: options of every call, those of `GenerationOptions` and transformers'
+            names for them (``max_new_tokens``, ``temperature``, ``stop``, ``response_format``,
+            ...), and ``method`` with its ``method_options``.
         meta_fields: names in `Document.meta` whose values are written before a document's text,
             each on a line of its own.
         tools: that the model may call, through its own chat template.
@@ -135,13 +135,14 @@ class RagMiddleChatGenerator:
         model_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.model = model = default_model() if model is None else model
-        self.generation_kwargs = transformers_options("generation_kwargs", generation_kwargs)
+        self.model_kwargs, of_answers = split_loading(model_kwargs)
+        given = {**of_answers, **(generation_kwargs or {})}
+        self.generation_kwargs = transformers_options("generation_kwargs", given)
         self.meta_fields = meta_fields
         self.tools = tools
         self.streaming_callback = streaming_callback
         self.device = device
         self.token = token
-        self.model_kwargs = dict(model_kwargs or {})
         self._model: RagMiddleModel | None = None
         self._check_loading()
         if isinstance(model, RagMiddleModel):
