@@ -6,9 +6,8 @@
     settings = ServerSettings(model_name="qwen", methods=named_methods(model, ["pine", "none"]))
     uvicorn.run(create_app(model, settings))
 
-A request goes from `app` (routes) through `schema` (what may be asked) and `prompts` (where its
-documents are, by `rag_middle.conventions`) to `batching` (requests that wait, several at a time
-through the model), and comes back by `responses`.
+A request goes from `app` through `schema` (its fields), `jobs` (what it asks the model for) and
+`prompts` (where its documents are) to `batching` (several at a time), and back by `responses`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rag_middle.serving.batching import BatchQueue, Job, Piece
 from rag_middle.serving.errors import HANDLERS, ApiError, api_error
 from rag_middle.serving.jobs import make_jobs
 from rag_middle.serving.responses import Reply
-from rag_middle.serving.schema import ChatRequest, CompletionRequest
+from rag_middle.serving.schema import Body, ChatRequest, CompletionRequest
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
 
 _BODY_SECONDS = 60
@@ -89,13 +89,7 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
     async def models() -> Response:
         return JSONResponse({"object": "list", "data": [described]})
 
-    @api.get("/models/{name:path}")
-    async def one_model(name: str) -> Response:
-        if name != settings.model_name:
-            raise ApiError(404, f"There is no model {name!r} here.", code="model_not_found")
-        return JSONResponse(described)
-
-    async def answer(request: Request, kind: type[ChatRequest | CompletionRequest]) -> Response:
+    async def answer(request: Request, kind: type[Body]) -> Response:
         body = kind.model_validate_json(await _read(request, settings.max_body_bytes))
         events: asyncio.Queue[tuple[Job | None, Piece]] = asyncio.Queue()
         loop = asyncio.get_running_loop()

@@ -55,11 +55,8 @@ class Job:
     has_begun: bool = False
     result: Generation | BaseException | None = None
 
-    def follower(self) -> Follower:
-        """Hands on what the model writes."""
-        return Follower(on_text=self._text, on_end=self.end, cancel=self.cancel)
-
-    def _text(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
+        """Hand on what the model writes."""
         if self.streams:  # else each piece would wake the loop, which takes the interpreter
             self.has_begun = True
             self.emit(self, (text, tokens))
@@ -117,7 +114,7 @@ class BatchQueue:
         finally:
             with self._changed:
                 self._coming -= 1
-                self._forget_cancelled()
+                self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
                 has_room = len(self.waiting) + len(jobs) <= self._settings.max_waiting
                 self.waiting += jobs if has_room else ()
                 running = sum(job.result is None for job in self.running)
@@ -132,9 +129,6 @@ class BatchQueue:
                 headers={"Retry-After": "2"},
             )
         return jobs
-
-    def _forget_cancelled(self) -> None:
-        self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
 
     def _serve(self) -> None:
         while True:
@@ -151,7 +145,7 @@ class BatchQueue:
             self._changed.wait_for(lambda: self.waiting or self._is_closed)
             # From when the model was free: clients that just got their answers may ask again.
             self._changed.wait_for(self._are_all_here, self._settings.batch_wait)
-            self._forget_cancelled()
+            self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
             self._most_open = len(self.waiting)
             if self.waiting:
                 alike = [job for job in self.waiting if job.group == self.waiting[0].group]
@@ -171,7 +165,7 @@ class BatchQueue:
                 [job.prompt for job in jobs],
                 method=jobs[0].method,
                 max_batch_size=len(jobs),
-                followers=[job.follower() for job in jobs],
+                followers=[Follower(on_text=j.add, on_end=j.end, cancel=j.cancel) for j in jobs],
                 seed=[job.seed for job in jobs],
                 **jobs[0].options,
             )

@@ -41,8 +41,7 @@ class ApiError(HTTPException):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, message, headers)
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        kind = _TYPES.get(status, kind)
+        kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
         self.content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

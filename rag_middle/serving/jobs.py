@@ -18,7 +18,7 @@ from rag_middle.registry import suggest
 from rag_middle.serving.batching import Job, Piece
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
-from rag_middle.serving.schema import ChatRequest, CompletionRequest
+from rag_middle.serving.schema import Body, ChatRequest
 from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
 
@@ -34,7 +34,7 @@ _SAMPLING = (
 def make_jobs(
     model: RagMiddleModel,
     settings: ServerSettings,
-    body: ChatRequest | CompletionRequest,
+    body: Body,
     emit: Callable[[Job, Piece], None],
 ) -> list[Job]:
     """The answers that a request asks for, ready for the queue.
@@ -46,8 +46,8 @@ def make_jobs(
     ignored = _check_fields(body, settings)
     name = settings.default_method if body.method is None else body.method
     method = settings.methods[name]
-    prompts = [*_prompts(body, settings)]
-    if body.n * len(prompts) > settings.max_waiting:
+    count = body.n * (1 if isinstance(body, ChatRequest) else len(body.prompt))
+    if count > settings.max_waiting:
         raise _refused("n", f"No more than {settings.max_waiting} can wait: ask for fewer answers.")
     constraints = body.constraints()
     shape: dict[str, Any] = {
@@ -60,7 +60,7 @@ def make_jobs(
         shape["template_options"] = _template_options(body, settings, model)
     seed = secrets.randbits(32) if body.seed is None else body.seed
     jobs: list[Job] = []
-    for request in prompts:
+    for request in _prompts(body, settings):
         # A method that asks another prompt does so before a chat template is put around it.
         tokens = model.encode(request.prompt, method=method if method.rewrites else "none", **shape)
         limit, dropped = _fitted(body, settings, model, tokens)
@@ -69,16 +69,14 @@ def make_jobs(
             _log.warning("%s", warning)
         options = {**_options(body, settings), "max_new_tokens": limit, **constraints}
         options |= shape if method.rewrites else {}
+        unread = request.has_unread_markers
+        facts = {"method": name, "unread_markers": unread, "warnings": warnings}
         for number in range(body.n):
             jobs.append(
                 Job(
                     index=len(jobs),
                     documents=request.documents,
-                    facts={
-                        "method": name,
-                        "unread_markers": request.has_unread_markers,
-                        "warnings": warnings,
-                    },
+                    facts=facts,
                     prompt=request.prompt if method.rewrites else tokens,
                     method=method,
                     # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.
@@ -96,7 +94,7 @@ def _refused(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
 
-def _check_fields(body: ChatRequest | CompletionRequest, settings: ServerSettings) -> list[str]:
+def _check_fields(body: Body, settings: ServerSettings) -> list[str]:
     """Refuse models, methods and fields that are not there; what to say of ignored ones."""
     if body.model != settings.model_name:
         message = f"There is no model {body.model!r:.100} here, only {settings.model_name!r}."
@@ -116,9 +114,10 @@ def _template_options(
     body: ChatRequest, settings: ServerSettings, model: RagMiddleModel
 ) -> dict[str, Any]:
     """Of the server and the request, and whether the answer goes on in the last message."""
-    words = {*re.findall(r"\w+", str(model.tokenizer.chat_template))}
+    template = str(model.tokenizer.chat_template)
     for name in body.chat_template_kwargs:
-        if name in _TAKEN or (name not in words and not settings.ignore_unknown_fields):
+        is_read = settings.ignore_unknown_fields or re.search(rf"\b{re.escape(name)}\b", template)
+        if name in _TAKEN or not is_read:
             raise _refused(
                 "chat_template_kwargs",
                 f"The model's chat template reads no {name!r:.100}: leave it out. Tools, documents "
@@ -137,9 +136,7 @@ def _template_options(
     return {**options, "continue_final_message": True}
 
 
-def _prompts(
-    body: ChatRequest | CompletionRequest, settings: ServerSettings
-) -> Iterator[RequestPrompt]:
+def _prompts(body: Body, settings: ServerSettings) -> Iterator[RequestPrompt]:
     trusted, documents = settings.trust_markers, body.documents
     prompts: Iterable[RequestPrompt]
     if isinstance(body, ChatRequest):
@@ -156,7 +153,7 @@ def _prompts(
 
 
 def _fitted(
-    body: ChatRequest | CompletionRequest,
+    body: Body,
     settings: ServerSettings,
     model: RagMiddleModel,
     tokens: TokenizedPrompt,
@@ -180,11 +177,11 @@ def _fitted(
     return limit, len(dropped)
 
 
-def _options(body: ChatRequest | CompletionRequest, settings: ServerSettings) -> dict[str, Any]:
+def _options(body: Body, settings: ServerSettings) -> dict[str, Any]:
     """Options of `RagMiddleModel.batch`: of the request, else of the server."""
     defaults = settings.defaults
-    sampling = {name: getattr(body, name) for name in _SAMPLING}
-    sampling |= {name: getattr(defaults, name) for name in _SAMPLING if sampling[name] is None}
+    asked = {name: getattr(body, name) for name in _SAMPLING}
+    sampling = {n: getattr(defaults, n) if v is None else v for n, v in asked.items()}
     return {
         **sampling,
         "top_k": max(sampling["top_k"], 0),  # -1: all, for vLLM
@@ -197,9 +194,7 @@ def _options(body: ChatRequest | CompletionRequest, settings: ServerSettings) ->
     }
 
 
-def _warnings(
-    body: ChatRequest | CompletionRequest, request: RequestPrompt, method: Method, dropped: int
-) -> Iterator[str]:
+def _warnings(body: Body, request: RequestPrompt, method: Method, dropped: int) -> Iterator[str]:
     """What a client may not have meant, for the answer and the log; nothing of what it sent."""
     lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
     documents = len(request.documents)

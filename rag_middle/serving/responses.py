@@ -15,7 +15,7 @@ from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.batching import Job, Piece
 from rag_middle.serving.errors import ApiError
-from rag_middle.serving.schema import ChatRequest, CompletionRequest
+from rag_middle.serving.schema import Body, ChatRequest
 
 Json = dict[str, Any]
 
@@ -23,9 +23,7 @@ Json = dict[str, Any]
 class Reply:
     """Answers to one request, in the shape of its endpoint."""
 
-    def __init__(
-        self, body: ChatRequest | CompletionRequest, token_text: Callable[[int], str]
-    ) -> None:
+    def __init__(self, body: Body, token_text: Callable[[int], str]) -> None:
         self._body, self._token_text = body, token_text
         self._is_chat = isinstance(body, ChatRequest)
         whole = "chat.completion" if self._is_chat else "text_completion"

@@ -31,13 +31,11 @@ TemplateValue = StrictBool | Whole | Number | Annotated[str, Field(max_length=10
 #: Before a list of texts: one is a list of one.
 OneOrMore = BeforeValidator(lambda texts: [texts] if isinstance(texts, str) else texts)
 
-#: Fields that change no answer of this server, ...
+#: Fields that change no answer of this server.
 _IGNORED = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
     "prediction".split()
 )
-#: ... and values that do not.
-_HAPPENS_ANYWAY = {"best_of": 1, "modalities": ["text"]}
 
 
 class SamplingRequest(BaseModel):
@@ -75,8 +73,7 @@ class SamplingRequest(BaseModel):
         return {
             name: value
             for name, value in said.items()
-            if name in known
-            or (value and name not in _IGNORED and value != _HAPPENS_ANYWAY.get(name))
+            if name in known or (value and name not in _IGNORED)
         }
 
     def constraints(self) -> dict[str, Any]:
@@ -88,6 +85,11 @@ class SamplingRequest(BaseModel):
         check_response_format(self.response_format)
         asked = self.response_format
         return {} if asked in (None, {"type": "text"}) else {"response_format": asked}
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many tokens to report beside each generated one, None for no log-probabilities."""
+        return None
 
 
 class ChatMessage(BaseModel):
@@ -142,7 +144,7 @@ class ChatRequest(SamplingRequest):
 
     @property
     def alternatives(self) -> int | None:
-        """How many tokens to report beside each generated one, None for no log-probabilities."""
+        """As of `SamplingRequest`."""
         return self.top_logprobs if self.logprobs else None
 
 
@@ -151,7 +153,6 @@ class CompletionRequest(SamplingRequest):
 
     prompt: Annotated[ListOf[str], Field(min_length=1), OneOrMore]
 
-    @property
-    def alternatives(self) -> None:
-        """No log-probabilities."""
-        return None
+
+Body = ChatRequest | CompletionRequest
+"""A request for answers."""

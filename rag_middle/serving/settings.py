@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rag_middle.errors import ConfigError
 from rag_middle.options import GenerationOptions
 
 if TYPE_CHECKING:
@@ -53,10 +52,6 @@ class ServerSettings:
     max_body_bytes: int = 2 << 20
     max_documents: int = 200
 
-    def __post_init__(self) -> None:
-        if not self.methods:
-            raise ConfigError("methods must hold one that requests may name, such as 'none'.")
-
     @property
     def default_method(self) -> str:
         """The method of requests that name none."""
@@ -68,12 +63,8 @@ def named_methods(
 ) -> dict[str, Method]:
     """Methods by the names that requests use, each proven to take effect on the model.
 
-    Args:
-        model: that will run them.
-        methods: by name, or those that are called by their own; the first is the default.
-
-    Raises:
-        RagMiddleError: as of `RagMiddleModel.checked_method`.
+    `methods` are by name, or called by their own; the first is the default. Errors are those of
+    `RagMiddleModel.checked_method`.
     """
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     return {name: model.checked_method(method) for name, method in named.items()}
