@@ -8,9 +8,10 @@
     results = run(model, shipped_questions(), ["pine", "ms_poe"], Measurement(limit=100))
     plot_position_curves(results.curves()).savefig("curves.png")
 
-``tasks``: questions and scores. ``run``: task x method x gold position, resumable. ``Results``: the
-answers, as curves with bootstrap intervals. ``diagnose``: what they mean. Charts and reports need
-``pip install 'rag-middle[eval]'``.
+`tasks` are questions, prompts and scores; `runner` asks them under every method at every gold
+position, and keeps answers in `records`; `results` are these answers as curves and means, whose
+intervals are all computed in `statistics`; `diagnosis` says what they mean, by the rules of
+`conclusions`; `report` shows it. Charts and reports need ``pip install 'rag-middle[eval]'``.
 """
 
 from __future__ import annotations
