@@ -251,13 +251,16 @@ class MarkedText:
         """As `parse` reads it; raises as that does."""
         if not self._documents:
             return ContextPrompt(suffix=self.plain())
-        first = _start_of_last_group(self.text, self._documents)
+        gaps = [self.text[a.end : b.start] for a, b in pairwise(self._documents)]
+        # Of the last documents with no words between them.
+        first = max((index + 1 for index, gap in enumerate(gaps) if _WORD.search(gap)), default=0)
         if first and groups == "single":
-            gap = self._documents[first - 1].end, self._documents[first].start
-            raise _text_between(self.text, *gap)
-        group = self._documents[first:]
+            raise _text_between(self.text, self._documents[first - 1].end, gaps[first - 1])
+        group, gaps = self._documents[first:], gaps[first:]
         start, end = group[0].start, group[-1].end
-        separator = _separator(self.text, group, self.text[end:])
+        blank_lines = _BLANK_LINES.match(self.text, end)
+        assert blank_lines is not None, "there may be none"
+        separator = Counter(gaps).most_common(1)[0][0] if gaps else blank_lines.group()
         end += len(separator) if self.text.startswith(separator, end) else 0
         return ContextPrompt(
             prefix=self.plain(end=start),
@@ -360,24 +363,7 @@ _OTHER_MARKERS = (
 )
 
 
-def _start_of_last_group(text: str, spans: Sequence[Marked]) -> int:
-    """Index of the first of the last documents with no words between them."""
-    for index in range(len(spans) - 1, 0, -1):
-        if _WORD.search(text, spans[index - 1].end, spans[index].start):
-            return index
-    return 0
-
-
-def _separator(text: str, group: Sequence[Marked], suffix: str) -> str:
-    gaps = [text[a.end : b.start] for a, b in pairwise(group)]
-    if gaps:
-        return Counter(gaps).most_common(1)[0][0]
-    found = _BLANK_LINES.match(suffix)
-    return found.group() if found else ""
-
-
-def _text_between(text: str, start: int, end: int) -> MarkerError:
-    gap = text[start:end]
+def _text_between(text: str, start: int, gap: str) -> MarkerError:
     shown = gap.strip()
     return marker_error(
         f"Documents must stand together, but {shortened(shown, 48)!r} stands between two of them: "

@@ -106,7 +106,7 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
 
 def _json(schema: Mapping[str, Any]) -> str:
     """The rule of a schema."""
-    schema = _mapped(schema, _without_what_says_nothing)
+    schema = _mapped(schema, _without_empty_keywords)
     parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
     # Parts that are put together have to let each other's properties pass.
     if not any("allOf" in it or ("properties" in it and _COMPOSING & it.keys()) for it in parts):
@@ -195,7 +195,7 @@ def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) 
     return change(below)
 
 
-def _without_what_says_nothing(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_empty_keywords(schema: dict[str, Any]) -> dict[str, Any]:
     """JSON Schema: neither does a format that one does not know."""
     if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
         del schema["format"]
