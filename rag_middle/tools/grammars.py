@@ -196,7 +196,7 @@ def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) 
 
 
 def _without_empty_keywords(schema: dict[str, Any]) -> dict[str, Any]:
-    """JSON Schema: neither does a format that one does not know."""
+    """Without keywords that ask for nothing, as a format does that is not known."""
     if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
         del schema["format"]
     if schema.get("uniqueItems") is False:
