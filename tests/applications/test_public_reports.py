@@ -150,6 +150,7 @@ def test_options_have_the_same_names_everywhere() -> None:
     unset: Any = {"max_tokens": None, "timeout": None, "stop": None}  # as in many examples
     assert ChatRagMiddle(model=name, **unset).max_tokens == ChatRagMiddle(model=name).max_tokens
     for option, meant in {"max_length": "tokens", "load_in_8bit": "quantization_config"}.items():
-        for kind in (ChatRagMiddle, RagMiddleLLM):
+        kinds: list[Any] = [ChatRagMiddle, RagMiddleLLM]
+        for kind in kinds:
             with pytest.raises(UnsupportedGenerationError, match=f"'{option}' here.*{meant}"):
                 kind(model_name=name, **{option: 5})

@@ -115,7 +115,7 @@ def format_nodes(
     return separator.join(texts)
 
 
-def as_node(entry: object) -> NodeWithScore | None:
+def as_node(entry: Any) -> NodeWithScore | None:
     """A node with its score, also as `model_dump` writes them; of anything else None."""
     score = None
     if isinstance(entry, Mapping) and isinstance(entry.get("node"), Mapping):
