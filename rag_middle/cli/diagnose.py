@@ -31,11 +31,7 @@ def _variation(
     ),
     hops: int | None = question_flag(None, min=1, help="Documents that a question needs."),
     phrases: list[str] | None = question_flag(
-        None,
-        "--abstention",
-        metavar="TEXT",
-        hidden=True,
-        help="Says that the model does not know, for none_relevant; repeatable.",
+        None, "--abstention", metavar="TEXT", hidden=True, help="Says 'not known'; repeatable."
     ),
 ) -> None:
     """More arguments of `chosen_task`."""
@@ -65,11 +61,7 @@ def diagnose(
     *,
     model: opt.Model = None,
     methods: list[str] | None = typer.Option(
-        None,
-        "--methods",
-        "--method",
-        metavar="NAME,NAME",
-        help="To try. Default: all that need no fitting.",
+        None, "--methods", "--method", metavar="NAME,NAME", help="Default: all without fitting."
     ),
     asked: Questions,
     varied: Annotated[dict[str, Any], opt.group(_variation)],
@@ -78,11 +70,7 @@ def diagnose(
         None, metavar="N,N", help="Fewer documents too: 5,10,20, for --documents."
     ),
     changes: list[str] | None = question_flag(
-        None,
-        "--change",
-        metavar="NAME,NAME",
-        hidden=True,
-        help="Controls: random_filler (docs/evaluation.md).",
+        None, "--change", metavar="NAME", hidden=True, help="random_filler (docs/evaluation.md)."
     ),
     workers: int = opt.model_flag(1, min=1, help="Processes that answer."),
     backend: opt.Backend = "processes",
