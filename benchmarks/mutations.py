@@ -377,16 +377,16 @@ FAULTS: tuple[Fault, ...] = (
         f"{R}/splitting.py",
         (
             "chunk ends one character early",
-            "end=record.start + end,",
-            "end=record.start + end - 1,",
+            '"end": record.start + end}',
+            '"end": record.start + end - 1}',
         ),
-        ("chunks overlap by nothing", "(total > self.overlap or", "(total > 0 or"),
+        ("chunks overlap by nothing", "in chunk) > self.overlap", "in chunk) > 0"),
     ),
     *_faults(
         f"{R}/faiss_index.py",
         (
             "index of another embedder accepted",
-            "if name != self.embedder.name:",
+            "if made_with != index.embedder.name:",
             "if False:",
         ),
     ),
@@ -394,8 +394,8 @@ FAULTS: tuple[Fault, ...] = (
         "rag_middle/answering/results.py",
         (
             "title in the middle of a line cited",
-            'rf"^\\s?{written}:"',
-            'rf"\\s?{written}:"',
+            "|^[ \\t]{{0,2}}{name}",
+            "|[ \\t]{{0,2}}{name}",
         ),
     ),
     # -- evaluation, calibration -------------------------------------------------------------------
