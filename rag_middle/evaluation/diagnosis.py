@@ -282,7 +282,8 @@ def _calibratable(
     fitted = {part.name for part in parts if part.provenance is not None}
     fitted |= {preset.partition(":")[0] for preset in fitted_presets(model)}
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
-    return tuple(name for name in CALIBRATED if name not in fitted | failed)
+    able, _ = _able(model, CALIBRATED)
+    return tuple(name for name in able if name not in fitted | failed)
 
 
 # -- which methods to try, and which to drop ------------------------------------------------------
@@ -294,18 +295,23 @@ def default_methods(model: TextGenerator) -> tuple[list[str], dict[str, str]]:
     Args:
         model: one behind an HTTP address is asked under none.
     """
-    able: list[str] = []
-    left_out: dict[str, str] = {}
     if not isinstance(model, RagMiddleModel):
-        return able, left_out
-    for name in UNCALIBRATED:
+        return [], {}
+    able, left_out = _able(model, {name: name for name in UNCALIBRATED})
+    return [*able, *fitted_presets(model)], left_out
+
+
+def _able(
+    model: RagMiddleModel, methods: Mapping[str, str | Method]
+) -> tuple[list[str], dict[str, str]]:
+    """Those that the model can take, and why not the others."""
+    left_out: dict[str, str] = {}
+    for name, method in methods.items():
         try:
-            check_takes(model, name)
+            check_takes(model, method)
         except (UnsupportedArchitectureError, MethodConfigError) as error:
             left_out[name] = str(error)
-        else:
-            able.append(name)
-    return [*able, *fitted_presets(model)], left_out
+    return [name for name in methods if name not in left_out], left_out
 
 
 def fitted_presets(model: RagMiddleModel) -> tuple[str, ...]:

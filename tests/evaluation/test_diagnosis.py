@@ -18,6 +18,7 @@ from rag_middle.evaluation import Diagnosis, Measurement, diagnose
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import (
     CALIBRATED,
+    _able,
     collapse,
     default_methods,
     fitted_presets,
@@ -28,6 +29,7 @@ from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
 from tests.shipped_profiles import shipping
+from tests.tokenizers import wordlevel
 
 TASK = InventedDocuments(documents=10)
 HOW = Measurement(limit=120, orders=3, controls=True)
@@ -40,8 +42,13 @@ def u_without_pine(method: str, at: int | None, documents: int) -> float:
     return 0.9 if method == "pine" or at_an_end else 0.4
 
 
-def test_a_method_that_helps_is_found_with_its_cost(model: RagMiddleModel) -> None:
-    diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine", "ms_poe"], HOW)
+@pytest.fixture(scope="module")
+def diagnosis(model: RagMiddleModel) -> Diagnosis:
+    fake = fake_reader(model, TASK, u_without_pine)
+    return diagnose(fake, TASK, ["pine", "ms_poe", "siw"], HOW)
+
+
+def test_a_method_that_helps_is_found_with_its_cost(diagnosis: Diagnosis) -> None:
     assert diagnosis.recommendation.label == "pine"
     assert diagnosis.answer_time_ratios["pine"] == 1.0  # the fake's times are equal
     assert not [v for v in diagnosis.recommendation.verdicts if v.label == "ms_poe" and v.helps]
@@ -64,8 +71,7 @@ def test_a_document_counts_as_unused_only_where_none_helps(
     assert any("does not use the document" in note for note in diagnosis.notes) == noted
 
 
-def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> None:
-    diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
+def test_controls_and_flips_are_those_of_the_model(diagnosis: Diagnosis) -> None:
     controls = {control.name: control.mean.value for control in diagnosis.summary.controls}
     assert controls["closed_book"] == 0
     assert controls["gold_only"] == pytest.approx(0.9, abs=0.09)  # three standard deviations
@@ -78,11 +84,15 @@ def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> Non
     assert none.changed.value > none.flip_rate.value
 
 
-def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
-    diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
+def test_a_diagnosis_is_plain_data(diagnosis: Diagnosis) -> None:
     data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
     assert data["recommendation"]["label"] == "pine"
-    assert [curve["label"] for curve in data["curves"]["curves"]] == ["none", "pine"]
+    assert [curve["label"] for curve in data["curves"]["curves"]] == [
+        "none",
+        "pine",
+        "ms_poe",
+        "siw",
+    ]
     assert data["task"]["task"] == "invented_documents"
     assert {"rag-middle", "torch", "device"} <= set(data["software"])
 
@@ -123,9 +133,7 @@ def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
     assert "--methods profile:rag-middle-calibration/positional_hidden_states.json" in step
 
 
-def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleModel) -> None:
-    fake = fake_reader(model, TASK, u_without_pine)
-    diagnosis = diagnose(fake, TASK, ["pine", "ms_poe", "siw"], HOW)
+def test_the_same_difference_has_the_same_interval_everywhere(diagnosis: Diagnosis) -> None:
     for verdict in diagnosis.recommendation.verdicts:
         shown = diagnosis.summary[verdict.label].difference
         assert shown is not None
@@ -136,6 +144,13 @@ def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleMo
 def test_the_methods_with_a_search_are_those_of_the_command() -> None:
     offered = [name for name in get_args(Fitted) if ":" not in name]  # lpes:paper searches lpes
     assert tuple(CALIBRATED) == tuple(SEARCHES) == tuple(offered)
+
+
+def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: FamilyModel) -> None:
+    gpt2 = RagMiddleModel(family_model("gpt2"), wordlevel(), self_check=False)
+    able, _ = _able(gpt2, CALIBRATED)
+    assert "lpes" not in able
+    assert "siw" in able
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:
