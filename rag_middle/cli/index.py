@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ def index(
         refuse(loading, "is about the model of --precompute: name that too.", but=own)
     folder = out or retrieval.default_index_folder(path, embedder or retrieval.DEFAULT_EMBEDDER)
     device = placed(loading).get("device")  # an embedder is not spread
-    console.quiet_progress_bars()
+    # As `quiet_progress_bars`, without transformers, which an unchanged folder does not need.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with console.progress_bar("embedding", hidden=as_json) as progress:
         built = retrieval.build_index(
             path,
