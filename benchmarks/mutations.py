@@ -41,7 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rag_middle/attention/patch.py": ("tests/contract/test_no_trace.py", "tests/attention"),
     "rag_middle/attention/weights.py": ("tests/methods/test_siw_matches_naive.py", *_CONTRACT),
     "rag_middle/attention/observe.py": ("tests/generation/test_hooks.py", "tests/methods"),
-    "rag_middle/methods/parallel_context/document_": ("tests/generation/test_document_cache.py",),
+    "rag_middle/methods/document_blocks/document_": ("tests/generation/test_document_cache.py",),
     "rag_middle/methods": ("tests/methods", "tests/ops", *_CONTRACT),
     "rag_middle/ops": ("tests/ops", "tests/methods", *_CONTRACT),
     "rag_middle/attention": (*_CONTRACT[:1], "tests/methods", "tests/attention", *_CONTRACT[1:]),
@@ -215,16 +215,16 @@ FAULTS: tuple[Fault, ...] = (
             "((factors - 1)[:, None] * weight)",
             "(factors[:, None] * weight)",
         ),
-        ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
+        ("value of the padding", "device), :, columns]", "device), :, 0]"),
         (
             "sparse areas weighed as dense ones",
-            "masked_fill_(density < 0, sparse)",
-            "masked_fill_(density < 0, dense)",
+            "masked_fill_(density < 0, alphas[1])",
+            "masked_fill_(density < 0, alphas[0])",
         ),
     ),
     *_faults(
         f"{M}/siw/__init__.py",
-        ("edge of a document for its centre", "(index + 0.5) / len", "index / len"),
+        ("edge of a document for its centre", "(index + 0.5) / count", "index / count"),
     ),
     *_faults(
         f"{M}/pine/__init__.py",
@@ -258,13 +258,13 @@ FAULTS: tuple[Fault, ...] = (
         f"{M}/self_extend/kernels.py",
         (
             "neighbourhood one token too long",
-            "torch.arange(low, high, device=near.device) >= window",
-            "torch.arange(low, high, device=near.device) > window",
+            "distance[:, low:high] < window",
+            "distance[:, low:high] <= window",
         ),
     ),
     *_faults(
         f"{M}/self_extend/attention.py",
-        ("grouped queries not shifted", "grouped + plan.query_shift", "grouped"),
+        ("grouped queries not shifted", "grouped + shift", "grouped"),
         ("length counted without the token", "(tokens(columns) + 1)", "tokens(columns)"),
     ),
     *_faults(
@@ -272,16 +272,16 @@ FAULTS: tuple[Fault, ...] = (
         ("experts summed instead of averaged", "1 / experts, device", "1.0, device"),
     ),
     *_faults(
-        f"{M}/parallel_context/kernels.py",
+        f"{M}/document_blocks/kernels.py",
         (
             "later tokens continue after the shortest document",
-            "first + max(layout.document_lengths)",
-            "first + min(layout.document_lengths)",
+            "max(layout.document_lengths)",
+            "min(layout.document_lengths)",
         ),
     ),
     *_faults(
         f"{M}/positional_hidden_states/attention.py",
-        ("whole channel added, not its excess", "(self.scaling.factor - 1)", "self.scaling.factor"),
+        ("whole channel added, not its excess", "(self.method.factor - 1)", "self.method.factor"),
     ),
     *_faults(
         f"{M}/scales.py",
@@ -339,11 +339,11 @@ FAULTS: tuple[Fault, ...] = (
         ("batches one row too small", "rows[index] > most", "rows[index] >= most"),
     ),
     *_faults(
-        f"{M}/parallel_context/document_cache.py",
+        f"{M}/document_blocks/document_cache.py",
         (
             "states shared between prefixes",
-            "{model}|{prefix}|{document}",
-            "{model}|{document}",
+            "{known_as}|{prefix}|{ids}",
+            "{known_as}|{ids}",
         ),
         ("limit of memory ignored", "self._bytes > self.max_bytes", "False"),
     ),

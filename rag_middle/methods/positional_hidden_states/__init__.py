@@ -80,13 +80,14 @@ class PositionalHiddenStates(AttentionMethod):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""
+        plan = super().plan(prompts, traits)
         outside = [channel for channel in self.channels if channel >= traits.hidden_size]
         if outside:
             raise MethodConfigError(
                 f"Channels {outside} do not exist: this {traits.model_type} model has a hidden "
                 f"size of {traits.hidden_size}."
             )
-        return super().plan(prompts, traits)
+        return plan
 
     def start(self, layer: Layer) -> LayerHandler:
         """Scales cached keys, and the attention of the last rows."""
