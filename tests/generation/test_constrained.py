@@ -1,4 +1,4 @@
-"""Answers of a form: whatever the model would write, and whatever else is asked for."""
+"""Structured output: whatever the model would write, and whatever else is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools and answers of a form over HTTP, as OpenAI's clients ask for them."""
+"""Tools and structured output over HTTP, as OpenAI's clients ask for them."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Answers of a form, by constrained decoding (needs ``rag-middle[structured]``).
+        """Structured output, by constrained decoding (needs ``rag-middle[structured]``).
 
         Args:
             schema: a pydantic class, a typed dictionary, or a JSON schema.
