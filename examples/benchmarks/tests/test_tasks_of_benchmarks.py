@@ -29,7 +29,7 @@ def score(task: Task, answer: str) -> float:
 def test_a_task_can_be_registered_from_outside(
     kind: type[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TASKS, "_registered", TASKS._registered.copy())
+    monkeypatch.setattr(TASKS, "_targets", TASKS._targets.copy())
     monkeypatch.setattr(TASKS, "_loaded", TASKS._loaded.copy())
     TASKS.register(kind.name, f"{kind.__module__}:{kind.__name__}")
     assert TASKS.get(kind.name) is kind
