@@ -335,7 +335,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        f"{G}/batching.py",
+        f"{G}/requests.py",
         ("batches one row too small", "rows[index] > most", "rows[index] >= most"),
     ),
     *_faults(

@@ -96,7 +96,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(reader_path()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # As if examples/weighted_documents were installed.
-    monkeypatch.setattr(METHODS, "_registered", METHODS._registered.copy())
+    monkeypatch.setattr(METHODS, "_targets", METHODS._targets.copy())
     monkeypatch.setattr(METHODS, "_loaded", METHODS._loaded.copy())
     METHODS.register("weighted_documents", WeightedDocuments)
     for name in vars(Settings):  # which pages set, and other tests would read

@@ -34,7 +34,9 @@ def by_document(
 
     def of_prompt() -> Tensor:
         rows = request.row_layouts()
-        whole = torch.ones(len(rows), 1, request.width, 1, device="cpu") * outside
+        whole = torch.full(
+            (len(rows), 1, request.width, 1), outside, dtype=torch.float64, device="cpu"
+        )
         beams = len(rows) // len(numbers)
         for row, (padding, layout) in enumerate(rows):
             spans = zip(layout.documents, numbers[row // beams], strict=True)

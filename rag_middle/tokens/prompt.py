@@ -129,7 +129,7 @@ def padded(
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    ids = [torch.tensor(prompt.input_ids, dtype=torch.long) for prompt in prompts]
+    ids = [torch.tensor(p.input_ids, dtype=torch.long, device="cpu") for p in prompts]
     padded_ids, mask = (
         pad_sequence(rows, batch_first=True, padding_value=value, padding_side="left").to(device)
         for rows, value in ((ids, pad_token_id), ([*map(torch.ones_like, ids)], 0))

@@ -69,7 +69,10 @@ def test_it_is_found_by_its_entry_point(
 ) -> None:
     point = EntryPoint("weighted_documents", "weighted_documents:WeightedDocuments", "")
     monkeypatch.setattr("rag_middle.registry.entry_points", lambda group: [point])
-    monkeypatch.setattr(METHODS, "_announced", None)  # what was read before
+    monkeypatch.setattr(METHODS, "_group", "rag_middle.methods")  # which was read before
+    monkeypatch.setattr(METHODS, "_targets", METHODS._targets.copy())
+    monkeypatch.setattr(METHODS, "_packages", METHODS._packages.copy())
+    monkeypatch.setattr(METHODS, "_loaded", METHODS._loaded.copy())
     assert "weighted_documents" in METHODS
     method = resolve_method("weighted_documents", {"strength": 0.5})
     assert method == weighted_documents.WeightedDocuments(strength=0.5)

@@ -158,7 +158,8 @@ class DocumentHandler(LayerHandler):
         request, reach = self._layer.request, self._layer.table_reach(stop)
 
         def make() -> Tensor:
-            bias = torch.zeros(query.shape[0], 1, 1, reach, device="cpu")
+            shape = (query.shape[0], 1, 1, reach)
+            bias = torch.zeros(shape, dtype=torch.float32, device="cpu")
             for row, (padding, layout) in enumerate(request.row_layouts()):
                 documents = slice(padding + layout.prefix_tokens, padding + layout.suffix_start)
                 bias[row, ..., :padding] = -torch.inf

@@ -71,8 +71,9 @@ def _found_factors(method: SIW, context: AttentionContext) -> Tensor:
     attention = context.attention.last_token_weights(context.call)  # [b, width]
     request, device = context.layer.request, attention.device
     # As float32 has them: what is beyond it is infinite.
-    alphas = torch.tensor([method.alpha_dense, method.alpha_sparse], device="cpu").tolist()
-    whole = torch.ones(len(attention), context.stop, device=device)
+    alphas = [method.alpha_dense, method.alpha_sparse]
+    alphas = torch.tensor(alphas, dtype=torch.float32, device="cpu").tolist()
+    whole = torch.ones(len(attention), context.stop, dtype=torch.float32, device=device)
     for row, (padding, layout) in enumerate(request.row_layouts()):
         if not layout.documents:
             continue
