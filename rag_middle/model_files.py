@@ -32,8 +32,9 @@ def format_errors(source: str, file: str) -> Iterator[None]:
         yield
     except (RagMiddleError, OSError, torch.OutOfMemoryError):
         raise
-    except SafetensorError as error:  # as an interrupted download or a Git LFS pointer leaves them
-        raise bad_model_file(source, "a file of its weights", f"{error}.") from error
+    except SafetensorError as error:
+        reason = f"{error}. An interrupted download or a Git LFS pointer leaves such files."
+        raise bad_model_file(source, "a file of its weights", reason) from error
     except ImportError as error:
         raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
     except TypeError as error:

@@ -185,7 +185,11 @@ def calibrate(
             unmodified = Candidate("none", NoMethod())
             [before] = scorer.searched([unmodified])
             inputs = SearchInputs(
-                model=model, examples=examples, seed=seed, max_batch_size=max_batch_size
+                model=model,
+                examples=examples,
+                seed=seed,
+                max_batch_size=max_batch_size,
+                template=template,
             )
             scored, details = drive(search.propose(inputs), scorer.searched)
             winner = max(scored, key=lambda pair: search.fitness(pair[1]), default=None)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from rag_middle.attention import model_traits
-from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
 from rag_middle.calibration.search import (
     Candidate,
@@ -124,7 +123,7 @@ class InitialTokenSearch(Search):
     def propose(self, inputs: SearchInputs) -> Proposals:
         if not inputs.examples:
             raise ConfigError("Areas are found on examples: give some beside the objective.")
-        is_dense = self.dense_areas(inputs.model, inputs.examples)
+        is_dense = self.dense_areas(inputs)
         candidates = []
         ranges = layer_ranges(num_layers(inputs.model))
         for (dense, sparse), layers in product(self._factors(), ranges):
@@ -143,15 +142,14 @@ class InitialTokenSearch(Search):
     def _factors(self) -> list[tuple[float, float]]:
         return [pair for pair in product(self.dense, self.sparse) if pair != (1.0, 1.0)]
 
-    def dense_areas(
-        self, model: RagMiddleModel, examples: Sequence[Example]
-    ) -> dict[int, tuple[bool, ...]]:
+    def dense_areas(self, inputs: SearchInputs) -> dict[int, tuple[bool, ...]]:
         """For every layer with softmax attention, which areas are dense."""
+        model = inputs.model
         layers = sorted(model_traits(model.model).layers)
         runner = ModelRunner(model.model, LockedTokenizer(model.tokenizer), self.method)
         excess = torch.zeros(len(layers), self.areas, dtype=torch.float64, device="cpu")
-        for example in examples:
-            prompt = model.encode(example.prompt)
+        for example in inputs.examples:
+            prompt = model.encode(example.prompt, template=inputs.template)
             count = len(prompt.layout.documents)
             attention = runner.last_token_attention(prompt).mean(dim=1)  # [layers, l]
             area = torch.tensor(
@@ -189,7 +187,9 @@ class GroupSearch(Search):
     def propose(self, inputs: SearchInputs) -> Proposals:
         pairs, prompts = self._pairs(), [example.prompt for example in inputs.examples]
         if prompts:
-            longest = max(inputs.model.count_tokens(prompt) for prompt in prompts)
+            longest = max(
+                inputs.model.count_tokens(prompt, template=inputs.template) for prompt in prompts
+            )
             pairs = [(group, window) for group, window in pairs if window < longest]
             if not pairs:
                 raise ConfigError(

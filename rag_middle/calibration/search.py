@@ -13,6 +13,7 @@ from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
+from rag_middle.tokens import TemplateName
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class SearchInputs:
 
     Attributes:
         examples: may be none where the objective is the user's own.
+        template: that examples are asked with, as in generation.
         max_batch_size: rows per forward pass of what is not scoring.
     """
 
@@ -47,6 +49,7 @@ class SearchInputs:
     examples: Sequence[Example] = ()
     seed: int = 0
     max_batch_size: int = 8
+    template: TemplateName = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

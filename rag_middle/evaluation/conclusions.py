@@ -89,6 +89,11 @@ class Recommendation:
     text: str
     verdicts: tuple[Verdict, ...] = ()
 
+    @property
+    def compares(self) -> bool:
+        """Whether there were right answers and questions enough to compare positions."""
+        return self.reason not in ("too_few_questions", "cannot_answer")
+
 
 # -- does it lose the middle? ---------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves)
     Yes where the middle is significantly below both ends. No only where the interval excludes that
     it lies `smallest_effect` below the lower end.
     """
-    if recommendation.reason in ("too_few_questions", "cannot_answer"):
+    if not recommendation.compares:
         return Answer(label="unknown", text=f"Cannot tell. {recommendation.text}")
     curve, metric, questions = curves[BASELINE], curves.metric, curves.questions
     means = [estimate.value for estimate in curve.estimates]

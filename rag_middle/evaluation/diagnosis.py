@@ -19,7 +19,6 @@ from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.conclusions import (
     Answer,
-    Reason,
     Recommendation,
     answer,
     method_in_use,
@@ -158,9 +157,7 @@ def diagnose(
         shape=shape,
         answer=answer(recommendation, shape, curves),
         recommendation=recommendation,
-        profile=recommended_profile(
-            results, curves, in_use, here, recommendation.reason, found.made
-        ),
+        profile=recommended_profile(results, curves, in_use, here, recommendation, found.made),
         next_steps=next_steps(
             recommendation,
             order_advice(in_use, curves.positions, curves.metric),
@@ -214,7 +211,7 @@ def recommended_profile(
     curves: PositionCurves,
     in_use: PositionCurve,
     model: RagMiddleModel | None,
-    reason: Reason,
+    recommendation: Recommendation,
     made: str,
 ) -> Profile:
     """The recommendation as a method: a measured order, a method, both or none.
@@ -230,7 +227,7 @@ def recommended_profile(
     [method] = [each.method for each in results.methods if each.label == in_use.label]
     parts = [part for part in method.parts if not part.is_neutral]
     values = [estimate.value for estimate in in_use.estimates]
-    if not in_use.gap.includes_zero and reason not in ("too_few_questions", "cannot_answer"):
+    if recommendation.compares and not in_use.gap.includes_zero:
         at = np.interp(range(curves.documents), curves.positions, values)
         parts.insert(0, MeasuredOrder(accuracy=tuple(at.round(6).tolist())))
     options = {part.name: options_in_words(part) for part in parts}

@@ -24,20 +24,32 @@ _PUNCTUATION = str.maketrans(
     + "\u2018\u2019\u201a\u201b\u02bc\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a"  # quotes
     + "\u2026\u2044",
 )
-#: Hyphens, minus signs and apostrophes of printers, as typists write them.
-_TYPED = str.maketrans("\u2010\u2011\u2212\u2018\u2019\u02bc\u2044", "---'''/")
+#: As typists write it, without what only chooses a character's picture.
+_TYPED = str.maketrans(
+    {
+        **dict.fromkeys("\u2010\u2011\u2212", "-"),
+        **dict.fromkeys("\u2018\u2019\u02bc", "'"),
+        "\u2044": "/",
+        **dict.fromkeys(map(chr, (*range(0xFE00, 0xFE10), 0x20E3)), ""),
+    }
+)
 #: 12 500, 12'500 and 12,500.
 _GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:([ ',])\d{3})(?:\1\d{3})*(?!\d)")
-#: Punctuation of no number and no name (Answer:42, Lyon,France, Nantes/Lyon), and every character
-#: of a script without spaces between words: Thai to Khmer, Chinese, Japanese, Korean.
+#: Punctuation of no number and no name: Answer:42, Lyon,France, Lyon.It, Nantes/Lyon.
 _BETWEEN_WORDS = re.compile(
     r"(?<!\d)[,:]|[,:](?!\d)|(?<=[^\W\d_])/(?=[^\W\d_])|(?<=[a-z\d])\.(?=[A-Z])|(?<=[a-z])\.(?=\d)|--+"
 )
-_UNSPACED = re.compile(
-    "([\u0e00-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7ff\U00020000-\U0003ffff])"
+#: Around a word, with those of Chinese, Hindi and Arabic: quotes, brackets, emphasis, stops.
+_WORD_EDGES = "\"'`*_()[]{}\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u3010\u3011.!?,;:"
+_WORD_EDGES += "\u3001\u3002\u0964\u061f\u060c" + "".join(map(chr, range(0x3008, 0x3010)))
+#: Scripts without spaces between words, or with particles at their ends: Thai to Myanmar, Khmer,
+#: Chinese, Japanese, Korean.
+_UNSPACED = (
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff"
+    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-#: Around a word: quotes, brackets, emphasis, stops.
-_WORD_EDGES = "\"'`*_()[]{}\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a.!?,;:\u0964\u3001\u3002"
+_UNSPACED_LETTER = re.compile(f"[{_UNSPACED}]")
+_BEHIND_UNSPACED = re.compile(f"(?<=[{_UNSPACED}])(?=[^{_UNSPACED}])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,27 +119,43 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", plain).split())
 
 
-def words(text: str) -> list[str]:
-    """The words, names and numbers of a text in lower case, without punctuation around them.
+def words(text: str, *, folded: bool = True) -> list[str]:
+    """The words, names and numbers of a text, without punctuation around them.
 
-    "4.5", "-5", "1/2", "10:30", "725-5315", "C++", "node.js" and "days-long" are one each, and so
-    is "12 500", as "12500". In a script without spaces between words every letter is one.
+    "4.5", "-5", "1/2", "10:30", "725-5315", "C++", ".NET", "node.js" and "days-long" are one each,
+    and so is "12 500", as "12500". In a script without spaces between words every letter is one.
+
+    Args:
+        folded: case makes no difference.
     """
     typed = unicodedata.normalize("NFKC", text).translate(_TYPED)
     typed = _GROUPED.sub(lambda number: number[0].replace(number[1], ""), typed)
-    spaced = _UNSPACED.sub(r" \1 ", _BETWEEN_WORDS.sub(" ", typed))
-    # A stop before a digit or a letter is part of it (.5, .NET), others around words are not.
-    ended = (word.rstrip(_WORD_EDGES).removesuffix("'s") for word in spaced.casefold().split())
-    bare = (word.lstrip(_WORD_EDGES.replace(".", "")) for word in ended)
+    spaced = _BETWEEN_WORDS.sub(" ", typed)
+    if _UNSPACED_LETTER.search(spaced):
+        spaced = _BEHIND_UNSPACED.sub(" ", _UNSPACED_LETTER.sub(_letter_alone, spaced))
+    bare = (_bare(word) for word in (spaced.casefold() if folded else spaced).split())
     return [word for word in bare if any(map(str.isalnum, word))]
 
 
-def states(text: str, answer: str) -> bool:
+def _letter_alone(letter: re.Match[str]) -> str:
+    """With a space before it, unless it is a sign that belongs to the letter before."""
+    return letter[0] if unicodedata.category(letter[0])[0] == "M" else f" {letter[0]}"
+
+
+def _bare(word: str) -> str:
+    """A word without the punctuation around it, but for one dot before it: .5, .NET."""
+    word = word.rstrip(_WORD_EDGES).removesuffix("'s").rstrip(_WORD_EDGES)
+    bare = word.lstrip(_WORD_EDGES)
+    before = word.removesuffix(bare)
+    return f".{bare}" if before.endswith(".") and not before.endswith("..") else bare
+
+
+def states(text: str, answer: str, *, folded: bool = True) -> bool:
     """Whether a text contains the words of an answer, one after the other.
 
     An answer without words ("...") is looked for as it is written.
     """
-    wanted, said = words(answer), words(text)
+    wanted, said = words(answer, folded=folded), words(text, folded=folded)
     if not wanted:
         wanted, said = answer.split(), text.split()
     # No word has a space in it.
@@ -156,7 +184,7 @@ def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
         any(
             normalized(answer) in text
             if normalized(answer)
-            else f" {' '.join(answer.split())} " in f" {' '.join(prediction.split())} "
+            else states(prediction, answer, folded=False)
             for answer in answers
         )
     )

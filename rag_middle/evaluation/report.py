@@ -209,7 +209,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         _print(out, f"With {control.title}: {control.mean.text(share=share)}.")
     name = diagnosis.results.model["name"]
     _print(out, f"\nDoes {name} lose the middle? {diagnosis.answer.text}")
-    if diagnosis.answer.label != "unknown":  # else the answer has said all that is known
+    if diagnosis.recommendation.compares:  # else the answer has said all that is known
         shape, sure = SHAPES[diagnosis.shape.name], percent(diagnosis.shape.confidence)
         _print(out, f"{shape[0].upper()}{shape[1:]} ({sure} of resamples).")
         out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)

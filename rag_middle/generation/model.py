@@ -130,6 +130,26 @@ class FromPretrainedKwargs(ModelKwargs, LoadingKwargs, total=False):
     """The same, and how model and tokenizer are loaded."""
 
 
+def checked_arguments(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of `RagMiddleModel.from_pretrained`: those of the class, and those of loading.
+
+    A mistake that can be seen in them costs no loading.
+
+    Raises:
+        MethodConfigError: the method or its options.
+        UnsupportedGenerationError: another option is unknown, or cannot be served.
+    """
+    own = {**options}
+    for name in own:
+        if name not in FromPretrainedKwargs.__annotations__:
+            raise unknown_option(name, FromPretrainedKwargs.__annotations__)
+    own["method"] = resolve_method(own.pop("method", "none"), own.pop("method_options", None))
+    check_context_window(own.get("context_window"))
+    loading = {name: own.pop(name) for name in LoadingKwargs.__annotations__ if name in own}
+    check_loading(loading)
+    return own, loading
+
+
 class RagMiddleModel:
     """A causal language model that reads marked documents under a method.
 
@@ -243,15 +263,7 @@ class RagMiddleModel:
             UnsupportedGenerationError: arguments that contradict each other, or a device that is
                 not there.
         """
-        own: dict[str, Any] = {**options}
-        for name in own:
-            if name not in FromPretrainedKwargs.__annotations__:
-                raise unknown_option(name, FromPretrainedKwargs.__annotations__)
-        # A misspelt name costs no loading.
-        own["method"] = resolve_method(own.pop("method", "none"), own.pop("method_options", None))
-        check_context_window(own.get("context_window"))
-        loading = {name: own.pop(name) for name in LoadingKwargs.__annotations__ if name in own}
-        check_loading(loading)
+        own, loading = checked_arguments(options)
         if str(name_or_path) == NAME and not os.path.exists(name_or_path):  # without its owner
             name_or_path = default_model()
         tokenizer = tokenizer_of(name_or_path, loading)

@@ -22,9 +22,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rag_middle.checkpoints import checkpoint_states
 from rag_middle.errors import ConfigError
 from rag_middle.generation.identity import model_digests
-from rag_middle.generation.loading import LoadingKwargs
-from rag_middle.generation.model import FromPretrainedKwargs, RagMiddleModel
-from rag_middle.methods import resolve_method
+from rag_middle.generation.model import (
+    FromPretrainedKwargs,
+    RagMiddleModel,
+    checked_arguments,
+)
 from rag_middle.options import LOADING_OPTIONS, without_secrets
 
 _lock = threading.Lock()  # of loading too: threads that ask meanwhile wait for it
@@ -55,16 +57,13 @@ def shared_model(
     Raises:
         RagMiddleError: as `RagMiddleModel.from_pretrained`.
     """
-    own: dict[str, Any] = {**options}
-    # A misspelt name costs no loading.
-    method = resolve_method(own.pop("method", "none"), own.pop("method_options", None))
-    arguments: dict[str, Any] = {"name_or_path": _located(name_or_path)}
-    arguments |= {name: own.pop(name) for name in LoadingKwargs.__annotations__ if name in own}
+    own, loading = checked_arguments(options)
+    arguments: dict[str, Any] = {"name_or_path": _located(name_or_path), **loading}
     if isinstance(tokenizer := arguments.get("tokenizer"), str | Path):
         arguments["tokenizer"] = _located(tokenizer)
     with _lock:
         network, tokenizer = _loaded(arguments)
-    return RagMiddleModel(network, tokenizer, method=method, **own)
+    return RagMiddleModel(network, tokenizer, **own)
 
 
 def release_models() -> None:

@@ -35,6 +35,7 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from rag_middle.methods.dysco.detection import retrieval_heads
+from tests.tokenizers import CHATML, byte_level_bpe
 
 Examples = Callable[..., list[Example]]
 
@@ -123,7 +124,7 @@ def test_areas_are_those_that_get_more_than_their_share(
 ) -> None:
     search = InitialTokenSearch(dense=(0.5, 1.0), sparse=(1.0, 1.5), areas=5)
     made = examples(6)
-    flags = search.dense_areas(model, made)
+    flags = search.dense_areas(SearchInputs(model=model, examples=made))
     assert sorted(flags) == [0, 1, 2, 3]
     assert any(any(areas) for areas in flags.values())
     assert all(len(areas) == 5 and not all(areas) for areas in flags.values())
@@ -134,6 +135,17 @@ def test_areas_are_those_that_get_more_than_their_share(
         assert not method.is_neutral
         assert all(flags[layer] == areas for layer, areas in (method.dense_areas or {}).items())
     assert best.method.alpha_sparse == 1.5
+
+
+def test_areas_are_those_of_prompts_as_they_are_asked(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    chatting = RagMiddleModel(model.model, byte_level_bpe(bos=True, chat_template=CHATML))
+    search, made = InitialTokenSearch(), examples(6)
+    plain = search.dense_areas(SearchInputs(model=model, examples=made))
+    chat = search.dense_areas(SearchInputs(model=chatting, examples=made))
+    raw = search.dense_areas(SearchInputs(model=chatting, examples=made, template="raw"))
+    assert raw == plain != chat
 
 
 def test_ratios_are_tried_under_both_head_rules(model: RagMiddleModel) -> None:

@@ -159,6 +159,7 @@ def test_own_questions_name_their_gold_documents_by_position_or_by_flag(tmp_path
     three = {**LINE, "documents": list("abcdef"), "gold": [0, 1, 2]}
     mixed = written(tmp_path / "mixed.jsonl", {**LINE, "documents": FLAGGED}, three)
     assert [item.id for item in MultiHop(data=mixed, hops=3).items(None, 0)] == ["1"]
+    assert "but for 1 line with another number" in MultiHop(data=mixed, hops=3).provenance
     assert [item.id for item in MultiHop(data=mixed).items(None, 0)] == ["0"]
     with pytest.raises(FileFormatError, match=r"mixed.jsonl has no question with 4 gold"):
         MultiHop(data=mixed, hops=4)

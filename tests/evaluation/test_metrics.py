@@ -47,6 +47,14 @@ def test_an_answer_of_articles_or_punctuation_matches_itself_alone(answer: str) 
     assert best_subspan_em(f"Answer: {answer}", [answer]) == 1
 
 
+@pytest.mark.parametrize(
+    "said", ["A.", "The answer is A.", "**A**", "(A) Paris", "Answer: A, because"]
+)
+def test_the_letter_a_is_found_as_a_word_in_its_case(said: str) -> None:
+    assert best_subspan_em(said, ["A"]) == 1
+    assert best_subspan_em(said.lower(), ["A"]) == 0
+
+
 def test_f1_is_the_best_over_the_answers() -> None:
     assert f1("Conrad Röntgen", ["Wilhelm Conrad Röntgen"]) == pytest.approx(0.8)
     assert f1("Conrad Röntgen", ["Loire", "Conrad Röntgen"]) == 1
@@ -76,6 +84,8 @@ def test_f1_is_the_best_over_the_answers() -> None:
         # Combining signs belong to their word.
         *((said, "राम", True) for said in ("श्री राम", "उत्तर: राम।")),
         ("x\u0302y", "y", False),
+        ("รที่", "รท", False),
+        ("5\ufe0f\u20e3", "5", True),  # a picture of 5
         # Groups of three digits are one number; so are both sides of a slash.
         *((f"{n} people", "500", False) for n in ("12\u202f500", "12\u2009500", "12\xa0500")),
         *(
@@ -96,6 +106,13 @@ def test_f1_is_the_best_over_the_answers() -> None:
         *((said, "42", True) for said in ("Answer:42", "42,of course", "No.42", "is 42.It is")),
         *((said, "Lyon", True) for said in ("Answer:Lyon", "Lyon,France", "It is Lyon.It lies")),
         *((said, "12", False) for said in ("12,500", "12:30", "12.5", "7:12", "2.12")),
+        # Dots before a word are no part of it, but for one: .5, .NET.
+        *(
+            (said, "Paris", True)
+            for said in ("So ...Paris", "\u2026Paris", "[...Paris]", "..Paris")
+        ),
+        ('"Paris"\'s', "Paris", True),
+        *((said, "باريس", True) for said in ("باريس،", "باريس؟")),
     ],
 )
 def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(

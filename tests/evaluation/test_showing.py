@@ -19,6 +19,7 @@ from rag_middle.evaluation import (
     run,
     write_evaluation,
 )
+from rag_middle.evaluation.conclusions import Answer, Reason, Recommendation
 from rag_middle.evaluation.plots import image
 from rag_middle.evaluation.report import report_page, show_diagnosis
 from rag_middle.generation import RagMiddleModel
@@ -59,6 +60,21 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
     assert "none seen" not in rows["attention_buckets"]  # without right answers none can get lost
     assert " 0 % " in rows["pine"]  # answers that never flip
     assert "%)" not in shown.getvalue().replace(" %)", "")
+
+
+@pytest.mark.parametrize("reason", ["too_few_questions", "cannot_answer", "helps"])
+def test_a_recommendation_is_shown_unless_the_answer_repeats_it(
+    diagnosis: Diagnosis, reason: Reason
+) -> None:
+    untold = replace(
+        diagnosis,
+        answer=Answer(label="unknown", text="Cannot tell."),
+        recommendation=Recommendation(label="none", reason=reason, text="Do this & that."),
+    )
+    shown = StringIO()
+    show_diagnosis(Console(file=shown, width=100), untold)
+    assert ("Do this & that." in shown.getvalue()) == (reason == "helps")
+    assert ("Do this &amp; that." in report_page(untold)) == (reason == "helps")
 
 
 def page_of(diagnosis: Diagnosis) -> str:

@@ -13,6 +13,7 @@ from rag_middle import ContextPrompt, DocumentCache
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import APE, Method, ParallelContextWindows
+from rag_middle.methods.document_blocks.document_cache import DocumentStates
 from tests.contract.running import distance
 from tests.tiny_models import build, tiny
 
@@ -170,6 +171,16 @@ def test_files_serve_a_later_process(
     assert distance(second.logits(prompt, method="ape"), expected) < TOLERANCE
     assert (later.hits, later.misses) == (4, 0)
     assert second.precompute([prompt]) == 0
+
+
+def test_states_of_a_file_move_to_the_models_device_once(tmp_path: Path) -> None:
+    one, two, three, four = torch.ones(4, 1, 2, 4).unbind()
+    DocumentCache(directory=tmp_path).put("name", DocumentStates((one, two), (three, four)))
+    later = DocumentCache(directory=tmp_path)
+    moved = later.get("name", [torch.device("meta"), torch.device("cpu")])
+    assert moved is not None
+    assert [tensor.is_meta for tensor in (*moved.keys, *moved.values)] == [True, False] * 2
+    assert later.get("name") is moved
 
 
 def test_a_damaged_file_is_computed_again(

@@ -72,12 +72,22 @@ class DocumentStates:
         """Memory that the tensors take."""
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
+    def on(self, devices: Sequence[torch.device]) -> DocumentStates:
+        """The same on the device of each layer."""
+        # The last layers may share the states of others, and have none of their own.
+        keys, values = (
+            tuple(tensor.to(device) for tensor, device in zip(tensors, devices, strict=False))
+            for tensors in (self.keys, self.values)
+        )
+        return DocumentStates(keys, values)
+
 
 class DocumentCache:
     """Keys and values of documents, by content.
 
     One cache may serve several models, prefixes and threads. What is kept in memory lies where it
-    was computed (on the GPU, for a model there) and is dropped least recently used first.
+    was computed or first asked for (on the GPU, for a model there) and is dropped least recently
+    used first.
 
     Args:
         max_bytes: memory for states; 0 to keep them on disk only.
@@ -124,10 +134,14 @@ class DocumentCache:
             self._kept.clear()
             self._bytes = 0
 
-    def get(self, key: str) -> DocumentStates | None:
+    def get(self, key: str, devices: Sequence[torch.device] | None = None) -> DocumentStates | None:
         """The states under a key, from memory or disk; None where there are none.
 
         A file that cannot be read counts as none, with a warning.
+
+        Args:
+            key: as `put` got it.
+            devices: of the layers: where states from a file go, and stay; None for the CPU.
         """
         with self._lock:
             states = self._kept.get(key)
@@ -136,6 +150,7 @@ class DocumentCache:
         if states is None and self.directory is not None:
             states = _read(self._path(self.directory, key))
             if states is not None:
+                states = states if devices is None else states.on(devices)
                 self._keep(key, states)
         with self._lock:
             self.hits += states is not None
@@ -316,7 +331,8 @@ def _pieces(
         ids: hashlib.sha256(f"{_FORMAT}|{known_as}|{prefix}|{ids}".encode()).hexdigest()
         for ids in wanted
     }
-    found = {ids: cache.get(key) for ids, key in keys.items()}
+    devices = _devices(model)
+    found = {ids: cache.get(key, devices) for ids, key in keys.items()}
     pieces = {ids: states for ids, states in found.items() if states is not None}
     missing = [ids for ids in keys if ids not in pieces]
     if missing:
@@ -373,12 +389,17 @@ def _read_apart(
 
 def _filled_cache(model: PreTrainedModel, pieces: Sequence[DocumentStates]) -> DynamicCache:
     """A cache of one row that holds these pieces one after the other."""
-    cache = DynamicCache()
-    modules = modules_by_layer(model, model_traits(model))
+    cache, devices = DynamicCache(), _devices(model)
+    # They may have been kept for the same model on other devices.
+    pieces = [piece.on(devices) for piece in pieces]
     for layer in range(len(pieces[0].keys)):
-        # Models may be spread over several devices, and what was read from files is on none.
-        device = next(modules[layer].parameters()).device
-        keys = torch.cat([piece.keys[layer].to(device) for piece in pieces], dim=1)
-        values = torch.cat([piece.values[layer].to(device) for piece in pieces], dim=1)
+        keys = torch.cat([piece.keys[layer] for piece in pieces], dim=1)
+        values = torch.cat([piece.values[layer] for piece in pieces], dim=1)
         cache.update(keys[None], values[None], layer)
     return cache
+
+
+def _devices(model: PreTrainedModel) -> list[torch.device]:
+    """Of each layer: a model may be spread over several."""
+    modules = modules_by_layer(model, model_traits(model))
+    return [next(modules[layer].parameters()).device for layer in sorted(modules)]
