@@ -294,7 +294,9 @@ def _indices(ids: Sequence[str | None]) -> list[int]:
     return [int(id_) for id_ in ids if id_ is not None]
 
 
-_QUOTES = "[\"'`*_“”„‘’‚«»「」『』《》]*"  # and emphasis, around a title
+#: And emphasis, around a title. Few: a title may consist of them, and a longer run could be split
+#: between both in as many ways as it has signs.
+_QUOTES = "[\"'`*_“”„‘’‚«»「」『』《》]{0,3}"
 
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ _Item = TypeVar("_Item")
 #: a server answers nobody.
 ListOf = Annotated[list[_Item], Field(fail_fast=True)]
 
-_LONGEST_NAME = 1_000  # characters of an id or address; answers are searched for them, and repeat
+_LONGEST_NAME = 1_000  # characters; answers are searched for titles, and repeat all
 _FORMS = (
     "this model reads text: a block is 'text', or a document with its text ('document', "
     "'search_result', 'text-plain', 'citable')"
@@ -40,7 +40,7 @@ def _document(text: str, fields: Mapping[str, Any], source: str = "url") -> Docu
     for name, value in names.items():
         if not isinstance(value, str | None):
             raise ValueError(f"{name!r} must be a string")
-        if name in ("id", source) and len(value or "") > _LONGEST_NAME:
+        if name != "context" and len(value or "") > _LONGEST_NAME:
             raise ValueError(f"{name!r} must have no more than {_LONGEST_NAME:,} characters")
     metadata = {"source": names[source], "score": fields.get("score")}
     if metadata["score"] is not None and not is_finite_number(metadata["score"]):

@@ -209,7 +209,7 @@ class EndpointModel:
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         **options: Unpack[GenerationKwargs],
-    ) -> list[_Request]:
+    ) -> list[_Sent]:
         settings = checked_options(options, allowed=GenerationKwargs)
         for name, option in OPTIONS.items():
             value = getattr(settings, name)
@@ -228,7 +228,7 @@ class EndpointModel:
             check_documents(chosen, layout, settings, index, prompt=sent)
             body = self._body(sent, settings, seed)
             acts = acts_on(chosen, layout)
-            requests.append(_Request(sent, body, method_name(chosen), acts, seed))
+            requests.append(_Sent(sent, body, method_name(chosen), acts, seed))
         return requests
 
     def _body(
@@ -261,11 +261,11 @@ class EndpointModel:
 
     def _answer(
         self,
-        request: _Request,
+        request: _Sent,
         emit: Callable[[str], None] | None = None,
         stopped: threading.Event | None = None,
     ) -> Generation:
-        start, reply = perf_counter(), _Reply()
+        start, reply = perf_counter(), _Received()
         path = "/chat/completions" if "messages" in request.body else "/completions"
         body, how = request.body, {}
         if emit is not None:
@@ -308,7 +308,7 @@ class EndpointModel:
             seed=request.seed,
         )
 
-    def _check_read(self, request: _Request, reply: _Reply) -> None:
+    def _check_read(self, request: _Sent, reply: _Received) -> None:
         """Refuse or warn of what would pass for a model that loses documents."""
         documents, words = len(request.prompt.documents), len(request.prompt.text.split())
         if self._by_field:
@@ -349,7 +349,7 @@ class EndpointModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _Sent:
     """What is sent for a prompt, and what will be said of it."""
 
     prompt: ContextPrompt
@@ -360,7 +360,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Reply:
+class _Received:
     """An answer, as far as it has come; `served` is what `rag-middle serve` says of it."""
 
     text: str = ""

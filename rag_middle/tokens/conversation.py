@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from rag_middle.documents import ContextPrompt, Document, MarkedText
 from rag_middle.errors import PromptError
-from rag_middle.plain_data import is_finite_number
+from rag_middle.plain_data import is_finite_number, levels_of
 
 Message = Mapping[str, Any]
 Content = MarkedText | ContextPrompt | None
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
+_MOST_NESTED = 100  # levels; a template that writes many more ends Python's stack
 MODEL_ROLES = frozenset({"assistant", "model"})  # as Gemma's template names it
 
 
@@ -328,6 +329,8 @@ def _with_read_arguments(call: Any) -> Any:
     try:
         arguments = json.loads(function["arguments"] or "{}")
     except (ValueError, RecursionError):
+        return call
+    if levels_of(arguments) > _MOST_NESTED:  # stays a text, which a template writes as it is
         return call
     return {**call, "function": {**function, "arguments": arguments}}
 

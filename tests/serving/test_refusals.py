@@ -68,7 +68,7 @@ def test_malformed_bodies(server: Served, body: bytes) -> None:
         ("top_logprobs", 2),  # without logprobs
         *(("documents", value) for value in ("text", [7], [{"title": "without text"}])),
         ("documents", [{"text": "fox", "score": "high"}]),
-        ("documents", [{"text": "fox", "id": "i" * 1001}]),
+        *(("documents", [{"text": "fox", name: "i" * 1001}]) for name in ("id", "title", "url")),
     ],
     ids=str,
 )

@@ -107,6 +107,16 @@ def test_tools_calls_and_results_are_shown_and_inert(family: str) -> None:
     assert [*encode(own, calm, tools=[tool]).input_ids][-len(ids) :] == ids
 
 
+def test_arguments_too_deep_for_a_template_stay_text() -> None:
+    """Else a request with them ends Python's stack, in `tojson` or before it."""
+    own = tokenizer(TEMPLATES["hermes"][0])
+    arguments = '{"a": ' * 900 + "1" + "}" * 900
+    call = {**CALL, "function": {"name": "search", "arguments": arguments}}
+    messages = [HISTORY[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    text = own.decode(encode(own, messages, tools=[TOOL]).input_ids)
+    assert text.count("a") > 900
+
+
 def test_a_template_that_leaves_tools_out_is_refused() -> None:
     without = tokenizer(f"{_OPEN}{{{{ m.content }}}}{_CLOSE}")
     with pytest.raises(ChatTemplateError, match="does not show tools"):
