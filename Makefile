@@ -92,7 +92,8 @@ $(VLLM_READY): constraints-vllm.txt pyproject.toml integrations/vllm/pyproject.t
 # The plugin for vLLM: log-probabilities of its engine against those that rag-middle writes.
 test-vllm: setup setup-vllm
 	PYTHONPATH=. $(BIN)/python integrations/vllm/tests/goldens.py $(VLLM_GOLDENS)
-	PYTHONPATH=. RAG_MIDDLE_VLLM_GOLDENS=$(VLLM_GOLDENS) $(VLLM_VENV)/bin/python -m pytest integrations/vllm/tests
+	PYTHONPATH=.:integrations/vllm:integrations/vllm/tests RAG_MIDDLE_VLLM_GOLDENS=$(VLLM_GOLDENS) \
+		$(VLLM_VENV)/bin/python -m pytest --rootdir . integrations/vllm/tests
 
 # Every method on every family of models; `make test` runs a covering choice of these pairs.
 contract: setup
