@@ -46,9 +46,10 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         await run_in_threadpool(queue.close)
 
     async def check_key(request: Request) -> None:
-        said, key = request.headers.get("authorization", ""), f"Bearer {settings.api_key}"
+        scheme, _, said = request.headers.get("authorization", "").strip().partition(" ")
         # As bytes: what compares in constant time takes no other characters than ASCII's.
-        if settings.api_key and not hmac.compare_digest(said.encode(), key.encode()):
+        is_right = hmac.compare_digest(said.strip().encode(), (settings.api_key or "").encode())
+        if settings.api_key and not (is_right and scheme.lower() == "bearer"):
             raise ApiError(
                 401,
                 "The API key is missing or wrong. Send 'Authorization: Bearer KEY' with the key "
@@ -73,16 +74,14 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         allow_headers=["*"],
     )
     api = APIRouter(prefix="/v1", dependencies=[Depends(check_key)], redirect_slashes=False)
+    facts = {"methods": [*settings.methods], "default_method": settings.default_method}
     described: dict[str, Any] = {
         "id": settings.model_name,
         "object": "model",
         "created": int(time.time()),
         "owned_by": "rag-middle",
         "max_model_len": model.context_window,
-        "rag_middle": {
-            "methods": list(settings.methods),
-            "default_method": settings.default_method,
-        },
+        "rag_middle": facts,
     }
 
     @api.get("/models")
@@ -97,9 +96,8 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         def emit(job: Job, piece: Piece) -> None:
             loop.call_soon_threadsafe(events.put_nowait, (job, piece))
 
-        jobs = await run_in_threadpool(
-            queue.submit, partial(make_jobs, model, settings, body, emit)
-        )
+        prepare = partial(make_jobs, model, settings, body, emit)
+        jobs = await queue.submit(prepare, request.is_disconnected)
         reply = Reply(body, model.token_text)
         pieces = _pieces(jobs, events, request)
         # What is refused after all has a status of its own, if nothing was sent yet.
@@ -109,7 +107,8 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
             return StreamingResponse(chunks, media_type=kind_of_text, headers=_STREAM_HEADERS)
         async for _ in pieces:
             pass
-        return JSONResponse(reply.whole(jobs))
+        # In a thread: of many log-probabilities, both take seconds.
+        return await run_in_threadpool(lambda: JSONResponse(reply.whole(jobs)))
 
     @api.post("/chat/completions")
     async def chat_completions(request: Request) -> Response:

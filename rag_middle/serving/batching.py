@@ -6,11 +6,15 @@ model's work: requests on one model take turns anyway.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from rag_middle.documents import Document
 from rag_middle.errors import RagMiddleError
@@ -20,6 +24,7 @@ from rag_middle.serving.errors import ApiError
 from rag_middle.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
+_MOST_PREPARED = 2  # requests at a time: chat templates and tokenizers take the interpreter
 
 #: New text, and its tokens where log-probabilities were asked for; None: the answer has ended.
 Piece = tuple[str, Sequence[TokenLogProbability]] | None
@@ -69,7 +74,7 @@ class Job:
 
 
 class BatchQueue:
-    """A bounded queue in front of a model; any thread may submit."""
+    """A bounded queue in front of a model."""
 
     def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
         self._model = model
@@ -77,7 +82,8 @@ class BatchQueue:
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self._changed = threading.Condition()
-        self._coming = 0  # requests that are being prepared
+        self._coming = 0  # requests that are being prepared, or wait for that
+        self._preparing = asyncio.Semaphore(_MOST_PREPARED)
         self._most_open = 0  # jobs that waited or ran at the same time, since the last batch began
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="rag-middle-serving")
@@ -100,35 +106,40 @@ class BatchQueue:
         """Whether somebody does the jobs."""
         return self._thread.is_alive()
 
-    def submit(self, prepare: Callable[[], Sequence[Job]]) -> Sequence[Job]:
-        """Have the jobs done that `prepare` makes, all of them or none.
+    async def submit(
+        self, prepare: Callable[[], Sequence[Job]], is_gone: Callable[[], Awaitable[bool]]
+    ) -> Sequence[Job]:
+        """Have the jobs done that `prepare` makes in a thread, all of them or none.
 
         Raises:
             ApiError: status 429, there is no room for them now.
+            ClientDisconnect: nobody waits for them, says `is_gone`.
         """
         with self._changed:
+            self._check_room(self._coming + 1)
             self._coming += 1
-        jobs: Sequence[Job] = ()
         try:
-            jobs = prepare()
+            async with self._preparing:
+                if await is_gone():
+                    raise ClientDisconnect
+                jobs = await run_in_threadpool(prepare)
+            with self._changed:
+                self._check_room(len(jobs))
+                self.waiting += jobs
+                running = sum(job.result is None for job in self.running)
+                self._most_open = max(self._most_open, len(self.waiting) + running)
         finally:
             with self._changed:
                 self._coming -= 1
-                self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
-                has_room = len(self.waiting) + len(jobs) <= self._settings.max_waiting
-                self.waiting += jobs if has_room else ()
-                running = sum(job.result is None for job in self.running)
-                self._most_open = max(self._most_open, len(self.waiting) + running)
                 self._changed.notify()
-        if not has_room:
-            raise ApiError(
-                429,
-                f"More than {self._settings.max_waiting} answers would wait for the model. Try "
-                "again in a few seconds.",
-                code="queue_full",
-                headers={"Retry-After": "2"},
-            )
         return jobs
+
+    def _check_room(self, more: int) -> None:
+        self.waiting = [job for job in self.waiting if not job.cancel.is_set()]
+        most = self._settings.max_waiting
+        if len(self.waiting) + more > most:
+            message = f"More than {most} answers would wait. Try again in a few seconds."
+            raise ApiError(429, message, code="queue_full", headers={"Retry-After": "2"})
 
     def _serve(self) -> None:
         while True:

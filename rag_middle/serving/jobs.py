@@ -25,10 +25,8 @@ from rag_middle.tokens import TokenizedPrompt
 _log = logging.getLogger(__name__)
 #: What the caller of a template says itself: `chat_template_kwargs` must not.
 _TAKEN = frozenset({*signature(PreTrainedTokenizerBase.apply_chat_template).parameters, "messages"})
-_SAMPLING = (
-    *("temperature", "top_p", "top_k", "typical_p"),
-    *("repetition_penalty", "no_repeat_ngram_size"),
-)
+_MOST_LOGPROBS = 200_000  # of one answer: some 20 MB
+_SAMPLING = "temperature top_p top_k typical_p repetition_penalty no_repeat_ngram_size".split()
 
 
 def make_jobs(
@@ -43,18 +41,19 @@ def make_jobs(
         RagMiddleError: the request asks for what there is not, or its prompt does not fit.
         ApiError: likewise.
     """
-    ignored = _check_fields(body, settings)
+    ignored = _check_fields(body, settings, model)
     name = settings.default_method if body.method is None else body.method
     method = settings.methods[name]
     count = body.n * (1 if isinstance(body, ChatRequest) else len(body.prompt))
     if count > settings.max_waiting:
         raise _refused("n", f"No more than {settings.max_waiting} can wait: ask for fewer answers.")
+    each = 0 if body.alternatives is None else 1 + body.alternatives
+    if each * count * (body.max_tokens or settings.defaults.max_new_tokens) > _MOST_LOGPROBS:
+        message = f"{_MOST_LOGPROBS:,} log-probabilities are the most: set a smaller max_tokens."
+        raise _refused("logprobs", message)
     constraints = body.constraints()
-    shape: dict[str, Any] = {
-        "system": settings.defaults.system,
-        "tools": constraints.get("tools"),
-        "template": "raw",
-    }
+    shape: dict[str, Any] = {"system": settings.defaults.system, "template": "raw"}
+    shape["tools"] = constraints.get("tools")
     if isinstance(body, ChatRequest):
         shape["template"] = "auto"
         shape["template_options"] = _template_options(body, settings, model)
@@ -69,24 +68,22 @@ def make_jobs(
             _log.warning("%s", warning)
         options = {**_options(body, settings), "max_new_tokens": limit, **constraints}
         options |= shape if method.rewrites else {}
-        unread = request.has_unread_markers
-        facts = {"method": name, "unread_markers": unread, "warnings": warnings}
+        facts = {"method": name, "unread_markers": request.has_unread_markers, "warnings": warnings}
         for number in range(body.n):
-            jobs.append(
-                Job(
-                    index=len(jobs),
-                    documents=request.documents,
-                    facts=facts,
-                    prompt=request.prompt if method.rewrites else tokens,
-                    method=method,
-                    # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.
-                    group=f"{name} {options!r}",
-                    options=options,
-                    seed=seed + number,
-                    streams=body.stream,
-                    emit=emit,
-                )
+            job = Job(
+                index=len(jobs),
+                documents=request.documents,
+                facts=facts,
+                prompt=request.prompt if method.rewrites else tokens,
+                method=method,
+                # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.
+                group=f"{name} {options!r}",
+                options=options,
+                seed=seed + number,
+                streams=body.stream,
+                emit=emit,
             )
+            jobs.append(job)
     return jobs
 
 
@@ -94,7 +91,7 @@ def _refused(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
 
-def _check_fields(body: Body, settings: ServerSettings) -> list[str]:
+def _check_fields(body: Body, settings: ServerSettings, model: RagMiddleModel) -> list[str]:
     """Refuse models, methods and fields that are not there; what to say of ignored ones."""
     if body.model != settings.model_name:
         message = f"There is no model {body.model!r:.100} here, only {settings.model_name!r}."
@@ -103,27 +100,30 @@ def _check_fields(body: Body, settings: ServerSettings) -> list[str]:
         known = f"{suggest(body.method, settings.methods)} Methods: {', '.join(settings.methods)}."
         message = f"There is no method {body.method!r:.100} here.{known}"
         raise _refused("method", message, "method_not_allowed")
-    unknown = [name[:100] for name in (body.model_extra or {})][:20]
+    unknown = [*(body.model_extra or {})]
+    if isinstance(body, ChatRequest):
+        of_template = [name for name in body.chat_template_kwargs if not _is_read(name, model)]
+        unknown += [f"chat_template_kwargs.{name}" for name in of_template]
+    unknown = [name[:100] for name in unknown[:20]]
     if unknown and not settings.ignore_unknown_fields:
-        hint = suggest(unknown[0], ChatRequest.model_fields)
+        hint = suggest(unknown[0].split(".")[-1], ChatRequest.model_fields)
         raise _refused(unknown[0], f"{unknown[0]}: not supported here, leave it out.{hint}")
-    return [f"Ignored, as not supported here: {', '.join(unknown)}."] if unknown else []
+    # Quoted, since the log has them too: a name may hold ends of lines.
+    return [f"Ignored, as not supported here: {', '.join(map(repr, unknown))}."] if unknown else []
+
+
+def _is_read(option: str, model: RagMiddleModel) -> bool:
+    """Whether the model's chat template reads an option that requests may set."""
+    words = re.findall(r"\w+", str(model.tokenizer.chat_template))
+    return option in words and option not in _TAKEN
 
 
 def _template_options(
     body: ChatRequest, settings: ServerSettings, model: RagMiddleModel
 ) -> dict[str, Any]:
     """Of the server and the request, and whether the answer goes on in the last message."""
-    template = str(model.tokenizer.chat_template)
-    for name in body.chat_template_kwargs:
-        is_read = settings.ignore_unknown_fields or re.search(rf"\b{re.escape(name)}\b", template)
-        if name in _TAKEN or not is_read:
-            raise _refused(
-                "chat_template_kwargs",
-                f"The model's chat template reads no {name!r:.100}: leave it out. Tools, documents "
-                "and continue_final_message are fields of the request.",
-            )
-    options = {**(settings.defaults.template_options or {}), **body.chat_template_kwargs}
+    asked = {name: v for name, v in body.chat_template_kwargs.items() if _is_read(name, model)}
+    options = {**(settings.defaults.template_options or {}), **asked}
     if not body.continue_final_message:
         begins = body.add_generation_prompt is not False
         return options if begins else {**options, "add_generation_prompt": False}
@@ -153,10 +153,7 @@ def _prompts(body: Body, settings: ServerSettings) -> Iterator[RequestPrompt]:
 
 
 def _fitted(
-    body: Body,
-    settings: ServerSettings,
-    model: RagMiddleModel,
-    tokens: TokenizedPrompt,
+    body: Body, settings: ServerSettings, model: RagMiddleModel, tokens: TokenizedPrompt
 ) -> tuple[int, int]:
     """The most new tokens, and how many documents have no room.
 

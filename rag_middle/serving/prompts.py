@@ -80,12 +80,8 @@ def chat_prompt(
     prompt = [{**m, "content": literal(str(m["content"] or ""))} for m in conversation.messages]
     if conversation.at is not None:
         prompt[conversation.at]["content"] = _numbered(conversation.prompt)
-    texts = [
-        part
-        for fields, parts in turns
-        for part in parts
-        if isinstance(part, MarkedText) and fields["role"] != "assistant"
-    ]
+    of_others = [parts for fields, parts in turns if fields["role"] != "assistant"]
+    texts = [part for parts in of_others for part in parts if isinstance(part, MarkedText)]
     sources = conversation.prompt.documents
     return RequestPrompt(prompt, sources, _has_strays(texts, sources))
 

@@ -127,9 +127,8 @@ class Reply:
         each = [_result(job).usage for job in jobs]
         prompt_tokens = sum(usage.prompt_tokens for usage in each[:: self._body.n])
         new_tokens = sum(usage.completion_tokens for usage in each)
-        total = prompt_tokens + new_tokens
         counts = {"prompt_tokens": prompt_tokens, "completion_tokens": new_tokens}
-        return {**counts, "total_tokens": total}
+        return {**counts, "total_tokens": sum(counts.values())}
 
 
 def _result(job: Job) -> Generation:

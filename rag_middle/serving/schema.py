@@ -115,7 +115,7 @@ class ChatMessage(BaseModel):
 class ChatRequest(SamplingRequest):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[ListOf[ChatMessage], Field(min_length=1, max_length=10_000)]
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1, max_length=2_000)]
     tools: ListOf[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: StrictBool = True
@@ -155,4 +155,3 @@ class CompletionRequest(SamplingRequest):
 
 
 Body = ChatRequest | CompletionRequest
-"""A request for answers."""

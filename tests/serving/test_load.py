@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
+from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
 import httpx
 import openai
 import pytest
 import torch
+from starlette.requests import ClientDisconnect
 
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
-from rag_middle.serving.batching import BatchQueue
+from rag_middle.serving import ServerSettings
+from rag_middle.serving.batching import BatchQueue, Job
 from tests.serving.conftest import METHODS, Serve, Served
 
 
@@ -133,6 +137,38 @@ def test_a_full_queue_refuses(serve: Serve, tiny_model: RagMiddleModel, slow: li
     assert refused[0].code == "queue_full"
     assert len({answer.choices[0].message.content for answer in answers}) == 1
     assert server.chat("Which river?", max_tokens=1).choices
+
+
+def test_of_requests_that_come_two_are_prepared_at_a_time() -> None:
+    """And none for which there is no room, or whose client has gone."""
+    queue = BatchQueue(cast(Any, None), ServerSettings(model_name="a", methods={}, max_waiting=4))
+    now = most = prepared = 0
+    lock = threading.Lock()
+
+    def prepare() -> list[Job]:
+        nonlocal now, most, prepared
+        with lock:
+            now, prepared = now + 1, prepared + 1
+            most = max(most, now)
+        time.sleep(0.05)
+        with lock:
+            now -= 1
+        return []
+
+    async def submit(is_gone: bool) -> None:
+        await queue.submit(prepare, AsyncMock(return_value=is_gone))
+
+    async def submit_all() -> list[Any]:
+        coming = [submit(is_gone=index == 3) for index in range(6)]
+        outcomes = await asyncio.gather(*coming, return_exceptions=True)
+        await submit(is_gone=False)  # they have left room
+        return outcomes
+
+    outcomes = asyncio.run(submit_all())
+    assert outcomes[:3] == [None] * 3
+    assert isinstance(outcomes[3], ClientDisconnect)
+    assert [getattr(outcome, "status_code", 0) for outcome in outcomes[4:]] == [429] * 2
+    assert (prepared, most) == (4, 2)
 
 
 @contextmanager

@@ -58,6 +58,7 @@ def test_malformed_bodies(server: Served, body: bytes) -> None:
     ("field", "value"),
     [
         *(("messages", value) for value in ([], "Which?", [{"content": "Which river?"}])),
+        ("messages", MESSAGES * 2001),
         ("messages", [{"role": "owner", "content": ""}]),
         *(("max_tokens", value) for value in (0, 1.5, "7", True, 10**30)),
         *(("temperature", value) for value in (-1, 2.5, "0.5")),
@@ -138,6 +139,12 @@ def test_prompts_that_do_not_fit(server: Served, stream: bool) -> None:
     assert "max_new_tokens" not in error["message"]
 
 
+def test_log_probabilities_of_all_answers_are_bounded(server: Served) -> None:
+    body = {**BODY, "n": 10, "max_tokens": 1000, "logprobs": True, "top_logprobs": 20}
+    assert refusal(server.post(body))["param"] == "logprobs"
+    assert "context" in refusal(server.post({**body, "top_logprobs": 3}))["message"]
+
+
 def test_documents_need_a_question(server: Served) -> None:
     messages = [{"role": "system", "content": "Be brief."}]
     error = refusal(server.post({**BODY, "messages": messages, "documents": ["A text."]}))
@@ -191,7 +198,8 @@ def test_keys(serve: Serve, server: Served) -> None:
         assert "secret-key" not in response.text
     assert httpx.get(f"{keyed.url}/v1/models").status_code == 401
     assert httpx.get(f"{keyed.url}/health").status_code == 200
-    assert keyed.post(BODY, headers={"Authorization": "Bearer secret-key"}).status_code == 200
+    for right in ("Bearer secret-key", "bearer  secret-key"):
+        assert keyed.post(BODY, headers={"Authorization": right}).status_code == 200
 
 
 def test_the_key_is_asked_for_wherever_the_application_is_mounted(server: Served) -> None:

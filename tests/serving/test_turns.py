@@ -121,10 +121,14 @@ def test_documents_that_all_had_no_room_are_told(serve: Serve, server: Served) -
 
 def test_unknown_fields_pass_where_the_operator_lets_them(serve: Serve, server: Served) -> None:
     lenient = serve(server.model, ignore_unknown_fields=True)
-    odd = {"logit_bias": {"7": 5}, "chat_template_kwargs": {"enable_thinking": False}, "n": 1}
+    odd = {"logit_bias": {"7": 5}, "a\nb": 1, "n": 1}
+    odd["chat_template_kwargs"] = {"enable_thinking": False, "tokenize": False}
     body = {**BODY, "messages": [USER]}
     reply = lenient.post({**body, **odd}).json()
-    assert reply["rag_middle"]["warnings"] == ["Ignored, as not supported here: logit_bias."]
+    assert reply["rag_middle"]["warnings"] == [
+        "Ignored, as not supported here: 'logit_bias', 'a\\nb', "
+        "'chat_template_kwargs.enable_thinking', 'chat_template_kwargs.tokenize'."
+    ]
     assert reply["choices"][0]["message"] == server.post(body).json()["choices"][0]["message"]
     assert server.post({**body, **odd}).status_code == 400
     assert lenient.post({**body, "temperature": "hot"}).status_code == 400
