@@ -9,7 +9,7 @@ from typing import Any, Self
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.prompts import PromptTemplate, StringPromptTemplate
 from langchain_core.prompts.string import PromptTemplateFormat
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
@@ -36,6 +36,8 @@ class DocumentPrompt(StringPromptTemplate):
             documents have, such as ``"{title}\\n{page_content}"``.
         template_format: of the template: ``"f-string"``, ``"jinja2"`` or ``"mustache"``.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     input_variables: list[str] = Field(default_factory=list)  # found in the template
     template: str = "{page_content}"

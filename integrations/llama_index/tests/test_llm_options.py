@@ -193,3 +193,14 @@ def test_descriptions_say_that_no_name_chooses_a_method(
         RagMiddleLLM.from_dict(data)
     again = RagMiddleLLM.from_dict(data, method=method)
     assert again.complete(marked).text == llm.complete(marked).text
+
+
+def test_misspelt_names_are_refused_with_the_nearest_one() -> None:
+    from llama_index.llms.rag_middle import MarkDocuments, RagMiddleEmbedding
+
+    with pytest.raises(UnsupportedGenerationError, match="Did you mean 'method'"):
+        RagMiddleLLM(metod="pine")
+    with pytest.raises(UnsupportedGenerationError, match="Did you mean 'model_name'"):
+        RagMiddleEmbedding(model_nam="x")
+    with pytest.raises(ValueError, match="ordr"):
+        MarkDocuments(ordr="fixed")

@@ -31,6 +31,8 @@ def read_entries(path: str | Path) -> Iterator[Entry]:
         MissingExtraError: a Parquet file, and pyarrow is not installed.
     """
     path, number = Path(path), 0
+    if not path.is_file():
+        raise FileFormatError(f"There is no data file {str(path)!r}: check the path.")
     try:
         for number, entry in _values(path):
             if not isinstance(entry, dict):

@@ -200,7 +200,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         model_kwargs |= {name: options.pop(name) for name in LOADING if name in options}
         for option in options:
             if option not in OPTIONS:
-                raise unknown_option(option, [*LOADING, *OPTIONS])
+                own = inspect.signature(RagMiddleLLM).parameters
+                raise unknown_option(option, sorted({*own, *LOADING, *OPTIONS} - {"options"}))
         given = {"model": model, "tokenizer": tokenizer}
         model, tokenizer, of_pipeline = model_parts(
             model, tokenizer, tokenizer_name, tokenizer_kwargs or {}

@@ -9,6 +9,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.callbacks import CallbackManager
 
+from rag_middle.options import unknown_option
 from rag_middle.retrieval import DEFAULT_EMBEDDER, Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.embedders import embed_questions
 
@@ -29,6 +30,7 @@ class RagMiddleEmbedding(BaseEmbedding):
     Raises:
         MissingExtraError: the extra is not installed.
         ConfigError: the embedder cannot be found.
+        UnsupportedGenerationError: LlamaIndex has no such field.
     """
 
     _embedder: Embedder = PrivateAttr()
@@ -42,6 +44,9 @@ class RagMiddleEmbedding(BaseEmbedding):
         callback_manager: CallbackManager | None = None,
         **fields: Any,
     ) -> None:
+        for field in fields:
+            if field not in type(self).model_fields:
+                raise unknown_option(field, ["embedder", *type(self).model_fields])
         if embedder is None:
             name, _, revision = (model_name or DEFAULT_EMBEDDER).partition("@")
             embedder = SentenceTransformerEmbedder(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from llama_index.core.bridge.pydantic import Field
+from llama_index.core.bridge.pydantic import ConfigDict, Field
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
@@ -35,6 +35,8 @@ class MarkDocuments(BaseNodePostprocessor):
             which documents come into which call; a fixed one makes the answer independent of the
             order of nodes there too.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     order: Literal["as_given", "fixed"] = Field(
         default="as_given", description="Keep the order of nodes, or sort them by score."
