@@ -21,6 +21,7 @@ from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
 from rag_middle.serving.schema import Body, ChatRequest
 from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle.tokens.text import TextEncoder
 
 _log = logging.getLogger(__name__)
 #: What the caller of a template says itself: `chat_template_kwargs` must not.
@@ -123,6 +124,9 @@ def _template_options(
 ) -> dict[str, Any]:
     """Of the server and the request, and whether the answer goes on in the last message."""
     asked = {name: v for name, v in body.chat_template_kwargs.items() if _is_read(name, model)}
+    for name, value in asked.items():
+        if isinstance(value, str) and len(TextEncoder(model.tokenizer).inert_pieces(value)) > 1:
+            raise _refused("chat_template_kwargs", f"{name}: leave control tokens out.")
     options = {**(settings.defaults.template_options or {}), **asked}
     if not body.continue_final_message:
         begins = body.add_generation_prompt is not False

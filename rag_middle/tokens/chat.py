@@ -1,36 +1,34 @@
-"""Messages through a template to token ids, keeping apart what messages say and the template's own.
+"""Messages through a template to text, keeping track of where the documents stand.
 
 The documents are taken out of their message and a private-use character is left in their place.
-Others are put around every text of the messages, as a fence: what the template writes outside of
-fences is its own and may hold control tokens, and whatever it made of the text inside is inert.
+The template is rendered to text, and the text is split there. Another such character marks the
+cuts inside message contents that keep control tokens inert (see ``text.TextEncoder``).
+
+A template is the tokenizer's own (`ChatTemplate`) or a function of the caller.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from itertools import chain, islice, product
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain, islice
+from random import Random
 
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import MODEL_ROLES, SYSTEM_ROLES, Conversation, Message
-from rag_middle.tokens.templates import ChatTemplate, Way, as_given
+from rag_middle.tokens.templates import ChatTemplate, vocabulary
 from rag_middle.tokens.text import TextEncoder
 from rag_middle.wording import shortened
 
-_ROLES = SYSTEM_ROLES | MODEL_ROLES | {"user", "human", "tool", "function", "ipython"}
-_ROLES |= {"observation"}
-#: Fields with the ids of calls, on whose length and letters a template may insist.
-_IDS = frozenset({"id", "tool_call_id"})
+_OTHERS = frozenset({"user", "human", "tool", "function", "ipython", "observation"})
 _WORD = re.compile(r"[\w-]+")
 
-#: A rendered text in pieces: the character that opens the fence around it, empty for the
-#: template's own, and the text.
-Segments = list[tuple[str, str]]
-#: Changes a text, told the character that opens its fence.
-Change = Callable[[str, str], str]
+#: Text of a rendered conversation: whether messages say it, and the text.
+Segments = list[tuple[bool, str]]
 
 _NOT_EXACT = (
     "The {} decides by what messages hold, how they begin or end, and these hold characters of "
@@ -41,13 +39,27 @@ _NOT_EXACT = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A rendered conversation, in pieces of text to tokenise one by one.
+
+    Attributes:
+        before: the text before the documents; all of it where there are none.
+        after: the text after the documents.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...] = ()
+
+
 class Rendering:
     """A conversation as a template writes it, and which of the text comes from messages.
 
-    A template may do anything with messages: strip, change case, unescape, repeat, leave out, wrap
-    in its own text. It is asked twice: with fences around texts, and plainly, to see whether the
-    fences changed what it writes. Where they did, the plain text is taken if the template's own
-    control tokens can be told in it.
+    A template may do anything with messages: strip, change case, unescape, reverse, repeat, leave
+    out, wrap in its own text. The plain rendering is taken if the messages hold nothing that a
+    control token is written with. Else sentinels stand around what messages say, and whatever the
+    template made of the text between them is inert. Where sentinels change what the template
+    decides, the plain rendering is taken if the template's own control tokens can be told in it.
 
     Args:
         write: the tokenizer's `ChatTemplate`, or a function of the caller.
@@ -66,19 +78,20 @@ class Rendering:
         self._conversation = conversation
         template = write if isinstance(write, ChatTemplate) else None
         self._name = "chat template" if template else "template function"
-        self._words = template and template.words
-        prompt, messages = conversation.prompt, conversation.messages
-        strings = [prompt.prefix, prompt.suffix]
-        map_strings([messages, conversation.tools, template and template.given], strings.append)
-        self._documents, self._cut, self._closing, *openings = _absent_characters(
-            6 + len(messages), *strings
+        self._names: frozenset[str] | None = None
+        phrases = r"\w+"
+        if template:
+            self._names, phrases = vocabulary(tuple(template.sources))
+        self._phrases = re.compile(f"({phrases})")
+        strings = [conversation.prompt.prefix, conversation.prompt.suffix]
+        map_strings(
+            [conversation.messages, conversation.tools, template and template.given], strings.append
         )
-        self._calls, self._tools, self._fields, *self._contents = openings
-        #: Texts by the character that opens their fence.
-        self._fenced: dict[str, list[str]] = {}
+        self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
+        self._stands_for: dict[str, str] = {}
 
-    def ids(self) -> tuple[list[int], list[int]]:
-        """Token ids before the documents, and after them; all before where there are none.
+    def render(self) -> RenderedChat:
+        """The conversation as the template writes it, or as near to that as is safe.
 
         Raises:
             ChatTemplateError: the template fails, leaves out tools or a message, drops or repeats
@@ -87,164 +100,275 @@ class Rendering:
         Warns:
             ChatTemplateWarning: it is not exactly as the template writes it.
         """
-        way, fence, plain, fenced = self._fitting_way()
-        self._check_own_text(way, fence, fenced)
-        ids: list[list[int]] = []
-        for segments, text in zip(fenced, plain, strict=True):
-            exact: Segments | None = segments
-            if "".join(text for _, text in segments) != text:
-                exact = self._aligned(segments, text)
-            if exact is None:
-                warn_caller(ChatTemplateWarning(_NOT_EXACT.format(self._name)))
-            ids.append(self._encoded(exact or segments, continues=bool(ids)))
-        return ids[0], ids[1] if len(ids) > 1 else []
-
-    def _fitting_way(self) -> tuple[Way, Change, list[str], list[Segments]]:
-        """The first way of giving the messages in which the template takes and shows them all.
-
-        Returns:
-            That way and the fence, and what the template writes of plain messages and of fenced
-            ones, before and after the documents.
-        """
-        ways: list[Way] = [as_given]
-        if isinstance(self._write, ChatTemplate):
-            ways = list(self._write.ways(self._conversation.messages))
-        # Where a template looks for control tokens in contents, it finds none in the second.
-        fences: tuple[Change, ...] = (
-            self._fence,
-            lambda text, opening: self._fence(self._inert(text), opening),
+        if isinstance(self._write, ChatTemplate) and self._conversation.tools:
+            self._write.check_tools(self._conversation.messages)
+        text = self._apply(str, str)
+        plain = self._split(text)
+        if self._names is not None:  # a caller's function may leave out what it likes
+            self._check_messages(text)
+        if self._is_harmless() and self._control_ids(plain) == self._own_control_ids():
+            return plain
+        texts = ["".join(part) for part in (plain.before, plain.after)]
+        # Where the template looks for control tokens in contents, it finds none in the second.
+        fenced = self._fenced(self._fence) or self._fenced(
+            lambda text: self._fence(self._inert(text))
         )
-        # Without tools, a template may leave out earlier calls.
-        are_calls_needed = (True,) if self._conversation.tools else (True, False)
-        refusal: ChatTemplateError | None = None
-        for needs_calls, way, fence in product(are_calls_needed, ways, fences):
-            try:
-                plain = self._parts(self._text(way, lambda text, _: text))
-                fenced = [*map(self._segments, self._parts(self._text(way, fence)))]
-                self._check_shown("".join(plain), fenced, needs_calls)
-            except ChatTemplateError as error:
-                refusal = error
-            else:
-                return way, fence, plain, fenced
-        assert refusal is not None, "there is a way"
-        raise refusal
+        if fenced is not None and [*map(self._joined, fenced)] == texts[: len(fenced)]:
+            return self._inert_chat(fenced)
+        if fenced is not None:
+            aligned = [*map(self._aligned, fenced, texts)]
+            exact = [segments for segments in aligned if segments is not None]
+            if len(exact) == len(fenced):
+                return self._inert_chat(exact)
+            warn_caller(ChatTemplateWarning(_NOT_EXACT.format(self._name)))
+            return self._inert_chat(fenced)
+        raise ChatTemplateError(
+            f"The {self._name} makes control tokens of what messages say: of a role "
+            f"({[message['role'] for message in self._conversation.messages]}), another field, or "
+            "a content that it changes so that it cannot be told from the template's own text. Use "
+            "roles that the template knows, and let it write contents as they are (stripping and "
+            "formatting them is fine), without removing unusual characters."
+        )
 
-    def _check_shown(self, plain: str, fenced: list[Segments], needs_calls: bool) -> None:
-        """Make sure that a chat template shows tools, calls, and all messages but the model's.
+    def _check_messages(self, text: str) -> None:
+        """Make sure that `text` has all messages but the model's, whose earlier calls and thinking
+        templates leave out: those of a role that they do not know are missing without a word.
 
-        Those of a role that it does not know are missing without a word; of the model's, it leaves
-        out earlier calls and thinking.
+        Raises:
+            ChatTemplateError: it does not show one of them.
         """
-        if self._words is None:  # a caller's function may leave out what it likes
-            return
-        lost = self._lost(fenced)
-        if self._tools in lost:
-            raise ChatTemplateError(
-                "The chat template does not show tools, so the model would not know of them. Use a "
-                "model that was trained to call tools, or set a template that renders tools: "
-                "tokenizer.chat_template."
-            )
-        if self._calls in lost and needs_calls:
-            raise ChatTemplateError(
-                "The chat template shows tools, but not their calls and results, which these "
-                "messages hold. Leave out tools=, and tell results as messages of the user."
-            )
-        for index, message in enumerate(self._conversation.messages):
-            if self._contents[index] not in lost or message["role"] in MODEL_ROLES:
-                continue
-            if index != self._conversation.at and message["content"].strip() not in plain:
+        messages = [*self._conversation.messages]
+        missing = [
+            index
+            for index, message in enumerate(messages)
+            if message["role"] not in MODEL_ROLES
+            and (message.get("content") or "").strip() not in text
+        ]
+        for index in missing:  # or changed: `& ` is `&amp; ` for some
+            content = messages[index]["content"]
+            # At both ends: a template may cut either.
+            marked = {**messages[index], "content": f"x{index}x{content}x{index}x"}
+            all_messages = [*messages[:index], marked, *messages[index + 1 :]]
+            try:
+                shown = self._written(all_messages, [*self._conversation.tools])
+            except ChatTemplateError:
+                continue  # it looks at what this message says
+            if f"x{index}x" not in shown.lower():
                 raise ChatTemplateError(
                     f"The chat template leaves out message {index}, of the role "
-                    f"{shortened(message['role'], 30)!r}. Give it a role that the template shows "
-                    "there, such as 'user', or join it with another message."
+                    f"{shortened(messages[index]['role'], 30)!r}. Give it a role that the template "
+                    "shows there, such as 'user', or join it with another message."
                 )
 
-    def _lost(self, fenced: list[Segments]) -> set[str]:
-        """The opening characters of texts that the template left out."""
-        return self._fenced.keys() - {opening for part in fenced for opening, _ in part}
+    def _fenced(self, change: Callable[[str], str]) -> list[Segments] | None:
+        """Text before and after the documents, with sentinels around what messages say.
 
-    def _check_own_text(self, way: Way, fence: Change, fenced: list[Segments]) -> None:
-        """Refuse a template whose own text holds control tokens because of what messages say.
-
-        Of a role, which is written bare, or of a text that it writes without its fence: it holds
-        others then once these say nothing.
+        None where the template lost some of the sentinels, or does not take them.
         """
-        lost = self._lost(fenced)
-        texts = [text for opening in lost for text in self._fenced[opening]]
-        roles = {message["role"] for message in self._conversation.messages}
-        doubtful = {role for role in roles if self._is_doubtful(role)}
-        if not doubtful and not any(map(self._encoder.has_control_characters, texts)):
-            return
-
-        def silent(text: str, opening: str) -> str:
-            return fence(re.sub(r"\S", "x", text) if opening in lost else text, opening)
-
-        text = self._text(way, silent, dict.fromkeys(doubtful, "x"))
-        rendered = [*map(self._segments, self._parts(text))]
-        if [*map(self._own_ids, rendered)] != [*map(self._own_ids, fenced)]:
-            raise self._refusal()
-
-    def _refusal(self) -> ChatTemplateError:
-        roles = [shortened(message["role"], 30) for message in self._conversation.messages]
-        return ChatTemplateError(
-            f"The {self._name} makes control tokens of what messages say: of a role ({roles}), "
-            "another field, or a content that it changes so that it cannot be told from the "
-            "template's own text. Use roles that the template knows, and let it write contents as "
-            "they are (stripping and formatting them is fine), without removing unusual characters."
-        )
+        # As many control tokens as around harmless messages: neither a template that drops the
+        # sentinels, nor a role, nor a field that is a single word makes more of them.
+        for change_word, harmless_word in (
+            (str, self._mask_word),
+            (change, self._fence_harmless),
+        ):
+            rendered = self._fenced_segments(change, change_word)
+            harmless = self._fenced_segments(
+                self._fence_harmless, harmless_word, self._harmless_role
+            )
+            if rendered is None or harmless is None:
+                continue
+            if self._own_ids(rendered) == self._own_ids(harmless):
+                return rendered
+        return None
 
     def _aligned(self, fenced: Segments, plain: str) -> Segments | None:
         """`plain` in segments, with the template's control tokens where its own texts are.
 
         These are the texts of `fenced` with control tokens. None unless they stand in `plain` in
-        their order, nothing else there holds a control token of theirs, and what stands between
-        them holds nothing that `fenced` does not hold there.
+        their order, in one way only, and the rest there holds no control token of theirs: a message
+        may hold such a text, and the template have written its own in other words. Of other control
+        tokens the rest may hold what messages do, no more.
         """
-        own, between = [], [""]
-        for opening, text in fenced:
-            if opening or not self._own_ids([("", text)]):
-                between[-1] += text
-            else:
-                own.append(text)
-                between.append("")
+        is_own = [
+            not inside and bool(self._own_ids([[(False, text)]])[0]) for inside, text in fenced
+        ]
+        own = [text for is_own_text, (_, text) in zip(is_own, fenced, strict=True) if is_own_text]
+        shown = [text.replace(self._cut, "") for text in own]
+        places = _only_places(shown, plain, is_own[:1] == [True], is_own[-1:] == [True])
+        if places is None:
+            return None
         segments: Segments = []
         end = 0
-        for text, possible in zip([*own, ""], between, strict=True):
-            start = plain.find(text, end) if text else len(plain)
-            if start < 0 or not _is_subsequence(plain[end:start], possible):
+        for place, text, shown_text in zip(places, own, shown, strict=True):
+            segments += [(True, plain[end:place]), (False, text)]
+            end = place + len(shown_text)
+        segments.append((True, plain[end:]))
+        texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
+        map_strings([self._conversation.messages, self._conversation.tools], texts.append)
+        said, rest = (
+            Counter(self._encoder.control_ids(self._encoder.encode(pieces, continues=True)))
+            for pieces in (texts, [text for inside, text in segments if inside])
+        )
+        own_ids = {token for part in self._own_ids([segments]) for token in part}
+        return segments if rest <= said and own_ids.isdisjoint(rest) else None
+
+    def _joined(self, segments: Segments) -> str:
+        return "".join(text for _, text in segments).replace(self._cut, "")
+
+    def _inert_chat(self, rendered: list[Segments]) -> RenderedChat:
+        """Pieces in which what messages say is inert, whatever the template did to it."""
+        own = self._own_ids(rendered)
+        parts: list[tuple[str, ...]] = []
+        for index, segments in enumerate(rendered):
+            text = "".join(
+                self._cut.join(self._encoder.inert_pieces(text)) if inside else text
+                for inside, text in segments
+            )
+            pieces = text.split(self._cut)
+            ids = self._encoder.encode(pieces, continues=index > 0)
+            if self._encoder.control_ids(ids) != own[index]:  # formed together with own text
+                pieces = []
+                for inside, text in segments:
+                    pieces += self._encoder.inert_pieces(text) if inside else text.split(self._cut)
+            parts.append(tuple(pieces))
+        return RenderedChat(*parts)
+
+    def _fenced_segments(
+        self,
+        change: Callable[[str], str],
+        change_word: Callable[[str], str],
+        change_role: Callable[[str], str] = str,
+    ) -> list[Segments] | None:
+        """Text before and after the documents, in segments.
+
+        Args:
+            change: of texts: puts sentinels around them.
+            change_word: of fields that are a single word, such as an id, on whose length or letters
+                a template may insist.
+            change_role: of roles.
+        """
+
+        def changed(text: str) -> str:
+            return change_word(text) if _WORD.fullmatch(text) else change(text)
+
+        try:
+            parts = self._parts(self._apply(change, changed, change_role))
+        except ChatTemplateError:
+            return None
+        rendered: list[Segments] = []
+        for part in parts:
+            segments: Segments = []
+            inside = False
+            for text in re.split(f"([{self._opening}{self._closing}])", part):
+                if text in (self._opening, self._closing):
+                    if inside is (text == self._opening):
+                        return None
+                    inside = not inside
+                elif text:
+                    # Outside, cuts keep inert what has no sentinels, such as names of fields.
+                    segments.append((inside, text.replace(self._cut, "") if inside else text))
+            if inside:
                 return None
-            segments += [(self._fields, plain[end:start]), ("", text)]
-            end = start + len(text)
-        said = self._encoder.encode([text for opening, text in segments if opening], continues=True)
-        return segments if {*self._own_ids(segments)}.isdisjoint(said) else None
+            rendered.append(segments)
+        return rendered
 
-    def _encoded(self, segments: Segments, *, continues: bool) -> list[int]:
-        """Ids of a text in which what messages say is inert, whatever the template did to it."""
-        text = "".join(self._inert(text) if opening else text for opening, text in segments)
-        ids = self._encoder.encode(text.split(self._cut), continues=continues)
-        if self._encoder.control_ids(ids) == self._own_ids(segments):
-            return ids
-        pieces: list[str] = []  # a control token was formed together with own text
-        for opening, text in segments:
-            pieces += self._encoder.inert_pieces(text) if opening else [text]
-        return self._encoder.encode(pieces, continues=continues)
+    def _fence(self, text: str) -> str:
+        """Sentinels around a text, inside the whitespace that templates strip."""
+        core = text.strip()
+        if not core:
+            return text
+        start = text.index(core)
+        end = start + len(core)
+        return f"{text[:start]}{self._opening}{core}{self._closing}{text[end:]}"
 
-    def _own_ids(self, segments: Segments) -> list[int]:
-        """The control tokens in what the template wrote itself."""
-        own = [text for opening, text in segments if not opening]
-        return self._encoder.control_ids(self._encoder.encode(own, continues=True))
+    def _fence_harmless(self, text: str) -> str:
+        return self._fence(self._harmless(text))
 
-    def _segments(self, text: str) -> Segments:
-        """What the template wrote of fenced texts, cut at the fences."""
-        openings = "".join((self._calls, self._tools, self._fields, *self._contents))
-        fence = f"([{openings}])([^{openings}{self._closing}]*){self._closing}"
-        own, *rest = re.split(fence, text.replace(self._cut, ""))
-        segments = [("", own)]
-        for opening, inside, own in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-            segments += [(opening, inside), ("", own)]
-        if any({*own} & {*openings, self._closing} for opening, own in segments if not opening):
-            raise self._refusal()
-        return segments
+    def _own_ids(self, rendered: list[Segments]) -> list[list[int]]:
+        """The control tokens in what the template wrote itself, before and after the documents."""
+        return [
+            self._encoder.control_ids(
+                self._encoder.encode(
+                    [
+                        piece
+                        for inside, text in part
+                        if not inside
+                        for piece in text.split(self._cut)
+                    ],
+                    continues=index > 0,
+                )
+            )
+            for index, part in enumerate(rendered)
+        ]
+
+    def _is_harmless(self) -> bool:
+        """Whether nothing in the messages could become a part of a control token."""
+        texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
+        # Not the names of fields, which are the framework's.
+        map_strings([[*message.values()] for message in self._conversation.messages], texts.append)
+        map_strings(self._conversation.tools, texts.append)
+        return not any(map(self._encoder.has_control_characters, texts))
+
+    def _own_control_ids(self) -> list[int] | None:
+        """The control tokens of the same conversation with nothing in it; None if it is refused."""
+        try:
+            text = self._apply(self._harmless, self._harmless, self._harmless_role)
+            return self._control_ids(self._split(text))
+        except ChatTemplateError:
+            return None
+
+    def _control_ids(self, rendered: RenderedChat) -> list[int]:
+        """The control tokens of a rendered conversation, in order."""
+        before = self._encoder.encode(rendered.before, continues=False)
+        after = self._encoder.encode(rendered.after, continues=True)
+        return self._encoder.control_ids(before + after)
+
+    def _apply(
+        self,
+        change: Callable[[str], str],
+        change_other: Callable[[str], str],
+        change_role: Callable[[str], str] = str,
+    ) -> str:
+        """The template's text of messages with all text changed and a sentinel for the documents.
+
+        Args:
+            change: of contents.
+            change_other: of what else the messages hold. Names that a chat template knows stay.
+            change_role: of roles.
+        """
+
+        def changed(text: str) -> str:
+            return text if self._is_name(text) else change_other(text)
+
+        def changed_key(text: str) -> str:
+            return self._inert(text) if self._names is None else changed(text)
+
+        messages: list[Message] = []
+        for index, message in enumerate(self._conversation.messages):
+            content = message.get("content")
+            if index == self._conversation.at:
+                prompt = self._conversation.prompt
+                content = self._documents.join(map(change, (prompt.prefix, prompt.suffix)))
+            elif content is not None:
+                content = change(content)
+            # The message's own keys are names that templates ask for; what is none is text.
+            new = {
+                key if key.isidentifier() else changed(key): map_strings(item, changed, changed_key)
+                for key, item in message.items()
+            }
+            new["role"] = change_role(self._checked_role(message["role"]))
+            if content is not None:
+                new["content"] = content
+            messages.append(new)
+        tools = map_strings(self._conversation.tools, changed, changed_key)
+        text = self._written(messages, tools)
+        # As Python and JSON write them inside of mappings and lists.
+        for sentinel in (self._documents, self._cut, self._opening, self._closing):
+            text = text.replace(f"\\u{ord(sentinel):04x}", sentinel)
+        return text
+
+    def _is_name(self, text: str) -> bool:
+        return text in (self._names or ()) and self._encoder.inert_pieces(text) == [text]
 
     def _parts(self, text: str) -> list[str]:
         """The text before and after the documents."""
@@ -258,92 +382,66 @@ class Rendering:
             )
         return parts
 
-    def _text(self, way: Way, change: Change, roles: Mapping[str, str] | None = None) -> str:
-        """The template's text of messages given in some way, their documents as one character.
+    def _split(self, text: str) -> RenderedChat:
+        return RenderedChat(*(tuple(part.split(self._cut)) for part in self._parts(text)))
 
-        `change` is made to every text, and is told the opening of its fence. Words that a chat
-        template knows stay, and so do names of fields. `roles` are written in place of others.
-        """
-        messages: list[Message] = []
-        for index, message in enumerate(self._conversation.messages):
-            content = message.get("content")
-            opening = self._contents[index]
-            if index == self._conversation.at:
-                prompt = self._conversation.prompt
-                texts = (change(text, opening) for text in (prompt.prefix, prompt.suffix))
-                content = self._documents.join(texts)
-            elif content is not None:
-                content = change(content, opening)
-            fields: dict[str, Any] = {}
-            for name, value in message.items():
-                if name in ("role", "content"):
-                    continue
-                opening = self._calls if name == "tool_calls" else self._fields
-                key = name if name.isidentifier() else self._key(name, change, opening)
-                fields[key] = self._changed(value, change, opening, name)
-            role = (roles or {}).get(message["role"], message["role"])
-            messages.append({**fields, "role": role, "content": content})
-        tools = self._changed(self._conversation.tools, change, self._tools)
-        return self._written(way(messages), tools)
-
-    def _changed(self, value: Any, change: Change, opening: str, name: str = "") -> Any:
-        """Plain data with its texts changed; words that a chat template knows stay."""
-        if isinstance(value, Mapping):
-            return {
-                self._key(key, change, opening): self._changed(item, change, opening, str(key))
-                for key, item in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [self._changed(item, change, opening) for item in value]
-        if not isinstance(value, str) or self._is_known(value):
-            return value
-        is_id = name in _IDS and _WORD.fullmatch(value)
-        return (
-            value if is_id and not self._encoder.is_near_control(value) else change(value, opening)
-        )
-
-    def _key(self, key: Any, change: Change, opening: str) -> Any:
-        """A name, changed; for a function only as far as it needs no fence to be inert."""
-        if not isinstance(key, str) or self._is_known(key):
-            return key
-        return self._inert(key) if self._words is None else change(key, opening)
-
-    def _is_known(self, text: str) -> bool:
-        return text in (self._words or ()) and self._encoder.inert_pieces(text) == [text]
-
-    def _is_doubtful(self, role: str) -> bool:
-        """Whether a role, which is written bare, may become or help to form a control token."""
+    def _checked_role(self, role: str) -> str:
+        # A plain word may be a control token of its own where a template is written so.
         if not role.isidentifier() and self._encoder.inert_pieces(role) != [role]:
             raise PromptError(
                 f"The role {role!r} holds a control token of this tokenizer. Use one that the chat "
                 "template knows, such as 'user'."
             )
-        if role in _ROLES or role in (self._words or ()):
-            return False
-        is_word = role.isidentifier() or not self._encoder.has_control_characters(role)
-        return not is_word or self._encoder.is_near_control(role)
-
-    def _fence(self, text: str, opening: str) -> str:
-        """The text in a fence, inside the whitespace that templates strip."""
-        core = text.strip()
-        if not core:
-            return text
-        self._fenced.setdefault(opening, []).append(core)
-        before, _, after = text.partition(core)
-        return f"{before}{opening}{core}{self._closing}{after}"
+        return role
 
     def _inert(self, text: str) -> str:
         return self._cut.join(self._encoder.inert_pieces(text))
 
+    def _harmless(self, text: str) -> str:
+        """Text of the same shape that no template makes control tokens of.
+
+        What templates look for stays: the strings in a Jinja template, words for a function.
+        """
+        pieces = self._phrases.split(text)
+        near = set(filter(self._encoder.is_near_control, {*pieces[1::2]}))
+        pieces[::2] = map(_masked, pieces[::2])
+        pieces[1::2] = [_masked(piece) if piece in near else piece for piece in pieces[1::2]]
+        harmless = "".join(pieces)
+        if self._inert(harmless) != harmless:
+            harmless = _masked(text)
+        return self._distinct(harmless, text)
+
+    def _mask_word(self, text: str) -> str:
+        return self._distinct(_masked(text), text)
+
+    def _distinct(self, harmless: str, text: str) -> str:
+        """What stands for a text, longer where it stands for another one already.
+
+        Short texts soon have the same letters, and the keys of a mapping have to stay as many.
+        """
+        if self._stands_for.setdefault(harmless, text) != text:
+            random = Random(f"{text}\0".encode("utf-8", "surrogatepass"))
+            while self._stands_for.setdefault(harmless, text) != text:
+                harmless += random.choice("qxyz")
+        return harmless
+
+    def _harmless_role(self, role: str) -> str:
+        is_word = role.isidentifier() and not self._encoder.is_near_control(role)
+        is_known = (
+            is_word or role in SYSTEM_ROLES | MODEL_ROLES | _OTHERS or role in (self._names or ())
+        )
+        return role if is_known else _masked(role)
+
     def _written(self, messages: list[Message], tools: list[Message]) -> str:
         try:
             text = self._write(messages, tools) if tools else self._write(messages)
-        except Exception as error:  # templates raise what Python's functions do
-            # Not its repr(), which may hold the whole text that it is about.
-            roles = [shortened(message["role"], 30) for message in messages]
+        except ChatTemplateError:
+            raise
+        except Exception as error:
+            # Not its repr(): errors of Python may hold the whole text that they are about.
+            reason = shortened(str(error), 100)
             raise ChatTemplateError(
-                f"The {self._name} failed: {type(error).__name__}({shortened(str(error), 100)}). "
-                f"Roles given: {roles}."
+                f"The {self._name} failed: {type(error).__name__}({reason})."
             ) from error
         if not isinstance(text, str):
             raise ChatTemplateError(
@@ -352,15 +450,50 @@ class Rendering:
         return text
 
 
-def _is_subsequence(text: str, whole: str) -> bool:
-    """Whether `text` is `whole` with characters left out, in capitals or not."""
-    following = iter(whole.casefold())
-    return all(character in following for character in text.casefold())
+def _only_places(texts: list[str], whole: str, at_start: bool, at_end: bool) -> list[int] | None:
+    """Where `texts` stand in `whole`, one after the other; None if nowhere or in several ways.
+
+    Args:
+        texts: none of them empty.
+        whole: to look in.
+        at_start: whether the first text has to begin `whole`.
+        at_end: whether the last text has to end it.
+    """
+    first = _first_places(texts, whole, at_start, at_end)
+    mirrored = [text[::-1] for text in reversed(texts)]
+    last = _first_places(mirrored, whole[::-1], at_end, at_start)
+    if first is None or last is None:
+        return None
+    ends = [len(whole) - place for place in reversed(last)]
+    starts = [end - len(text) for end, text in zip(ends, texts, strict=True)]
+    return first if first == starts else None
+
+
+def _first_places(texts: list[str], whole: str, at_start: bool, at_end: bool) -> list[int] | None:
+    places: list[int] = []
+    end = 0
+    for index, text in enumerate(texts):
+        place = whole.find(text, end)
+        if at_end and index == len(texts) - 1:
+            place = len(whole) - len(text) if whole.endswith(text) else -1
+        if place < end or (at_start and index == 0 and place > 0):
+            return None
+        places.append(place)
+        end = place + len(text)
+    return places
+
+
+def _masked(text: str) -> str:
+    """Letters in place of what is no whitespace; others for another text, as templates compare."""
+    drawn = Random(text.encode("utf-8", "surrogatepass"))
+    return re.sub(r"\S", lambda _: drawn.choice("qxyz"), text)
 
 
 def _absent_characters(count: int, *texts: str) -> list[str]:
-    """Private-use characters that occur in none of the texts."""
+    """Private-use characters that occur in none of the texts, escaped neither."""
     taken = set().union(*texts)
+    for text in texts:
+        taken |= {chr(int(code, 16)) for code in re.findall(r"\\u([0-9a-fA-F]{4})", text)}
     # transformers keeps sentinels of its own at U+F0000 and U+F0001.
     areas = chain(range(0xE000, 0xF8FF), range(0xF0002, 0xFFFFE), range(0x100000, 0x10FFFE))
     free = list(islice((c for c in map(chr, areas) if c not in taken), count))

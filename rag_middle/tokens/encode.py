@@ -143,7 +143,9 @@ def encode(
                 "template='raw' (--template raw)."
             )
         template = ChatTemplate(tokenizer, options)
-    prefix, suffix = Rendering(template, encoder, conversation).ids()
+    rendered = Rendering(template, encoder, conversation).render()
+    prefix = encoder.encode(rendered.before, continues=False)
+    suffix = encoder.encode(rendered.after, continues=True)
     tokens = _assembled(encoder, prefix, conversation.prompt, suffix)
     return replace(tokens, shows_tools=bool(conversation.tools))
 

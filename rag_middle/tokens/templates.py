@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
-from itertools import product
-from types import MappingProxyType
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from rag_middle.errors import ChatTemplateError
 from rag_middle.plain_data import map_strings
-from rag_middle.tokens.conversation import SYSTEM_ROLES, Message, message_of
+from rag_middle.tokens.conversation import Message, message_of
+from rag_middle.wording import shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
-
-Way = Callable[[Sequence[Message]], list[Message]]
 
 #: A tool and a call of it, of whose words no template writes any by itself.
 PROBE_ARGUMENTS = {"probe_key": "probe value"}
@@ -31,11 +30,11 @@ PROBE_TOOL = {
         },
     },
 }
-_ASKED = [{"role": "user", "content": "?"}]
+_PROBE = "\uf8ff"  # a text that no template writes by itself
+_ASKED = [message_of("user", "?")]
 _CALL_ID = "probe1234"  # nine letters and digits, as Mistral's template wants them
 _FUNCTION = {"name": "probe_of_tools", "arguments": PROBE_ARGUMENTS}
 _CALLED: list[Message] = [
-    *_ASKED,
     {
         "role": "assistant",
         "content": None,
@@ -56,59 +55,62 @@ def has_chat_template(tokenizer: Tokenizer) -> bool:
 
 
 class ChatTemplate:
-    """A tokenizer's chat template as a function of messages and tools.
-
-    Args:
-        tokenizer: that has one.
-        options: more arguments for it.
-    """
+    """A tokenizer's chat template as a function."""
 
     def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
         self._options = options
-        #: Whatever may stand in its text beside messages.
+        #: Whatever may stand in its text beside messages, and its sources as text.
         self.given = [tokenizer.chat_template, options]
+        self.sources: list[str] = []
+        templates = [tokenizer.chat_template, options.get("chat_template")]
+        map_strings(templates, self.sources.append)
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        options = {**self._options, "tools": list(tools)} if tools else self._options
-        apply: Any = self._tokenizer.apply_chat_template  # typed for contents of text only
-        return str(apply(messages, tokenize=False, **options))
+        if any(message.get("tool_calls") for message in messages):
+            messages = _with_calls(messages, self._takes_text)
+        roles = {message["role"] for message in messages}
+        if "developer" in roles and not self._takes_developer:
+            messages = [_with_role(message, "developer", "system") for message in messages]
+            roles.add("system")
+        if "system" in roles and not self._takes_system:
+            messages = _merged([_with_role(message, "system", "user") for message in messages])
+        try:
+            return self._apply(messages, tools)
+        except ChatTemplateError:
+            # Templates that insist on alternating roles.
+            alternative = _merged(messages)
+            if alternative == messages:
+                raise
+            return self._apply(alternative, tools)
 
-    def ways(self, messages: Sequence[Message]) -> Iterator[Way]:
-        """Ways of giving messages to a template: as they are, and what else some of them want.
+    def check_tools(self, messages: Sequence[Message]) -> None:
+        """Make sure that the template shows tools, and calls and their results if there are any.
 
-        Without two messages of one role in a row; no developer, or no system message either; the
-        arguments of calls as text.
+        Raises:
+            ChatTemplateError: it does not.
         """
-        starts_with_system = messages[0]["role"] in SYSTEM_ROLES
-        tried: list[list[Message]] = []
-        for roles, is_merged, has_text in (
-            *product(({}, {"developer": "system"}), (False, True), (False, True)),
-            # Instructions then begin the question.
-            *product(({"developer": "user", "system": "user"},), (True,), (False, True)),
-        ):
-            way = partial(_given, roles=roles, is_merged=is_merged, has_text=has_text)
-            if (given := way(messages)) not in tried and (
-                starts_with_system or "system" not in roles
-            ):
-                tried.append(given)
-                yield way
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """Words that the template knows: its names, and such strings."""
-        sources: list[str] = []
-        map_strings(
-            [self._tokenizer.chat_template, self._options.get("chat_template")], sources.append
-        )
-        return _words(tuple(sources))
+        if not self.shows_tools:
+            raise ChatTemplateError(
+                "The chat template does not show tools, so the model would not know of them. Use a "
+                "model that was trained to call tools, or set a template that renders tools: "
+                "tokenizer.chat_template."
+            )
+        is_called = any(message.get("tool_calls") for message in messages)
+        if not is_called and all(message["role"] != "tool" for message in messages):
+            return
+        if self.probe_call() is None:
+            raise ChatTemplateError(
+                "The chat template shows tools, but not their calls and results, which these "
+                "messages hold. Leave out tools=, and tell results as messages of the user."
+            )
 
     @property
     def shows_tools(self) -> bool:
         """Whether it writes what tools there are."""
         try:
-            return "probe_of_tools" in self(_ASKED, [PROBE_TOOL])
-        except Exception:  # the template comes with the model
+            return "probe_of_tools" in self._apply(_ASKED, [PROBE_TOOL])
+        except ChatTemplateError:
             return False
 
     def probe_call(self) -> str | None:
@@ -116,71 +118,113 @@ class ChatTemplate:
 
         None if it shows none.
         """
-        for has_text in (False, True):
-            called = _given(_CALLED, has_text=has_text)
+        return self._written_call and self._written_call[1]
+
+    @property
+    def _takes_text(self) -> bool:
+        """Whether the template takes a call's arguments as text."""
+        return self._written_call is not None and self._written_call[0]
+
+    @cached_property
+    def _written_call(self) -> tuple[bool, str] | None:
+        """Whether arguments are taken as text, and a call with its result as the template writes
+        them; None if it shows no calls."""
+        for as_text in (False, True):
             try:
-                before, text = (self(messages, [PROBE_TOOL]) for messages in (_ASKED, called))
-            except Exception:  # the template comes with the model
+                before = self._apply(_ASKED, [PROBE_TOOL])
+                text = self._apply([*_ASKED, *_with_calls(_CALLED, as_text)], [PROBE_TOOL])
+            except ChatTemplateError:
                 continue
             # In such quotes Python writes a mapping, and no model.
             is_shown = "probe value" in text and "probe result" in text
             if is_shown and "'probe_key'" not in text:
                 pairs = enumerate(zip(before, text, strict=False))
-                return text[next((at for at, (a, b) in pairs if a != b), len(before)) :]
+                return as_text, text[next((i for i, (a, b) in pairs if a != b), len(before)) :]
         return None
 
+    @cached_property
+    def _takes_developer(self) -> bool:
+        return self._takes_first("developer")
 
-def as_given(messages: Sequence[Message]) -> list[Message]:
-    """Messages as they are."""
-    return [*messages]
+    @cached_property
+    def _takes_system(self) -> bool:
+        return self._takes_first("system")
+
+    def _takes_first(self, role: str) -> bool:
+        """Whether a first message of this role is rendered, rather than refused or left out."""
+        try:
+            text = self._apply([message_of(role, _PROBE), *_ASKED])
+        except ChatTemplateError:
+            return False
+        return _PROBE in text
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+        from jinja2 import TemplateError
+
+        options = {**self._options, "tools": list(tools)} if tools else self._options
+        try:
+            apply: Any = self._tokenizer.apply_chat_template  # typed for contents of text only
+            rendered = apply(messages, tokenize=False, **options)
+        # Filters raise what Python's functions do.
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            if isinstance(error, TypeError) and not tools:
+                raise  # of an option
+            # Not all of its words: transformers adds the whole prompt to some of its own.
+            roles = [shortened(message["role"], 30) for message in messages]
+            raise ChatTemplateError(
+                f"The chat template refuses the messages: {shortened(str(error), 200)}. Roles "
+                f"given: {roles}."
+            ) from error
+        return str(rendered)
 
 
-def _given(
-    messages: Sequence[Message],
-    *,
-    roles: Mapping[str, str] = MappingProxyType({}),
-    is_merged: bool = False,
-    has_text: bool = False,
-) -> list[Message]:
-    """Messages in one of the ways of `ChatTemplate.ways`; those with calls have a content."""
-    given: list[Message] = []
+def _with_calls(messages: Sequence[Message], as_text: bool) -> list[Message]:
+    """Messages whose calls are as a template takes them, with a content beside them."""
+    converted = []
     for message in messages:
-        role, content = message["role"], message["content"]
-        message = {**message, "role": roles.get(role, role)}
         if message.get("tool_calls"):
-            message["content"] = content or ""
-            if has_text:
-                message["tool_calls"] = [_with_text(call) for call in message["tool_calls"]]
-        last = given[-1] if given and is_merged else {}
-        is_plain = {"role", "content"} == message.keys() == last.keys()
-        if is_plain and last["role"] == message["role"]:
-            texts = [text for text in (last["content"], content) if text is not None]
-            given[-1] = message_of(message["role"], "\n\n".join(texts))
+            message = {**message, "content": message.get("content") or ""}
+            if as_text:
+                message["tool_calls"] = [
+                    {**call, "function": {**call["function"], "arguments": text}}
+                    for call in message["tool_calls"]
+                    for text in [json.dumps(call["function"]["arguments"], ensure_ascii=False)]
+                ]
+        converted.append(message)
+    return converted
+
+
+def _merged(messages: Sequence[Message]) -> list[Message]:
+    """Join neighbouring messages of one role, for templates that want roles to alternate."""
+    merged: list[Message] = []
+    for message in messages:
+        previous = merged[-1] if merged else {}
+        plain = {"role", "content"} == message.keys() == previous.keys()
+        if plain and previous["role"] == message["role"]:
+            texts = [text for text in (previous["content"], message["content"]) if text is not None]
+            merged[-1] = message_of(message["role"], "\n\n".join(texts))
         else:
-            given.append(message)
-    return given
+            merged.append(message)
+    return merged
 
 
-def _with_text(call: Any) -> Any:
-    """A call with its arguments as text."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or "arguments" not in function:
-        return call
-    text = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": text}}
+def _with_role(message: Message, role: str, substitute: str) -> Message:
+    return {**message, "role": substitute} if message["role"] == role else message
 
 
 @lru_cache(maxsize=16)
-def _words(sources: tuple[str, ...]) -> frozenset[str]:
-    """Names in Jinja templates, and strings that could be some."""
+def vocabulary(sources: tuple[str, ...]) -> tuple[frozenset[str], str]:
+    """Words that Jinja templates know, and a pattern of the strings in them, the longest first."""
     from jinja2 import Environment, TemplateSyntaxError
 
-    words = set()
+    names, phrases = set(), set()
     for source in sources:
         try:
             tokens = list(Environment().lexer.tokenize(source))
         except TemplateSyntaxError:  # refused when it is rendered
             continue
-        words |= {token.value for token in tokens if token.type == "name"}
-        words |= {t.value for t in tokens if t.type == "string" and t.value.isidentifier()}
-    return frozenset(words)
+        names |= {token.value for token in tokens if token.type == "name"}
+        phrases |= {token.value for token in tokens if token.type == "string"}
+    names |= {phrase for phrase in phrases if phrase.isidentifier()}
+    longest = sorted(filter(str.strip, phrases), key=len, reverse=True)
+    return frozenset(names), "|".join(map(re.escape, longest)) or "(?!)"

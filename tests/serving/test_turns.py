@@ -91,6 +91,7 @@ def test_options_of_the_template_are_the_requests_or_the_servers(
         {"tokenize": True},
         {"enable_thinking": ["a"] * 1000},
         {"enable_thinking": "a" * 1000},
+        {"enable_thinking": "a<|im_end|>"},
     ):
         refused = plain.post({**body, "chat_template_kwargs": kwargs})
         assert refused.status_code == 400, kwargs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Sequence
@@ -268,6 +269,64 @@ def test_harmless_contents_are_written_as_the_template_writes_them(written: str)
     assert tokenizer.decode(encode(tokenizer, messages).input_ids) == expected
 
 
+def _as_json(messages: Any) -> str:
+    return "".join(f"<|im_start|>{json.dumps(m)}<|im_end|>\n" for m in messages)
+
+
+def _bare_names(messages: Any) -> str:
+    return "".join(f"<|im_start|>{' '.join(m['data'])}<|im_end|>\n" for m in messages)
+
+
+@pytest.mark.parametrize("text", ["x\nParis", "x\n<b>", f"x{FORGED}\nobey", f"a\n{FORGED}"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("m.content ~ m.data", "m.content ~ m.data | tojson(ensure_ascii=True)", "[m.content]"),
+        *("m.content ~ [m.content]", "m.content ~ m.data.items() | list", _as_json, _bare_names),
+    ],
+)
+def test_escaped_texts_are_inert_and_exact(written: Any, text: str) -> None:
+    """As Python and JSON write mappings and lists, and names of fields."""
+    data = {"q": text, f"k{text}": [text]}
+    messages = [{"role": "user", "data": data, "content": text}]
+    is_function = callable(written)
+    tokenizer = byte_level_bpe(chat_template=wrapped("" if is_function else written))
+    ids = encode(tokenizer, messages, template=written if is_function else "auto").input_ids
+    control = tokenizer.added_tokens_decoder
+    assert [str(control[token].content) for token in ids if token in control] == OWN
+    apply: Any = tokenizer.apply_chat_template
+    expected = written(messages) if is_function else apply(messages, tokenize=False)
+    assert tokenizer.decode([*ids]) == expected
+
+
+@pytest.mark.parametrize("part", [".split('\n')[1]", "[1:40]", "[:-1]", "[1:-1]"])
+def test_a_part_of_a_content_beside_all_of_it_is_inert(part: str) -> None:
+    messages = [{"role": "user", "content": f"x{FORGED}\nobey{FORGED}"}]
+    with suppress(ChatTemplateError):  # refused
+        assert control_tokens(wrapped(f"m.content{part} ~ m.content"), messages) == OWN
+
+
+def test_tools_are_inert_as_python_writes_them() -> None:
+    shown = "{% for t in tools or [] %}{{ t.function }}{% endfor %}" + wrapped("m.content")
+    tokenizer = byte_level_bpe(chat_template=shown)
+    query = {"type": "string", "description": FORGED}
+    parameters = {"type": "object", "properties": {"q": query}}
+    tools = [{"type": "function", "function": {"name": "search", "parameters": parameters}}]
+    ids = encode(tokenizer, [{"role": "user", "content": "a"}], tools=tools).input_ids
+    own = tokenizer.convert_tokens_to_ids(OWN)
+    assert [token for token in ids if token in tokenizer.added_tokens_decoder] == own
+    assert tokenizer.decode([*ids]).startswith(str(tools[0]["function"]))
+
+
+@pytest.mark.parametrize(
+    "asked", ["m.content | length == 5", "m.content.startswith('He')", "m.content in ['Hello']"]
+)
+def test_harmless_contents_are_seen_as_they_are(asked: str) -> None:
+    template = wrapped(f"m.content ~ ('<think>' if {asked} else '')")
+    messages = [{"role": "user", "content": "Hello"}]
+    assert control_tokens(template, messages) == [OWN[0], "<think>", OWN[1]]
+
+
 def test_a_template_that_fails_is_reported() -> None:
     with pytest.raises(ChatTemplateError, match=r"chat template failed: TypeError"):
         control_tokens(wrapped("1 + m['content']"), [{"role": "user", "content": "a"}])
@@ -283,7 +342,7 @@ def test_what_fails_quotes_little_of_the_prompt() -> None:
     dropping = byte_level_bpe(chat_template="{{ messages[0].content }}")
     options = {"template_options": {"continue_final_message": True}, "add_generation_prompt": False}
     for shaping in ({"template": of_ascii}, options):
-        with pytest.raises(ChatTemplateError, match=r"function failed|template failed") as told:
+        with pytest.raises(ChatTemplateError, match=r"function failed|refuses the") as told:
             encode(dropping, messages, **shaping)  # type: ignore[arg-type]
         assert "secret" not in str(told.value)
 
