@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rag_middle.errors import FileFormatError
-from rag_middle.files import user_cache
+from rag_middle.files import expanded, user_cache
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import INDEX_VERSION, Changes, FaissIndex, check_index_folder
 from rag_middle.retrieval.readers import MANIFEST, Skipped, file_digests, load
@@ -66,11 +66,12 @@ def build_index(
         OutputWriteError: it cannot be saved.
     """
     embedder = SentenceTransformerEmbedder() if embedder is None else embedder
+    folder = None if folder is None else expanded(folder)
     index = FaissIndex(embedder)
     files = file_digests(documents)
     if folder is not None:
-        check_index_folder(Path(folder))
-        if not rebuild and (Path(folder) / MANIFEST).exists():
+        check_index_folder(folder)
+        if not rebuild and (folder / MANIFEST).exists():
             index = FaissIndex.load(folder, embedder)
             saved = index.built_from
             if saved is None:
@@ -79,13 +80,14 @@ def build_index(
                     "would be lost. Choose another folder for the index of these documents, or "
                     "replace it with rebuild=True (--rebuild)."
                 )
-            chunk_size = chunk_size or saved["chunk_size"]
+            chunk_size = saved["chunk_size"] if chunk_size is None else chunk_size
             if (saved["files"], saved["chunk_size"]) == (files, chunk_size):
                 skipped = tuple(Skipped(*it) for it in saved["skipped"])
                 return Built(index=index, changes=None, skipped=skipped)
     loaded = load(documents)
     length = getattr(embedder, "count_tokens", len)
-    chunks = split(loaded.records, chunk_size or _default_chunk_size(embedder), length)
+    size = _default_chunk_size(embedder) if chunk_size is None else chunk_size
+    chunks = split(loaded.records, size, length)
     changes = index.sync(chunks, progress)
     index.built_from = {"files": files, "chunk_size": chunk_size, "skipped": loaded.skipped}
     if folder is not None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
@@ -16,8 +17,10 @@ from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
 from rag_middle.retrieval.readers import Record, headings
 
-# Header with the line below it, then the rows. A cut at lines does not part the first two.
-_TABLE = re.compile(r"^(\|.*\n\|[ :|-]+\n)(?:\|.*(?:\n|\Z))+", re.MULTILINE)
+# Header with the line below it, then the rows; to search for | is quicker than for ^. A cut at
+# lines does not part the first two.
+_TABLE = re.compile(r"(\|(?<=^\|).*\n\|[ :|-]+\n)(?:\|.*(?:\n|\Z))+", re.MULTILINE)
+_LONGEST_UNIT = 16  # characters of what a text is measured in: tokens are shorter, mostly
 _CUTS = (r"\n\n", r"\n(?!\| *:?-)")
 
 
@@ -99,23 +102,25 @@ class _Cut:
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Offsets of neighbouring parts that are small enough together; none is in another."""
-        chunk: list[_Part] = []
+        chunk: deque[_Part] = deque()
+        total = 0
         for part in self._parts(0, len(self.text), self.chunk_size):
-            if chunk and self._size(*chunk, part) > self.chunk_size:
+            if chunk and total + part.length > self._room(chunk[0]):
                 yield self._stripped(chunk)
-                chunk = chunk[1:]
+                total -= chunk.popleft().length
                 while chunk and (
-                    sum(it.length for it in chunk) > self.overlap
-                    or self._size(*chunk, part) > self.chunk_size
+                    total > self.overlap or total + part.length > self._room(chunk[0])
                 ):
-                    chunk = chunk[1:]
+                    total -= chunk.popleft().length
             chunk.append(part)
+            total += part.length
         if chunk:
             yield self._stripped(chunk)
 
-    def _size(self, *parts: _Part) -> int:
-        header = self.header(parts[0].start)
-        return self._header_length(header) + sum(part.length for part in parts)
+    def _room(self, first: _Part) -> int:
+        """The largest length of a chunk from this part on, without the header above it."""
+        header = self.header(first.start)
+        return self.chunk_size - (self._header_length(header) if header else 0)
 
     def _stripped(self, chunk: Sequence[_Part]) -> tuple[int, int]:
         part = self.text[chunk[0].start : chunk[-1].end]
@@ -133,7 +138,11 @@ class _Cut:
         text = self.text[start:end]
         if not text.strip():
             return
-        length = self.length(text)
+        # Where the beginning is too long already, the tokens of the rest are not counted.
+        beginning = text[: _LONGEST_UNIT * size]
+        length = self.length(beginning)
+        if length <= size and len(beginning) < len(text):
+            length = self.length(text)
         if length <= size or len(text) == 1:
             yield _Part(start, end, length)
             return

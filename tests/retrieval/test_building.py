@@ -232,3 +232,19 @@ def test_the_default_folder_tells_corpora_and_embedders_apart(
     assert folders[0] == default_index_folder(Path("docs").resolve(), "minilm")
     assert folders[0].parent == tmp_path / "rag-middle" / "indexes"
     assert folders[0].name.startswith("docs-")
+
+
+def test_a_folder_in_the_home_directory_is_found_again(
+    docs: Path, embedder: HashingEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(docs.parent))
+    for is_first in (True, False):
+        built = build_index(docs, "~/index", embedder=embedder)
+        assert (built.changes is not None) == is_first
+
+
+def test_a_chunk_size_of_none_at_all_is_refused(docs: Path, embedder: HashingEmbedder) -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="at least 1, got 0"):
+            _build(docs, embedder, chunk_size=0)
+        _build(docs, embedder)

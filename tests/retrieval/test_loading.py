@@ -79,7 +79,10 @@ def test_a_declared_encoding_is_followed(
         ("a.md", "![x](x.png)\n\n# Lyon\n\nText", "Lyon", "![x](x.png)\n\n# Lyon\n\nText"),
         ("a.md", "```\n# no\n```\n\n## Lyon\n", "Lyon", "```\n# no\n```\n\n## Lyon\n"),
         ("a.md", "---\ntitle: 'Lyon'\n---\nText", "Lyon", "---\ntitle: 'Lyon'\n---\nText"),
+        ("a.md", "---\ntitle:  \n---\nText", "a", "---\ntitle:  \n---\nText"),
         ("a.md", "# Lyon\n", "Lyon", "# Lyon\n"),
+        ("a.md", "# Lyon ## #\n\nText", "Lyon", "Text"),
+        ("a.md", "C#\n---\nText", "C#", "Text"),
         ("a.md", "Run this:\n```\n# no\n```\n", "a", "Run this:\n```\n# no\n```\n"),
         ("a.md", "No heading.", "a", "No heading."),
         ("a.md", "| a | b |\n| --- | --- |\n| 1 |  |", "a", "| a | b |\n| --- | --- |\n| 1 |  |"),
@@ -137,6 +140,14 @@ def test_html_is_markdown_with_its_tables(tmp_path: Path) -> None:
             ["a | b", " | b", "c | d"],
         ),
         ("<tr><td rowspan=x>a</td><td colspan=0>b</td></tr>", ["a | b"]),
+        (
+            f"<tr><td rowspan={'9' * 5000}>a</td><td>b</td></tr><tr><td>c</td></tr>",
+            ["a | b", "a | c"],
+        ),
+        (
+            "<tr>" + "<td rowspan=1000 colspan=1000>a</td>" * 3 + "</tr>",
+            [" | ".join(["a"] * 1002)],  # none is left out, but copies are
+        ),
     ],
 )
 def test_cells_that_span_rows_or_columns_shift_none(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from numbers import Real
 from typing import Any, Self
 
 from langchain_core.documents import BaseDocumentTransformer, Document
@@ -91,7 +92,7 @@ def as_document(entry: object) -> Document | None:
     """A document of LangChain, also as `model_dump` or `dumpd` writes it, or in a pair with its
     score; None of anything else.
     """
-    if isinstance(entry, tuple) and len(entry) == 2:
+    if isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], Real | None):
         return as_document(entry[0])  # without the score, which may be a distance
     if isinstance(entry, Mapping):
         stated = entry.get("kwargs") if entry.get("type") == "constructor" else entry

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from math import isfinite
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,7 +48,8 @@ class FaissRetriever(BaseRetriever):
             ``score_threshold``, ``similarity_cutoff``.
 
     Raises:
-        ConfigError: ``k`` is below 1, a setting does not exist, or a question is empty.
+        ConfigError: ``k`` is below 1, a setting does not exist, is given twice or is no number; or
+            a question is empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -57,8 +60,6 @@ class FaissRetriever(BaseRetriever):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**_settings(given, type(self).model_fields))
-        if self.k < 1:
-            raise ConfigError(f"k must be at least 1, got {self.k}.")
 
     @classmethod
     def from_documents(
@@ -193,15 +194,28 @@ _NAMES = {
 def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Settings under the names of `FaissRetriever`, those of ``search_kwargs`` among them."""
     given = {**given}
-    given = {**(given.pop("search_kwargs", None) or {}), **given}
-    settings = {_NAMES.get(name, name): value for name, value in given.items()}
-    for name in settings:
+    within = given.pop("search_kwargs", None) or {}
+    if not isinstance(within, Mapping):
+        raise ConfigError(f'search_kwargs must be a dictionary such as {{"k": 2}}, got {within!r}.')
+    settings: dict[str, Any] = {}
+    for other_name, value in (*within.items(), *given.items()):
+        name = _NAMES.get(other_name, other_name)
+        if value is None and name != "min_score":  # of which None means: keep all
+            continue
+        if name in settings:
+            raise ConfigError(f"{name} is given twice, once as {other_name}: pass one of them.")
+        settings[name] = value
         if name not in known:
             raise ConfigError(
                 f"There is no setting {name!r} of FaissRetriever here."
                 f"{suggest(name, (*known, 'embeddings'))} Settings: {', '.join(known)}."
             )
-    return {name: value for name, value in settings.items() if value is not None}
+    k, least = settings.get("k", 1), settings.get("min_score")
+    if not isinstance(k, Integral) or k < 1:
+        raise ConfigError(f"k must be a whole number and at least 1, got {k!r}.")
+    if least is not None and not (isinstance(least, Real) and isfinite(least)):
+        raise ConfigError(f"min_score must be a finite number or None, got {least!r}.")
+    return settings
 
 
 def _document(found: PromptDocument) -> Document:

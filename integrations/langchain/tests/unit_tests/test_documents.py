@@ -8,6 +8,7 @@ from langchain_core.load import dumpd, load
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate, format_document
 
 from langchain_rag_middle import DocumentPrompt, LongContextReorder, MarkDocuments, format_docs
+from langchain_rag_middle.documents import as_document
 from rag_middle import PromptError, parse
 from rag_middle.notices import MissingDocumentsWarning
 
@@ -103,6 +104,7 @@ def test_documents_are_called_by_their_source_or_numbered() -> None:
 def test_pairs_with_scores_and_strings_are_documents_too(rivers: list[Document]) -> None:
     with_scores = [(document, 0.5) for document in rivers]
     assert format_docs(with_scores) == format_docs(rivers)
+    assert as_document((rivers[0], rivers[1])) is None  # two documents
     assert texts(format_docs(["a", "b"])) == ["a", "b"]
     with pytest.raises(PromptError, match="got int"):
         format_docs([3])  # type: ignore[list-item]

@@ -66,6 +66,7 @@ async def test_limits(tmp_path: Path) -> None:
     retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=3, min_score=0.5)
     assert len(retriever.invoke("a")) == 2
     assert len(retriever.invoke("a", k=1)) == 1
+    assert len(retriever.invoke("a", k=None, min_score=None)) == 3  # no limit of this call
     assert len(await retriever.ainvoke("a", k=1)) == 1
     assert len(FaissRetriever.from_documents(DOCUMENTS, Letters()).invoke("a")) == 4
 
@@ -112,17 +113,21 @@ def test_documents_are_added_deleted_and_saved(tmp_path: Path) -> None:
         FaissRetriever.load(tmp_path / "index", DeterministicFakeEmbedding(size=8))
 
 
-def test_a_question_that_is_none_is_refused() -> None:
+def test_what_cannot_be_meant_is_refused() -> None:
     retriever: Any = FaissRetriever.from_documents(DOCUMENTS, Letters())
     with pytest.raises(ConfigError, match=r"got dict.*itemgetter"):
         retriever.invoke({"input": "a"})
-
-
-def test_wrong_limits_are_refused() -> None:
-    with pytest.raises(ConfigError, match="k must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
         FaissRetriever.from_documents(DOCUMENTS, Letters(), k=0)
-    with pytest.raises(ConfigError):
-        FaissRetriever.from_documents(DOCUMENTS, Letters()).invoke("a", k=0)
+    for told, settings in {
+        "at least 1, got '3'": {"k": "3"},
+        "k is given twice, once as top_k": {"k": 1, "top_k": 3},
+        "search_kwargs must be a dictionary": {"search_kwargs": 3},
+        "finite number or None, got '0.5'": {"min_score": "0.5"},
+        "finite number or None, got nan": {"score_threshold": math.nan},
+    }.items():
+        with pytest.raises(ConfigError, match=told):
+            retriever.invoke("a", **settings)
 
 
 def test_a_vector_without_direction_is_refused() -> None:
