@@ -380,7 +380,7 @@ FAULTS: tuple[Fault, ...] = (
             '"end": record.start + end}',
             '"end": record.start + end - 1}',
         ),
-        ("chunks overlap by nothing", "in chunk) > self.overlap", "in chunk) > 0"),
+        ("chunks overlap by nothing", "total > self.overlap", "total > 0"),
     ),
     *_faults(
         f"{R}/faiss_index.py",
