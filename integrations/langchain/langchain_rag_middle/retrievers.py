@@ -199,7 +199,7 @@ def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any
         raise ConfigError(f'search_kwargs must be a dictionary such as {{"k": 2}}, got {within!r}.')
     settings: dict[str, Any] = {}
     for other_name, value in (*within.items(), *given.items()):
-        name = _NAMES.get(other_name, other_name)
+        name: str = _NAMES.get(other_name) or other_name
         if value is None and name != "min_score":  # of which None means: keep all
             continue
         if name in settings:
