@@ -13,7 +13,6 @@ import argparse
 import inspect
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -97,28 +96,29 @@ def gpu_costs(kernels: str) -> str:
     return table
 
 
-_OPTIONS = ("| option | meaning | default |", "| --- | --- | --- |")
-_SHARED = 2  # commands with the same option, from which on it is explained once
-
-
 def command_line() -> str:
     """Every command with its help and its own options, then those that several have."""
     group: Any = get_command(app)
-    commands = group.commands
-    rows = {name: [*map(_option_row, command.params)] for name, command in commands.items()}
-    having = Counter(row for own in rows.values() for row in own)
-    shared = [row for row, count in having.items() if count >= _SHARED]
+    having: dict[str, list[str]] = {}  # commands by the line of an option
+    for name, command in group.commands.items():
+        for parameter in command.params:
+            having.setdefault(_option_line(parameter), []).append(name)
+    by_commands: dict[tuple[str, ...], list[str]] = {}
+    for line, names in having.items():
+        by_commands.setdefault(tuple(names), []).append(line)
+
     parts = []
-    for name, command in commands.items():
-        arguments = [each for each in command.params if each.param_type_name == "argument"]
+    for name, command in group.commands.items():
+        arguments = [
+            parameter for parameter in command.params if parameter.param_type_name == "argument"
+        ]
         usage = " ".join(("rag-middle", name, "[OPTIONS]", *map(_argument, arguments)))
-        own = [row for row in rows[name] if row not in shared]
-        also = ", ".join(f"`{row.split('`')[1]}`" for row in rows[name] if row in shared)
         parts += [f"## `{usage}`", inspect.cleandoc(command.help)]
-        parts += ["\n".join((*_OPTIONS, *own))] if own else []
-        parts += [f"And of the [options that several have](#options-of-several-commands): {also}."]
-    parts += ["## Options of several commands", "\n".join((*_OPTIONS, *shared))]
-    return "\n\n".join(parts)
+        parts.append("\n".join(by_commands.pop((name,), [])))
+    parts.append("## Options of several commands")
+    for names, lines in by_commands.items():
+        parts += [", ".join(f"`{name}`" for name in names) + ":", "\n".join(lines)]
+    return "\n\n".join(filter(None, parts))
 
 
 def _argument(parameter: Any) -> str:
@@ -126,21 +126,19 @@ def _argument(parameter: Any) -> str:
     return shown if parameter.required else f"[{shown}]"
 
 
-def _option_row(parameter: Any) -> str:
+def _option_line(parameter: Any) -> str:
     names = [parameter.metavar or parameter.name.upper()]
     if parameter.param_type_name == "option":
         names = [*parameter.opts, *parameter.secondary_opts]
     default = parameter.default
+    meaning = parameter.help
+    if isinstance(default, Enum):
+        meaning += f" One of {', '.join(str(choice.value) for choice in type(default))}."
     if parameter.required:
-        shown = "required"
-    elif default is None or default is False or default == ():
-        shown = ""
-    else:
-        shown = f"`{default}`"
-    choices = [str(each.value) for each in type(default)] if isinstance(default, Enum) else []
-    meaning = parameter.help + (f" One of {', '.join(choices)}." if choices else "")
-    cells = (", ".join(f"`{each}`" for each in names), meaning, shown)
-    return _row(cells)
+        meaning += " Required."
+    elif default is not None and default is not False and default != ():
+        meaning += f" Default: `{default}`."
+    return f"- {', '.join(f'`{name}`' for name in names)}: {meaning}"
 
 
 def _row(cells: Iterable[str]) -> str:
