@@ -53,14 +53,15 @@ def cost_table(folder: Path = RESULTS / "gpu", kernels: str = "auto") -> str:
     """Ratios to the unmodified model: a row for each method, columns by phase and length."""
     measured, predicted = by_method(read(folder / "methods.json")), predictions()
     lengths = sorted({tokens for _, tokens, choice in measured or predicted if choice == kernels})
-    columns = [(phase, n) for phase in ("prefill", "decode", "peak") for n in lengths]
+    columns = [(phase, n) for phase in ("prefill", "decode") for n in lengths]
+    columns.append(("peak", lengths[0]))  # hardly another ratio at other lengths
     words = {"prefill": "prefill", "decode": "generated token", "peak": "peak memory"}
     heads = [f"{words[phase]}, {n / 1000:.1f}k".replace(".0k", "k") for phase, n in columns]
     lines = [f"| method | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(columns)]
     known = [name for name, _, choice in (*measured, *predicted) if choice == kernels]
     for method in dict.fromkeys(known):
-        if method == "none" and (method, lengths[0], kernels) not in measured:
-            continue  # against itself it shows the noise
+        if (measured or method == "none") and (method, lengths[0], kernels) not in measured:
+            continue  # a prediction alone; the unmodified model against itself shows the noise
         cells = []
         for phase, tokens in columns:
             key = (method, tokens, kernels)

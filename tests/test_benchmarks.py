@@ -188,7 +188,7 @@ def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> 
     assert not [row for row in costs if "error" in row]
     assert all(min(row["prefill_ratio"], row["decode_ratio"]) > 0 for row in costs)
     assert {row["kernels"] for row in costs if row["method"] == "pine"} == {"auto", "torch"}
-    assert "| `attention_sorting` |" in tables["cost_table"](tmp_path)
+    assert "| `pine` |" in tables["cost_table"](tmp_path)
     assert "| pine, prompt | tiny |" in tables["kernel_table"](kernels)
 
 
