@@ -148,5 +148,5 @@ def suggest(name: object, known: Iterable[str]) -> str:
     """`` Did you mean 'ms_poe'?``, or nothing where no known name comes close."""
     spelling = str(name)[:200].strip().lower().replace("-", "_")  # difflib is slow on long texts
     by_spelling = {candidate.lower().replace("-", "_"): candidate for candidate in known}
-    close = difflib.get_close_matches(spelling, by_spelling, n=1)
+    close = difflib.get_close_matches(spelling, by_spelling, n=1, cutoff=0.66)
     return f" Did you mean {by_spelling[close[0]]!r}?" if close else ""

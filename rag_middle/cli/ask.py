@@ -73,6 +73,8 @@ def ask(
     read. Answer and sources go to standard output, everything else to standard error. More options
     are in docs/cli.md.
     """
+    if not question.strip():
+        raise ConfigError("There is no question: write it behind the command, in quotes.")
     options = opt.checked_request(options, enable_thinking)
     answerer, built = open_answerer(answering, loading, remote, quiet=as_json)
     if as_json:

@@ -78,7 +78,7 @@ def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
         f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
         "" if retrieve is None else f"retrieval {retrieve:.2f} s",
         f"time to first token {answer.timings.time_to_first_token:.2f} s",
-        f"{answer.tokens_per_second:.1f} tokens/s",
+        f"{answer.tokens_per_second:.1f} tokens/s" if answer.tokens_per_second else "",
         f"{counted(dropped, 'document')} dropped" if dropped else "",
         "" if answer.seed is None else f"seed {answer.seed}",
     ]

@@ -52,6 +52,13 @@ _OPTIONS = (
 #: What a server says of a model that stays the same: vLLM draws ids, and dates the request.
 _FACTS = ("owned_by", "root", "max_model_len", "rag_middle")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+#: What to check when a server refuses, by HTTP status: as Python and the command line call it.
+_CHECKS = {
+    **dict.fromkeys((401, 403), "the key (api_key_env, --api-key-env)"),
+    404: "the model (model, --model), and the path of the address (endpoint, --endpoint)",
+    **dict.fromkeys((400, 413, 422), "the options of the request, and the prompt's length"),
+    429: "the limits of your account, or ask fewer at a time (max_batch_size, --batch-size)",
+}
 
 
 class EndpointModel:
@@ -106,10 +113,12 @@ class EndpointModel:
             timeout=openai.Timeout(timeout, connect=min(timeout, 10.0)),
             max_retries=retries,
         )
+        self._names: list[str] = []
         self._streamed = {"stream": True, "stream_cls": openai.Stream[object]}
         models = self._models()
+        self._names = sorted(models)
         if model is None and len(models) != 1:
-            names = ", ".join(sorted(models)[:20]) or "it does not list them"
+            names = ", ".join(self._names[:20]) or "it does not list them"
             raise ConfigError(f"Name a model that {self.url} has ({names}) with model (--model).")
         self.name = model or next(iter(models))
         self._extra = dict(extra_body or {})
@@ -341,10 +350,16 @@ class EndpointModel:
             raise self._error(error) from error
 
     def _error(self, error: Exception) -> EndpointError:
-        said = shortened(f"{error} {error.__cause__ or ''}".strip())
+        """What went wrong, in the server's own words where it says some, and what to check."""
+        status, body = getattr(error, "status_code", None), getattr(error, "body", None)
+        said = body.get("message") if isinstance(body, Mapping) else None
+        said = f"{status}: {said}" if said else f"{error} {error.__cause__ or ''}"
+        check = _CHECKS.get(status or 0, "the address (endpoint, --endpoint), and the timeout")
+        names = ", ".join(self._names[:20])
+        has = f" It has these models: {names}." if status == 404 and names else ""
         return EndpointError(
-            f"No answer from {self.url}: {said}. Check endpoint (with its path, /v1), the key "
-            "(api_key_env), model, the prompt's length, timeout; a run with records goes on here."
+            f"No answer from {self.url}: {shortened(said.strip()).rstrip('.')}.{has} Check "
+            f"{check}; a run with records goes on where it stopped."
         )
 
 

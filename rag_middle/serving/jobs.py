@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
@@ -21,6 +20,7 @@ from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
 from rag_middle.serving.schema import Body, ChatRequest
 from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle.tokens.templates import reads_option
 from rag_middle.tokens.text import TextEncoder
 
 _log = logging.getLogger(__name__)
@@ -115,8 +115,7 @@ def _check_fields(body: Body, settings: ServerSettings, model: RagMiddleModel) -
 
 def _is_read(option: str, model: RagMiddleModel) -> bool:
     """Whether the model's chat template reads an option that requests may set."""
-    words = re.findall(r"\w+", str(model.tokenizer.chat_template))
-    return option in words and option not in _TAKEN
+    return option not in _TAKEN and reads_option(model.tokenizer, option)
 
 
 def _template_options(

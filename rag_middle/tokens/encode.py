@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
@@ -14,7 +15,7 @@ from rag_middle.options import OPTIONS, Template
 from rag_middle.tokens.chat import Rendering
 from rag_middle.tokens.conversation import MODEL_ROLES, Conversation, Message, message_of
 from rag_middle.tokens.prompt import TokenizedPrompt
-from rag_middle.tokens.templates import ChatTemplate, has_chat_template
+from rag_middle.tokens.templates import ChatTemplate, has_chat_template, reads_option
 from rag_middle.tokens.text import TextEncoder
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def encode(
     Warns:
         UnreadMarkersWarning: of document markers that `mark` has not made: they are text.
         ChatTemplateWarning: the prompt is not exactly what the chat template writes, or begins like
-            one written by hand.
+            one written by hand; or the template does not read one of `template_options`.
     """
     OPTIONS["template"].check(template)
     OPTIONS["system"].check(system)
@@ -142,6 +143,7 @@ def encode(
                 "instruction-tuned model's tokenizer, or encode a single prompt with "
                 "template='raw' (--template raw)."
             )
+        _warn_of_unread_options(tokenizer, template_options or {})
         template = ChatTemplate(tokenizer, options)
     rendered = Rendering(template, encoder, conversation).render()
     prefix = encoder.encode(rendered.before, continues=False)
@@ -231,6 +233,18 @@ def _warn_of_written_template(prompt: str) -> None:
 def uses_chat_template(tokenizer: Tokenizer, template: Template) -> bool:
     """Whether prompts become turns of a chat, written by the tokenizer's chat template."""
     return template == "chat" or (template == "auto" and has_chat_template(tokenizer))
+
+
+def _warn_of_unread_options(tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
+    own = signature(tokenizer.apply_chat_template).parameters if options else ()
+    for name in options:
+        if name not in own and not reads_option(tokenizer, name):
+            warn_caller(
+                ChatTemplateWarning(
+                    f"The chat template of this model does not read {name!r}, so that it changes "
+                    "nothing: leave it out."
+                )
+            )
 
 
 def _check_continued(prompt: object) -> None:

@@ -54,6 +54,11 @@ def has_chat_template(tokenizer: Tokenizer) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
+def reads_option(tokenizer: Tokenizer, option: str) -> bool:
+    """Whether the tokenizer's chat template names an option, such as ``enable_thinking``."""
+    return option in re.findall(r"\w+", str(tokenizer.chat_template))
+
+
 class ChatTemplate:
     """A tokenizer's chat template as a function."""
 

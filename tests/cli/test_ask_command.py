@@ -150,3 +150,9 @@ def test_documents_cannot_pass_for_an_index(ask: Run, run: Run, docs: Path) -> N
     shown = run("ask", QUESTION, "--docs", docs)
     assert shown.status == 2
     assert "is a saved index: name it with --index if you trust it" in shown.err
+
+
+def test_a_blank_question_is_refused_before_anything_is_loaded(run: Run, tmp_path: Path) -> None:
+    shown = run("ask", " ", "--docs", tmp_path / "none")
+    assert shown.status == 2
+    assert "There is no question" in shown.err

@@ -88,6 +88,7 @@ def test_options_reach_the_model(
     assert system["usage"]["prompt_tokens"] > run(*ask).json["usage"]["prompt_tokens"]
 
 
+@pytest.mark.filterwarnings("default")  # shown on standard error, as to people
 def test_thinking_is_told_to_the_chat_template(
     run: Run, chat_model: Path, prompt_file: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +103,8 @@ def test_thinking_is_told_to_the_chat_template(
     }
     without, thinking, not_thinking = asked.values()
     assert without == thinking < not_thinking
+    ask = ("generate", "-m", chat_model, *ask[3:], "--no-enable-thinking")
+    assert "does not read 'enable_thinking'" in run(*ask).err
 
 
 # --- errors ----------------------------------------------------------------------------------

@@ -50,8 +50,12 @@ def test_failures_that_may_pass_are_tried_again() -> None:
     [
         (_failed(400, "maximum context length is 512"), "context length is 512"),
         (_failed(401, "who are you"), "who are you.*api_key_env"),
-        (_failed(500, "out of memory"), "out of memory.*goes on here"),
-        (Said(b"<html>Login</html>"), r"Check endpoint \(with its path, /v1\)"),
+        (
+            _failed(404, "no such model"),
+            r"404: no such model\. It has .*: tiny\. .*--model",
+        ),
+        (_failed(500, "out of memory"), "500: out of memory.*goes on"),
+        (Said(b"<html>Login</html>"), r"Check the address \(endpoint, --endpoint\)"),
         (Said({"error": {"message": "lost"}}), "no end of an answer"),
     ],
 )
@@ -64,7 +68,7 @@ def test_a_wrong_address_is_told_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(EndpointError, match=r"Connection.*Check endpoint"):
+    with pytest.raises(EndpointError, match=r"Connection.*--endpoint"):
         EndpointModel(url, retries=50)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
@@ -226,11 +226,17 @@ def _document(found: PromptDocument) -> Document:
 
 
 def _embedder(embeddings: Embeddings | None) -> Embedder:
-    from rag_middle.retrieval import SentenceTransformerEmbedder
-
     if isinstance(embeddings, RagMiddleEmbeddings):
         return embeddings.embedder
-    return SentenceTransformerEmbedder() if embeddings is None else _Embedder(embeddings)
+    return _default_embedder() if embeddings is None else _Embedder(embeddings)
+
+
+@cache
+def _default_embedder() -> Embedder:
+    """One for all retrievers, whose weights are loaded once."""
+    from rag_middle.retrieval import SentenceTransformerEmbedder
+
+    return SentenceTransformerEmbedder()
 
 
 class _Embedder:
@@ -272,11 +278,7 @@ class RagMiddleEmbeddings(Embeddings):
     """
 
     def __init__(self, embedder: Embedder | None = None) -> None:
-        if embedder is None:
-            from rag_middle.retrieval import SentenceTransformerEmbedder
-
-            embedder = SentenceTransformerEmbedder()
-        self.embedder = embedder
+        self.embedder = _default_embedder() if embedder is None else embedder
 
     @property
     def dimension(self) -> int:
