@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
@@ -19,7 +18,6 @@ import torch
 
 from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.extras import require
-from rag_middle.wording import counted
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -34,33 +32,25 @@ _ENDED = (
 )
 
 
-class Workers(ABC, Generic[Task, Result]):
-    """Does tasks.
+class Workers(Generic[Task, Result]):
+    """Does tasks; this one, one after the other in this process.
 
     Attributes:
         count: of tasks that are done at the same time.
     """
 
-    count: int = 1
-
-    @abstractmethod
-    def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """The index of each task with its result, in the order of completion."""
-
-    def close(self) -> None:
-        """Release processes and other resources."""
-        return
-
-
-class InProcess(Workers[Task, Result]):
-    """One task after the other, in this process."""
+    count = 1
 
     def __init__(self, work: Callable[[Task], Result]) -> None:
         self._work = work
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """The index of each task with its result, in the order of completion."""
         for index, task in enumerate(tasks):
             yield index, self._work(task)
+
+    def close(self) -> None:
+        """Release processes and other resources."""
 
 
 class Processes(Workers[Task, Result]):
@@ -78,35 +68,29 @@ class Processes(Workers[Task, Result]):
         self, make_work: MakeWork, count: int, threads_each: int, devices: Sequence[str] = ()
     ) -> None:
         from joblib.externals.loky import ProcessPoolExecutor
+        from joblib.externals.loky.backend import get_context
 
         self.count = count
-        places: list[tuple[str, ...]] = [(name,) for name in devices] or [()] * count
-        # A pool of one process each, so that each has its own device.
-        self._pools = [
-            ProcessPoolExecutor(1, initializer=_start, initargs=(make_work, threads_each, *place))
-            for place in places
-        ]
+        places = get_context("loky").SimpleQueue()
+        for name in devices:
+            places.put(name)
+        arguments = (make_work, threads_each, places if devices else None)
+        self._pool = ProcessPoolExecutor(count, initializer=_start, initargs=arguments)
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        waiting, free = iter(enumerate(tasks)), self._pools
-        running: dict[Future[tuple[int, Result]], Any] = {}
+        futures = [self._pool.submit(_do, numbered) for numbered in enumerate(tasks)]
         try:
-            while True:
-                for pool, task in zip(free, waiting, strict=False):
-                    running[pool.submit(_do, task)] = pool
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                free = [running.pop(future) for future in done]
-                for future in done:
-                    yield future.result()
+            for future in as_completed(futures):
+                yield future.result()
         except BrokenProcessPool as error:
             raise RagMiddleError(f"A worker process ended ({error}). {_ENDED}") from error
+        finally:
+            for future in futures:
+                future.cancel()
 
     def close(self) -> None:
         """End the processes, once they have done what they are at."""
-        for pool in self._pools:
-            pool.shutdown()
+        self._pool.shutdown()
 
 
 class RayWorkers(Workers[Task, Result]):
@@ -140,10 +124,7 @@ class RayWorkers(Workers[Task, Result]):
         gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
         if count * gpus_each > gpus:  # Ray would wait for more to join
             self.close()
-            raise ConfigError(
-                f"workers={count} take {counted(gpus_each, 'GPU')} each, and the Ray cluster has "
-                f"{gpus}: ask for at most {max(1, gpus // gpus_each)}."
-            )
+            raise _too_few(count, gpus // gpus_each)
         kind: Any = ray.remote(
             num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=2
         )(_Worker)
@@ -153,19 +134,14 @@ class RayWorkers(Workers[Task, Result]):
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         from ray.util import ActorPool
 
-        errors = self._ray.exceptions
         try:
             yield from ActorPool(self._actors).map_unordered(
                 lambda actor, numbered: actor.do.remote(numbered), enumerate(tasks)
             )
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, RagMiddleError):
-                raise error.cause from None  # without Ray's account of where it happened
-            raise
-        except errors.RayActorError as error:
-            raise RagMiddleError(
-                f"A Ray worker ended again and again ({error}). {_ENDED}"
-            ) from error
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except self._ray.exceptions.RayActorError as error:
+            raise RagMiddleError(f"A Ray worker ended ({error}). {_ENDED}") from error
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started for them."""
@@ -191,11 +167,12 @@ class _Worker:
 _worker: _Worker  # of this process
 
 
-def _start(*arguments: Any) -> None:
+def _start(make_work: MakeWork, threads_each: int, places: Any | None) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _worker = _Worker(*arguments)
+    device = () if places is None else (places.get(),)
+    _worker = _Worker(make_work, threads_each, *device)
 
 
 def _do(numbered: tuple[int, Any]) -> tuple[int, Any]:
@@ -220,9 +197,7 @@ def worker_devices(
     device_map: Any | None = None,
     cluster: bool = False,
 ) -> tuple[str, ...]:
-    """A GPU for each worker, where models are loaded onto GPUs.
-
-    The process that starts them has a model of its own on ``cuda:0``: that GPU is taken last.
+    """A GPU for each worker, where models are loaded onto GPUs; ``cuda:0`` is taken last.
 
     Args:
         count: of workers.
@@ -231,19 +206,17 @@ def worker_devices(
         cluster: GPUs are those of a cluster, which has others and hands them out itself.
 
     Returns:
-        One device per worker; empty where they compute on the CPU, or wherever `device_map` says.
+        One device per worker; empty where they compute on the CPU, or one loads as it was asked.
 
     Raises:
         ConfigError: more workers than GPUs, or several for one GPU or one spread model.
     """
     gpus = torch.cuda.device_count()
     chosen = torch.device(device or ("cuda" if gpus else "cpu"))
-    if chosen.type != "cuda" or (count == 1 and device_map is not None):
+    is_spread = device_map is not None
+    if chosen.type != "cuda" or (count == 1 and (is_spread or not cluster)):
         return ()
-    one_place = device_map is not None or chosen.index is not None
-    if count == 1 and one_place and not cluster:
-        return (str(chosen),)
-    if one_place:
+    if is_spread or chosen.index is not None:
         raise ConfigError(
             f"workers={count} take a GPU of their own each: leave out device_map={device_map!r}, "
             f"and the number in device={device!r}."
@@ -251,8 +224,11 @@ def worker_devices(
     if cluster:
         return ("cuda",) * count
     if count > gpus:
-        raise ConfigError(
-            f"workers={count} take a GPU each, and there are {counted(gpus, 'GPU')} here: ask for "
-            f"at most {max(1, gpus)}."
-        )
+        raise _too_few(count, gpus)
     return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])
+
+
+def _too_few(count: int, gpus: int) -> ConfigError:
+    return ConfigError(
+        f"workers={count} take a GPU each, and there are {gpus}: ask for at most {max(1, gpus)}."
+    )

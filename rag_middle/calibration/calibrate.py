@@ -29,7 +29,7 @@ from rag_middle.generation.identity import generation_sha256
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.tokens import TemplateName, uses_chat_template
-from rag_middle.workers import InProcess, torch_threads
+from rag_middle.workers import Workers, torch_threads
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
@@ -173,7 +173,7 @@ def calibrate(
                 max_batch_size=max_batch_size,
                 template=template,
             )
-            team = InProcess(partial(score_job, own))
+            team = Workers(partial(score_job, own))
 
         scorer = Scorer(team, journal, len(examples), max_scores, progress)
         with closing(team):

@@ -28,7 +28,7 @@ from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES, Method, NoMethod, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.profiles import read_profile
-from rag_middle.workers import InProcess
+from rag_middle.workers import Workers
 from tests.adapters import adapted_llama
 from tests.tokenizers import CHATML, byte_level_bpe
 
@@ -156,7 +156,7 @@ class KilledError(Exception):
     """Stands in for a signal."""
 
 
-class Mortal(InProcess[Job, Outcome]):
+class Mortal(Workers[Job, Outcome]):
     """Is killed after so many outcomes."""
 
     def __init__(self, objective: ExampleObjective, lives: int) -> None:

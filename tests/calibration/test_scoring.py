@@ -26,9 +26,9 @@ from rag_middle.errors import (
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, PositionalHiddenStates
 from rag_middle.workers import (
-    InProcess,
     Processes,
     RayWorkers,
+    Workers,
     _Worker,
     torch_threads,
     worker_devices,
@@ -62,7 +62,7 @@ def test_several_give_what_one_gives(kind: Any, model_folder: Path, examples: Ex
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     own = partial(score_job, ExampleObjective(model, made, criterion="log_likelihood"))
     with torch_threads(1):  # as many as each worker has: with more, last digits differ
-        expected = dict(InProcess(own).results(JOBS))
+        expected = dict(Workers(own).results(JOBS))
     with closing(kind(opening(model_folder, made), 2, 1)) as workers:
         assert dict(workers.results(JOBS)) == expected
 
@@ -132,10 +132,10 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     [
         (3, 0, {}, ()),
         (3, 4, {"device": "cpu"}, ()),
-        (1, 4, {}, ("cuda:1",)),
+        (1, 4, {}, ()),
         (3, 4, {}, ("cuda:1", "cuda:2", "cuda:3")),
         (4, 4, {"device": "cuda"}, ("cuda:1", "cuda:2", "cuda:3", "cuda:0")),
-        (1, 4, {"device": "cuda:2"}, ("cuda:2",)),
+        (1, 4, {"device": "cuda:2"}, ()),
         (1, 4, {"device_map": "auto"}, ()),
         (6, 1, {"cluster": True}, ("cuda",) * 6),
     ],
@@ -154,7 +154,7 @@ def test_workers_get_a_gpu_each(
 @pytest.mark.parametrize(
     ("count", "gpus", "options", "message"),
     [
-        (3, 2, {}, r"workers=3 take a GPU each, .*there are 2 GPUs here: .* at most 2"),
+        (3, 2, {}, r"workers=3 take a GPU each, .*there are 2: .* at most 2"),
         (2, 4, {"device": "cuda:2"}, r"leave out .*the number in device='cuda:2'"),
         (2, 4, {"device_map": "auto"}, "leave out device_map='auto'"),
     ],

@@ -20,7 +20,7 @@ from rag_middle.evaluation import (
 from rag_middle.evaluation.runner import Batch, Reply, answered
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.sharing import origin
-from rag_middle.workers import InProcess, Processes, RayWorkers, Workers, torch_threads
+from rag_middle.workers import Processes, RayWorkers, Workers, torch_threads
 from tests.reader.questions import InventedDocuments
 
 TASK = InventedDocuments(documents=4)
@@ -31,7 +31,7 @@ def measurement(**options: Any) -> Measurement:
     return Measurement(limit=5, positions=2, max_batch_size=2, max_new_tokens=3, **options)
 
 
-class Backwards(InProcess[Batch, list[Reply]]):
+class Backwards(Workers[Batch, list[Reply]]):
     """Several workers, the last of which are the fastest; one may end after some batches."""
 
     count = 3
