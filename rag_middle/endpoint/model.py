@@ -46,8 +46,8 @@ from rag_middle.wording import shortened
 
 #: Options of `GenerationOptions` that act here or have a field in requests.
 _OPTIONS = (
-    *("template", "system", "max_new_tokens", "temperature", "top_p", "seed", "stop"),
-    *("on_overflow", "on_missing_documents", "missing_documents_hint", "template_options"),
+    *("template", "template_options", "system", "max_new_tokens", "temperature", "top_p", "seed"),
+    *("stop", "on_overflow", "on_missing_documents", "missing_documents_hint"),
 )
 #: What a server says of a model that stays the same: vLLM draws ids, and dates the request.
 _FACTS = ("owned_by", "root", "max_model_len", "rag_middle")
@@ -66,9 +66,8 @@ class EndpointModel:
 
     It takes methods that act on the order of the documents. Prompts are strings with document
     markers, or `ContextPrompt`. They go out as the text that the unmodified model reads, in one
-    user message, or with ``template="raw"`` as a prompt for plain completion. An answer that the
-    server's content filter withheld, or cut, has the `finish_reason` ``content_filter``. Any number
-    of threads may call.
+    user message. An answer that the server's content filter withheld, or cut, has the
+    `finish_reason` ``content_filter``. Any number of threads may call.
 
     Args:
         endpoint: address of the interface, such as ``"http://localhost:8000/v1"``.
@@ -222,10 +221,11 @@ class EndpointModel:
         settings = checked_options(options, allowed=GenerationKwargs)
         for name, option in OPTIONS.items():
             value = getattr(settings, name)
-            if callable(value) or (name not in _OPTIONS and value != option.default):
+            is_default = value == option.default or name in _OPTIONS
+            if not is_default or callable(value) or value == "raw":
                 raise UnsupportedGenerationError(
-                    f"{name} is no option of the OpenAI interface: leave it out, or hand the "
-                    "server a field that it knows with extra_body={...}."
+                    f"{name}={value!r} is no option of the OpenAI interface: leave it out, or hand "
+                    "the server a field that it knows with extra_body={...}."
                 )
         chosen = self.method
         if method is not None or method_options:
@@ -235,37 +235,41 @@ class EndpointModel:
             sent = arrangement(prompts[index], chosen)
             layout = _stand_in(sent).layout
             check_documents(chosen, layout, settings, index, prompt=sent)
-            body = self._body(sent, settings, seed)
-            acts = acts_on(chosen, layout)
-            requests.append(_Sent(sent, body, method_name(chosen), acts, seed))
+            request = _Sent(
+                prompt=sent,
+                body=self._body(sent, settings, seed),
+                method=method_name(chosen),
+                applied=acts_on(chosen, layout),
+                seed=seed,
+            )
+            requests.append(request)
         return requests
 
     def _body(
         self, prompt: ContextPrompt, options: GenerationOptions, seed: int | None
     ) -> dict[str, Any]:
-        """A request: to a chat, or to complete plain text."""
-        text = prompt.text
-        content: Any = text
-        body: dict[str, Any] = {"model": self.name}
+        content: Any = prompt.text
         if self._by_field:
             documents = [
-                {"id": each.id or str(index), "title": each.title or "", "text": each.text}
-                for index, each in enumerate(prompt.documents)
+                {"type": "text-plain", "id": it.id or str(at), "title": it.title, "text": it.text}
+                for at, it in enumerate(prompt.documents)
             ]
-            texts = [{"type": "text", "text": text} for text in (prompt.prefix, prompt.suffix)]
-            blocks = [{"type": "text-plain", **document} for document in documents]
-            text, content = prompt.prefix + prompt.suffix, [texts[0], *blocks, texts[1]]
-            body["documents"] = documents if options.template == "raw" else None
-        if options.template == "raw":
-            body["prompt"] = text if options.system is None else f"{options.system}\n\n{text}"
-        else:
-            messages = [("system", options.system), ("user", content)]
-            body["messages"] = [{"role": r, "content": c} for r, c in messages if c is not None]
-            body["chat_template_kwargs"] = options.template_options
-        body |= {"max_tokens": options.max_new_tokens, "temperature": options.temperature}
-        if options.samples:
-            body |= {"top_p": options.top_p, "seed": seed}
-        body |= {"stop": [*options.stop] or None, **self._extra}
+            before, after = ({"type": "text", "text": it} for it in (prompt.prefix, prompt.suffix))
+            content = [before, *documents, after]
+        messages = [{"role": "user", "content": content}]
+        if options.system is not None:
+            messages.insert(0, {"role": "system", "content": options.system})
+        body = {
+            "model": self.name,
+            "messages": messages,
+            "chat_template_kwargs": options.template_options,
+            "max_tokens": options.max_new_tokens,
+            "temperature": options.temperature,
+            "top_p": options.top_p if options.samples else None,
+            "seed": seed if options.samples else None,
+            "stop": [*options.stop] or None,
+            **self._extra,
+        }
         return {name: value for name, value in body.items() if value is not None}
 
     def _answer(
@@ -275,13 +279,12 @@ class EndpointModel:
         stopped: threading.Event | None = None,
     ) -> Generation:
         start, reply = perf_counter(), _Received()
-        path = "/chat/completions" if "messages" in request.body else "/completions"
         body, how = request.body, {}
         if emit is not None:
             body = {"stream_options": {"include_usage": True}, **body, "stream": True}
             how = self._streamed
         try:
-            answer: Any = self._client.post(path, body=body, cast_to=object, **how)
+            answer: Any = self._client.post("/chat/completions", body=body, cast_to=object, **how)
             for event in [answer] if emit is None else answer:
                 piece = reply.take(event)
                 if emit is not None and piece:
@@ -387,8 +390,8 @@ class _Received:
     def take(self, event: Any) -> str:
         """Add an event of a stream, or a whole reply, and return its text."""
         choice = (event.get("choices") or [{}])[0]
-        message = choice.get("message") or choice.get("delta") or choice
-        piece: str = message.get("content", message.get("text")) or ""
+        message = choice.get("message") or choice.get("delta") or {}
+        piece: str = message.get("content") or ""
         self.text += piece
         reason: Any = "content_filter" if message.get("refusal") else choice.get("finish_reason")
         if reason:

@@ -26,8 +26,8 @@ class Request:
 
     @property
     def text(self) -> str:
-        """Of the prompt, or of the last message."""
-        text = self.body.get("prompt") or self.body["messages"][-1]["content"]
+        """Of the last message."""
+        text = self.body["messages"][-1]["content"]
         assert isinstance(text, str)
         return text
 
@@ -107,9 +107,9 @@ def serving(reply: Reply) -> Iterator[Server]:
 
 
 def answer(text: str, **more: Any) -> dict[str, Any]:
-    """A reply to chat and to plain prompts alike."""
+    """A reply."""
     return {
-        "choices": [{"text": text, "message": {"content": text}, "finish_reason": "stop", **more}],
+        "choices": [{"message": {"content": text}, "finish_reason": "stop", **more}],
         "usage": {"prompt_tokens": 7_000, "completion_tokens": 2},
     }
 
@@ -121,7 +121,7 @@ def saying(text: str) -> Reply:
 
 def events(*pieces: str, finish: str | None = "stop", last: Any = None) -> Said:
     """An answer in pieces, as servers stream it; `last` is one more event."""
-    chunks: list[Any] = [{"choices": [{"delta": {"content": p}, "text": p}]} for p in pieces]
+    chunks: list[Any] = [{"choices": [{"delta": {"content": p}}]} for p in pieces]
     if finish:
         chunks.append({"choices": [{"delta": {}, "finish_reason": finish}]})
         chunks.append({"choices": [], "usage": {"prompt_tokens": 7_000, "completion_tokens": 3}})
@@ -137,7 +137,7 @@ def of_model(model: RagMiddleModel) -> Reply:
     def reply(request: Request) -> Said:
         generation = model.generate(
             ContextPrompt(suffix=request.text),
-            template="raw" if request.path.endswith("/v1/completions") else "chat",
+            template="chat",
             max_new_tokens=request.body["max_tokens"],
             temperature=request.body["temperature"],
             stop=request.body.get("stop", ()),

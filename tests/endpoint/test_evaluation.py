@@ -24,7 +24,6 @@ from rag_middle.evaluation.findings import missing_answers
 from rag_middle.generation import RagMiddleModel
 from rag_middle.thinking import answer_after_thinking
 from tests.endpoint.server import Request, Said, answer, of_model, saying, serving
-from tests.reader import reader_path
 from tests.reader.questions import InventedDocuments
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
@@ -37,34 +36,17 @@ def _answers(results: Results) -> dict[tuple[str, str, str], tuple[str | None, i
     return {key: (r.answer, r.prompt_tokens) for key, r in results.records.items()}
 
 
-@pytest.mark.parametrize("template", ["chat", "raw"])
-def test_answers_and_lengths_over_http_are_those_of_the_model(template: str) -> None:
+def test_answers_and_lengths_over_http_are_those_of_the_model() -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)
     config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
     model = RagMiddleModel(build("endpoint", config, "sdpa"), tokenizer)
-    measurement = Measurement(
-        limit=3, positions=2, orders=2, controls=True, max_new_tokens=4, template=template
-    )
+    measurement = Measurement(limit=3, positions=2, orders=2, controls=True, max_new_tokens=4)
     local = run(model, TASK, ["long_context_reorder"], measurement)
     with serving(of_model(model)) as server:
         remote = run(EndpointModel(server.url), TASK, ["long_context_reorder"], measurement)
     assert _answers(remote) == _answers(local)
     assert len({text for text, _ in _answers(local).values()}) > 1
     assert remote.curves().to_dict() == local.curves().to_dict()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_readers_curve_over_http_is_its_own() -> None:
-    reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
-    task = InventedDocuments(documents=20, cited=True)
-    measurement = Measurement(limit=8, positions=3, max_batch_size=1)
-    local = run(reader, task, (), measurement)
-    with serving(of_model(reader)) as server:
-        remote = run(EndpointModel(server.url), task, (), measurement)
-    assert _answers(remote) == _answers(local)
-    assert remote.curves().to_dict() == local.curves().to_dict()
-    assert local.curves()["none"].mean.value > 0
 
 
 def test_a_diagnosis_says_where_the_model_is_and_what_needs_its_weights() -> None:
@@ -223,22 +205,9 @@ def test_a_question_that_the_data_repeats_counts_once(tmp_path: Path) -> None:
     gold = {"answers": ["a"], "distractors": ["x", "y", "z"]}
     lines = [
         json.dumps({**gold, "question": question, "gold": f"Town {town} lies on a."}) + "\n"
-        for town in range(5)
+        for town in range(3)
         for question in (f"Where is {town}?", f" WHERE IS {town}?")
     ]
     data = tmp_path / "questions.jsonl"
     data.write_text("".join(lines), "utf-8")
     assert [item.id for item in task_for_file(data).items(3, 0)] == ["0", "2", "4"]
-    with serving(saying("a")) as server:
-        results = run(EndpointModel(server.url), task_for_file(data), (), Measurement(positions=2))
-    assert results.curves().questions == 5
-
-
-def test_answers_that_differ_by_a_sign_of_a_number_flip() -> None:
-    orders = Measurement(limit=2, positions=2, orders=4, max_batch_size=1)
-    with serving(lambda _: Said(answer(("4.5", "45")[len(server.asked) % 2]))) as server:
-        results = run(EndpointModel(server.url), TASK, measurement=orders)
-    flips = results.summary()["none"].consistency
-    assert flips is not None
-    assert flips.changed.value == 1
-    assert flips.flip_rate.value == pytest.approx(2 / 3)
