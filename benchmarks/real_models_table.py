@@ -219,17 +219,17 @@ def every_method() -> str:
     """The recorded answers that guard the code: four questions, so that only breakage shows."""
     recorded = json.loads(GUARD.read_text(encoding="utf-8"))["methods"]
     means = {label: float(np.mean(method["likelihoods"])) for label, method in recorded.items()}
-    rows = [
-        f"| `{label}` | {mean:.1f} | {mean - means['none']:+.1f} |".replace("-", "−")
+    unmodified = means.pop("none")
+    gains = ", ".join(
+        f"`{label}` {mean - unmodified:+.1f}"
         for label, mean in sorted(means.items(), key=lambda pair: -pair[1])
-    ]
-    count = len(recorded["none"]["likelihoods"])
-    head = (
-        f"**Every method on {count} questions with 5 documents** (about 500 tokens, parameters of "
-        "`tests/real_model/recording.py`)\n\n"
-        "| method | log-likelihood | against `none` |\n| --- | ---: | ---: |"
     )
-    return "\n".join([head, *rows])
+    count = len(recorded["none"]["likelihoods"])
+    return (
+        f"**Every method on {count} questions with 5 documents** (about 500 tokens, parameters of "
+        "`tests/real_model/recording.py`): gain in log-likelihood of the right answer, in nats, "
+        f"on the unmodified model's {unmodified:.1f}: {gains}."
+    ).replace(" -", " −")
 
 
 def demonstration(c: dict[str, Any]) -> dict[str, Any]:

@@ -75,14 +75,13 @@ def short_table() -> str:
 
 
 def all_methods() -> str:
-    """One row per method of this package, in the order of the registry."""
-    rows = ["| method | paper | idea |", "| --- " * 3 + "|"]
-    rows += [
-        _row((f"[`{name}`](methods/{name}.md)", _linked(method.info.paper), method.info.idea))
-        for name, method in METHODS.items()
-        if method.__module__.startswith("rag_middle.")  # not another installed package's
-    ]
-    return "\n".join(rows)
+    """One line per method of this package, in the order of the registry."""
+    lines = []
+    for name, method in METHODS.items():
+        if method.__module__.startswith("rag_middle."):  # not another installed package's
+            paper = f" ({_linked(method.info.paper)})" if method.info.paper else ""
+            lines.append(f"- [`{name}`](methods/{name}.md){paper}: {method.info.idea}")
+    return "\n".join(lines)
 
 
 def _linked(paper: str) -> str:
