@@ -12,6 +12,7 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
+from multiprocessing.util import Finalize
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -171,7 +172,11 @@ def _start(make_work: MakeWork, threads_each: int, places: Any | None) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    device = () if places is None else (places.get(),)
+    device: tuple[str, ...] = ()
+    if places is not None:
+        device = (places.get(),)
+        # loky replaces a worker whose memory grew: the next one waits for its device.
+        Finalize(None, places.put, device, exitpriority=1)
     _worker = _Worker(make_work, threads_each, *device)
 
 
@@ -214,9 +219,10 @@ def worker_devices(
     gpus = torch.cuda.device_count()
     chosen = torch.device(device or ("cuda" if gpus else "cpu"))
     is_spread = device_map is not None
+    one_place = is_spread or chosen.index is not None
     if chosen.type != "cuda" or (count == 1 and (is_spread or not cluster)):
         return ()
-    if is_spread or chosen.index is not None:
+    if one_place:
         raise ConfigError(
             f"workers={count} take a GPU of their own each: leave out device_map={device_map!r}, "
             f"and the number in device={device!r}."
