@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from rag_middle.attention import (
     ASPECTS,
@@ -19,18 +19,13 @@ from rag_middle.attention import (
     ModelTraits,
 )
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.document_blocks.kernels import Placement
 from rag_middle.methods.requirements import layers_by_document
 from rag_middle.methods.rules import number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
 #: Largest share with which a model is checked: three documents of equal length deviate in two.
 _CHECKED_SHARE = 0.3
-
-#: Where documents stand: as in the prompt; all beginning behind the prefix, later tokens continuing
-#: after the longest; likewise, but moved to end together for the tokens that read them, or to their
-#: positions in the prompt, behind which later tokens keep theirs; all ending where the last one
-#: does.
-Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,10 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.document_blocks import DocumentAttention, Placement
+from rag_middle.methods.document_blocks import DocumentAttention
 from rag_middle.methods.document_blocks.kernels import (
     NEUTRAL,
+    Placement,
     Sharpening,
     attend_documents,
     attend_later,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,12 @@ from rag_middle.ops.scores import ScoreRule, attend_in_chunks, row_chunks, score
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
-    from rag_middle.methods.document_blocks import Placement
+
+#: Where documents stand: as in the prompt; all beginning behind the prefix, later tokens continuing
+#: after the longest; likewise, but moved to end together for the tokens that read them, or to their
+#: positions in the prompt, behind which later tokens keep theirs; all ending where the last one
+#: does.
+Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
