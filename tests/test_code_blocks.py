@@ -26,7 +26,7 @@ from weighted_documents import WeightedDocuments
 from rag_middle.cli.app import app
 from rag_middle.methods import METHODS
 from tests.reader import READER_PROFILE, reader_path
-from tests.reader.facts import draw_entries
+from tests.reader.world import draw_entries
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(

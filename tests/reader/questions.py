@@ -11,7 +11,7 @@ from typing import ClassVar
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.evaluation.conditions import Condition, Item, position
 from rag_middle.evaluation.tasks.base import Task, drawn_items, question_prompt, require_whole
-from tests.reader.facts import draw_entries
+from tests.reader.world import draw_entries
 
 __all__ = ["InventedDocuments", "reader_question", "write_questions"]
 

@@ -7,14 +7,12 @@ import random
 from rag_middle.evaluation import position
 from rag_middle.generation import RagMiddleModel
 from tests.reader import reader_path
-from tests.reader.facts import draw_entries
-from tests.reader.kinds import KINDS
-from tests.reader.names import ending_of
 from tests.reader.questions import InventedDocuments
+from tests.reader.world import KINDS, draw_entries, ending_of
 
 
 def test_sentences_name_their_subject_before_the_value_and_questions_name_it() -> None:
-    for attribute in (attribute for kind in KINDS for attribute in kind.attributes):
+    for attribute in (attribute for kind in KINDS for attribute in kind):
         for sentence in attribute.sentences:
             assert 0 <= sentence.index("{name}") < sentence.index("{value}")
         assert all("{name}" in question for question in attribute.questions)
