@@ -11,11 +11,7 @@ from typing import Any, Unpack
 from rag_middle.answering.results import Answer, AnswerRequest, AnswerStream
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import (
-    ConfigError,
-    PromptError,
-    UnsupportedGenerationError,
-)
+from rag_middle.errors import ConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import (
     DocumentCache,
     MethodLike,
@@ -23,9 +19,10 @@ from rag_middle.generation import (
     RagMiddleModel,
     TextGenerator,
 )
+from rag_middle.generation.model import MethodKwargs
 from rag_middle.methods import resolve_method
 from rag_middle.notices import warn_caller
-from rag_middle.options import AskKwargs, GenerationKwargs, checked_options
+from rag_middle.options import AskKwargs, checked_options
 from rag_middle.retrieval import (
     Built,
     Embedder,
@@ -41,6 +38,21 @@ from rag_middle.retrieval.readers import is_index_folder
 from rag_middle.small_model import default_model
 
 _AT_ONCE = 16  # documents that are prefilled in one forward pass
+
+
+class QuestionKwargs(MethodKwargs, AskKwargs, total=False):
+    """What a question takes beside its text: a method of its own, options of the model, and these.
+
+    Attributes:
+        documents: to use instead of retrieving any, in this order.
+        history: earlier questions and their answers, oldest first. They stand before the documents;
+            what is retrieved is near to the question and the one before it.
+        top_k: documents to retrieve, instead of the retriever's own number.
+    """
+
+    documents: Iterable[Document | str] | None
+    history: Sequence[tuple[str, str]]
+    top_k: int | None
 
 
 class Answerer:
@@ -176,29 +188,13 @@ class Answerer:
             prompt_template=prompt_template or PromptTemplate.of_model(folder),
         )
 
-    def ask(
-        self,
-        question: str,
-        *,
-        documents: Iterable[Document | str] | None = None,
-        history: Sequence[tuple[str, str]] = (),
-        top_k: int | None = None,
-        method: MethodLike | None = None,
-        method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[AskKwargs],
-    ) -> Answer:
+    def ask(self, question: str, **options: Unpack[QuestionKwargs]) -> Answer:
         """Answer a question.
 
         Args:
             question: to answer.
-            documents: to use instead of retrieving any, in this order.
-            history: earlier questions and their answers, oldest first. They stand before the
-                documents; what is retrieved is near to the question and the one before it.
-            top_k: documents to retrieve, instead of the retriever's own number.
-            method: for this question, instead of the answerer's.
-            method_options: its parameters.
-            options: of `GenerationOptions`, all but its ``top_k``. Unless `on_overflow` says
-                otherwise, the least relevant documents are left out where not all fit.
+            options: of `QuestionKwargs`. Unless `on_overflow` says otherwise, the least relevant
+                documents are left out where not all fit.
 
         Raises:
             ConfigError: the question is empty.
@@ -211,42 +207,31 @@ class Answerer:
         Warns:
             MissingDocumentsWarning: no document was retrieved or fits.
         """
-        request, arguments = self._request(question, documents, history, top_k, options)
-        arguments |= {"method": method or self.method, "method_options": method_options}
-        generation = self.model.generate(request.prompt, **arguments)
-        return request.answer(generation)
+        request, arguments = self._request(question, **options)
+        return request.answer(self.model.generate(request.prompt, **arguments))
 
-    def stream(
+    def stream(self, question: str, **options: Unpack[QuestionKwargs]) -> AnswerStream:
+        """Answer a question piece by piece. Arguments and errors are those of `ask`.
+
+        The documents are retrieved, and errors raised, before this returns.
+        """
+        request, arguments = self._request(question, **options)
+        return AnswerStream(request, self.model.stream(request.prompt, **arguments))
+
+    def _request(
         self,
         question: str,
-        *,
         documents: Iterable[Document | str] | None = None,
         history: Sequence[tuple[str, str]] = (),
         top_k: int | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
-        **options: Unpack[AskKwargs],
-    ) -> AnswerStream:
-        """Answer a question piece by piece. Arguments and errors are those of `ask`.
-
-        The documents are retrieved, and errors raised, before this returns.
-        """
-        request, arguments = self._request(question, documents, history, top_k, options)
-        arguments |= {"method": method or self.method, "method_options": method_options}
-        pieces = self.model.stream(request.prompt, **arguments)
-        return AnswerStream(request, pieces)
-
-    def _request(
-        self,
-        question: str,
-        documents: Iterable[Document | str] | None,
-        history: Sequence[tuple[str, str]],
-        top_k: int | None,
-        options: Mapping[str, Any],
+        **options: Any,
     ) -> tuple[AnswerRequest, dict[str, Any]]:
-        """The question with its documents, and the options for the model."""
+        """The question with its documents, and the arguments for the model."""
         arguments = {"on_overflow": "drop_documents", **options}
-        checked_options(arguments, allowed=GenerationKwargs)
+        checked_options(arguments, allowed=AskKwargs)
+        arguments |= {"method": method or self.method, "method_options": method_options}
         check_question(question)
         start = perf_counter()
         if documents is None:

@@ -60,28 +60,17 @@ def _indexed(index: Path, embedder: str = "default") -> set[str]:
 TOWNS = {"lyon.md", "nantes.md", "rome.md"}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("zeros.txt", b"abc\x00def", "it is binary. Remove it"),
-        ("broken.pdf", b"%PDF-1.4 no more", "it cannot be read (PdfStreamError"),
-        ("picture.png", b"\x89PNG", "'.png' is not read. Read are .txt"),
-        ("line.jsonl", b"{", "; correct the line."),
-    ],
-)
-@pytest.mark.one_in(3)
-def test_a_file_that_cannot_be_read(
-    ask: Run, docs: Path, index: Path, name: str, content: bytes, reason: str
-) -> None:
-    (docs / name).write_bytes(content)
+def test_a_file_that_cannot_be_read(ask: Run, docs: Path, index: Path) -> None:
+    reason = "it cannot be read (PdfStreamError"
+    (docs / "broken.pdf").write_bytes(b"%PDF-1.4 no more")
     shown = ask()
     assert shown.status == 0  # the others are read
-    assert f"skipped {name}" in shown.err
+    assert "skipped broken.pdf" in shown.err
     assert reason in shown.err
     assert _indexed(index) == TOWNS
     assert "1 skipped: `rag-middle index" in ask().err  # later in one line
     assert reason in ask("--json").json["skipped"][0]["reason"]
-    _refused(ask(docs=docs / name), reason)  # alone there is nothing else to read
+    _refused(ask(docs=docs / "broken.pdf"), reason)  # alone there is nothing else to read
     assert _indexed(index) == TOWNS
 
 
@@ -92,15 +81,6 @@ def test_an_index_made_with_another_embedder(ask: Run, index: Path) -> None:
     assert _indexed(index) == TOWNS
     assert ask("--embedder", "other", "--rebuild").status == 0
     assert _indexed(index, "other") == TOWNS
-
-
-def test_a_damaged_index(ask: Run, run: Run, index: Path) -> None:
-    ask()
-    [vectors] = index.glob("vectors-*")
-    vectors.write_bytes(vectors.read_bytes()[:50])
-    _refused(ask(), "is damaged", "--rebuild")
-    assert ask("--rebuild").status == 0
-    assert _indexed(index) == TOWNS
 
 
 def test_no_network(ask: Run, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from rag_middle.calibration import PRESETS, Estimate
+from rag_middle.calibration import PRESETS
 from rag_middle.calibration import SEARCHES as KNOWN
-from rag_middle.cli.calibrate import Fitted, _tell_cost
+from rag_middle.cli.calibrate import Fitted
 from tests.cli.conftest import Finished, Run
 
 SEARCHES: dict[str, list[str]] = {
@@ -144,22 +143,3 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], told: str, calibra
     refused = calibrate("lpes", *arguments)
     assert refused.status == 2
     assert told in refused.err
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_workers_give_the_profile_of_one(calibrate: Any, tmp_path: Path) -> None:
-    calibrate("ms_poe")
-    assert calibrate("ms_poe", "--workers", 2, out="two").status == 0
-    one, two = (tmp_path / folder / "ms_poe.json" for folder in ("out", "two"))
-    assert one.read_bytes() == two.read_bytes()
-
-
-def test_the_time_is_rounded_up(capsys: pytest.CaptureFixture[str]) -> None:
-    cost = Estimate(candidates=4, criterion="log_likelihood", scores=7, known=0, seconds=70)
-    for known, told in (
-        (0, "minutes with 2 workers."),
-        (3, "minutes with 2 workers; 3 of 7 scores are known"),
-    ):
-        _tell_cost(replace(cost, known=known), 2)
-        assert f": about 2 {told}" in " ".join(capsys.readouterr().err.split())

@@ -69,33 +69,6 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     assert shown.json["notes"] == []
 
 
-def _answers(path: Path) -> list[tuple[str, str, str]]:
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [(x["method"], x["condition"], x["item"]) for x in lines if x["kind"] == "record"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_and_started_again_it_asks_nothing_twice(
-    run: Run, model: Path, short_questions: Path, tmp_path: Path
-) -> None:
-    arguments = (
-        *("diagnose", "-m", model, "--data", short_questions, "--limit", 24),
-        *("--documents", 3, "--positions", 2),
-        *("--orders", 0, "--max-new-tokens", 2, "--batch-size", 1),
-        *("--methods", "ms_poe", "--out", tmp_path),
-    )
-    records = tmp_path / "records.jsonl"
-    assert run(*arguments).status == 0
-    whole = b"".join(records.read_bytes().splitlines(keepends=True)[:12])
-    records.write_bytes(whole + b'{"kind": "rec')  # as a process that was killed leaves it
-    assert run(*arguments).status == 0
-    assert records.read_bytes().startswith(whole)
-    answers = _answers(records)
-    # Two methods at two positions, and two controls of the unmodified model.
-    assert len(answers) == len(set(answers)) == 24 * (2 * 2 + 2)
-
-
 def test_without_data_ten_documents_of_the_shipped_questions_are_asked() -> None:
     assert chosen_task().to_dict()["documents"] == 10
     assert chosen_task(documents=7).to_dict()["documents"] == 7

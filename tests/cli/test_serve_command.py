@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -103,14 +103,6 @@ def test_limits_are_those_of_the_settings() -> None:
     assert {name: getattr(settings, name) for name in limits} == limits
 
 
-def test_it_warns_of_an_open_door(chat_model: Path) -> None:
-    with started("-m", chat_model, "--host", "0.0.0.0") as server:
-        assert "set RAG_MIDDLE_API_KEY" in server.log
-        server.process.send_signal(signal.SIGINT)
-        server.ended()
-    assert "Traceback" not in server.log
-
-
 def test_a_key_of_markers_that_is_too_short_is_refused_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,26 +128,3 @@ def test_an_address_in_use_is_refused_before_a_model_is_loaded(run: Run) -> None
     assert shown.status == 2
     assert f"Cannot listen on 127.0.0.1:{port}" in shown.err
     assert "--port" in shown.err
-
-
-def test_requests_that_take_too_long_are_cut_off_at_the_end(chat_model: Path) -> None:
-    with started("-m", chat_model, "--shutdown-timeout", 0) as server:
-        # The schema keeps this model from ending early: seconds of work, and uvicorn looks for
-        # signals ten times in one.
-        items = {"type": "array", "items": {"type": "integer"}, "minItems": 200}
-        body = {
-            "model": chat_model.name,
-            "messages": [{"role": "user", "content": "Which river?"}],
-            "max_tokens": 400,
-            "n": 64,
-            "stream": True,
-            "response_format": {"type": "json_schema", "json_schema": {"schema": items}},
-        }
-        url = f"{server.url}/v1/chat/completions"
-        with httpx.stream("POST", url, json=body, timeout=120) as response:
-            lines = response.iter_lines()
-            assert next(lines).startswith("data: ")
-            server.process.send_signal(signal.SIGTERM)
-            with suppress(httpx.RemoteProtocolError):
-                assert "data: [DONE]" not in list(lines)
-        assert server.ended() == 0

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from langchain_core.messages.content import create_plaintext_block
 from llama_index.core.base.llms.types import CitableBlock, DocumentBlock, TextBlock
 from transformers import LlamaConfig
 
-from rag_middle.conventions import citations
 from rag_middle.conventions.citations import (
     langchain_citations,
     llama_index_citations,
@@ -189,13 +187,6 @@ def test_citations_repeat_documents_up_to_a_limit() -> None:
     assert len(many) == 1_000
     with pytest.raises(PromptError, match="no more than 1,000 characters"):
         parsed_document({"text": "y", "url": "https://" + "u" * 1_000}, "Document 1")
-
-
-def test_an_answer_is_searched_once_for_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    mentions = Mock(return_value=[])
-    monkeypatch.setattr(citations, "mentions", mentions)
-    openai_citations(ANSWER, SOURCES)
-    assert mentions.call_count == len(SOURCES)
 
 
 def test_documents_that_were_left_out_are_no_sources() -> None:

@@ -124,17 +124,6 @@ def test_ids_depend_on_content_source_and_place_alone() -> None:
         assert not set(ids()) & set(ids(**change))
 
 
-def test_a_long_text_is_measured_in_its_parts_alone() -> None:
-    measured = []
-
-    def length(text: str) -> int:
-        measured.append(len(text))
-        return len(text)
-
-    split([Record(text=HEADER + ROWS * 20, source="a.md")], 200, length)
-    assert sum(measured) < 2 * len(ROWS * 20)
-
-
 def test_a_size_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="chunk_size must be at least 1, got 0"):
         split([], 0)

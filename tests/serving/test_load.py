@@ -200,26 +200,6 @@ def test_a_client_that_leaves_ends_its_answer(
     assert server.chat("Which river?", max_tokens=1).choices
 
 
-def test_the_others_of_a_batch_go_on(
-    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
-) -> None:
-    server = serve(tiny_model, batch_wait=0.3)
-    server.chat("Which river?", n=2, max_tokens=1)  # with company, the next one waits for more
-    slow.clear()
-    answers: list[Any] = []
-
-    def ask() -> None:
-        answers.append(server.chat("Which river?", max_tokens=40))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    with open_request(server, BODY.replace(b"200", b"40") % b"true"):  # requests alike share
-        wait_until(lambda: len(slow) > 3)
-    thread.join(60)
-    assert answers[0].usage.completion_tokens == 40
-    assert len(slow) == 40  # passes of one batch
-
-
 def test_a_client_that_leaves_while_it_waits(
     serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
 ) -> None:

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -18,7 +17,6 @@ from starlette.testclient import TestClient
 from rag_middle.cli.serve import public_names
 from rag_middle.errors import MethodConfigError
 from rag_middle.serving import ServerSettings, create_app, named_methods
-from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from tests.serving.conftest import METHODS, Serve, Served
 
 MESSAGES = [{"role": "user", "content": "Which river?"}]
@@ -151,14 +149,6 @@ def test_documents_need_a_question(server: Served) -> None:
     assert "role 'user'" in error["message"]
 
 
-def test_halves_of_characters_go_in_and_out(server: Served) -> None:
-    """A client may cut a text in the middle of a surrogate pair."""
-    body = {**BODY, "documents": [{"text": "\ud83d", "title": "\ud83d"}]}
-    response = send(server, json.dumps(body))
-    assert response.status_code in (200, 400), response.text
-    response.json()
-
-
 def test_limits(serve: Serve, server: Served) -> None:
     small = serve(server.model, max_documents=2, max_body_bytes=10_000, max_waiting=2)
     body = {**BODY, "documents": ["a", "b", "c"]}
@@ -224,29 +214,6 @@ def test_names_of_methods() -> None:
     }
     with pytest.raises(MethodConfigError, match="NAME=METHOD"):
         public_names(["profile:a/tuned.json", "profile:b/tuned.json"])
-
-
-USER = {"role": "user", "content": "Which river?"}
-
-
-@pytest.mark.parametrize(
-    ("request_class", "fields"),
-    [
-        (ChatRequest, {"messages": [0] * 1000}),
-        (ChatRequest, {"messages": [USER | {"content": [{}] * 1000}]}),
-        (ChatRequest, {"messages": [USER | {"tool_calls": [0] * 1000}]}),
-        (ChatRequest, {"messages": MESSAGES, "documents": [0] * 1000}),
-        (ChatRequest, {"messages": MESSAGES, "tools": [0] * 1000}),
-        (CompletionRequest, {"prompt": [0] * 1000}),
-    ],
-)
-def test_of_a_list_the_first_wrong_item_is_told(
-    request_class: type[ChatRequest | CompletionRequest], fields: dict[str, Any]
-) -> None:
-    """A body has room for millions, and an error for each would keep all others waiting."""
-    with pytest.raises(ValidationError) as raised:
-        request_class.model_validate({"model": "tested", **fields})
-    assert raised.value.error_count() < 10
 
 
 @pytest.mark.parametrize(

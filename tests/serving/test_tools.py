@@ -12,10 +12,6 @@ from transformers import LlamaConfig
 
 from rag_middle import mark
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import NoMethod
-from rag_middle.serving import ServerSettings
-from rag_middle.serving.jobs import make_jobs
-from rag_middle.serving.schema import ChatRequest
 from tests.serving.conftest import Served, serving
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -44,8 +40,6 @@ TOOL: Any = {
 QUESTION: Any = {"role": "user", "content": "Where is Nantes?"}
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "number", "schema": SCHEMA}}
-ORDERED = {"properties": {"a": {}, "b": {}}}
-REVERSED = {"properties": {"b": {}, "a": {}}}
 
 Write = Callable[[str], None]
 
@@ -216,25 +210,6 @@ def test_answers_of_a_form_share_batches_and_parse(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [({"enum": [1]}, {"enum": [True]}), ({"enum": [0]}, {"enum": [0.0]}), (ORDERED, REVERSED)],
-    ids=["truth", "fraction", "order"],
-)
-def test_schemas_that_python_calls_equal_share_no_batch(
-    local: RagMiddleModel, one: Any, other: Any
-) -> None:
-    assert one == other
-    settings = ServerSettings(model_name="m", methods={"none": NoMethod()})
-    groups = []
-    for schema in (one, other, json.loads(json.dumps(one))):
-        form = {"type": "json_schema", "json_schema": {"schema": schema}}
-        body = {"model": "m", "messages": [QUESTION], "response_format": form}
-        [job] = make_jobs(local, settings, ChatRequest(**body), print)
-        groups.append(job.group)
-    assert groups[0] == groups[2] != groups[1]
-
-
-@pytest.mark.parametrize(
     ("body", "field"),
     [
         ({"tools": [{"name": "f"}]}, "tools"),
@@ -250,18 +225,3 @@ def test_what_cannot_be_is_refused_by_name(served: Served, body: Any, field: str
     response = served.post({"model": "tested", "messages": [QUESTION], **body})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == field
-
-
-def test_models_whose_template_knows_no_tools_refuse_them(server: Served) -> None:
-    response = server.post({"model": "tested", "messages": [QUESTION], "tools": [TOOL]})
-    assert response.status_code == 400
-    assert "tools" in response.json()["error"]["message"]
-
-
-def test_what_the_engine_cannot_keep_to_is_the_requests_mistake(served: Served) -> None:
-    pytest.importorskip("llguidance")
-    schema = {"type": "object", "not": {"required": ["n"]}}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    response = served.post({"model": "tested", "messages": [QUESTION], "response_format": form})
-    assert response.status_code == 400
-    assert ask(served, max_tokens=2).choices  # and the others are served

@@ -322,33 +322,6 @@ def test_numbers_that_json_does_not_have_are_no_arguments(number: str) -> None:
     assert len(message.invalid) == 1
 
 
-@pytest.mark.parametrize("properties", [[1], "x", None, 5])
-def test_properties_that_are_no_object_are_refused(properties: Any) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="properties"):
-        check_tools([_tool(properties)])
-
-
 def _tool(properties: Any) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties}
     return {"type": "function", "function": {"name": "search", "parameters": parameters}}
-
-
-def test_an_answer_of_markers_only_is_gone_through_once() -> None:
-    class Walked(dict[int, str]):
-        walks = 0
-
-        def items(self) -> Any:
-            self.walks += 1
-            return super().items()
-
-    marker = "<tool_call>"
-    places = Walked({len(marker) * index: marker for index in range(500)})
-    _, template, _ = FAMILIES["qwen-2.5"]
-    form = form_of(template)
-    answer = AnswerText(marker * 500, frozenset({marker}), places)
-    message = form.message(answer, [SEARCH])
-    assert not message.calls
-    assert len(message.invalid) == 500
-    assert places.walks == 1
-    assert answer.find(marker, 12) == 2 * len(marker)
-    assert answer.find(marker, 499 * len(marker) + 1) == -1

@@ -146,6 +146,7 @@ def test_arguments_of_tools_are_objects() -> None:
     either = {"type": ["object", "null"], "properties": {"a": INTEGER}}
     check_tools([tool(either)])
     assert parameters_of(tool(either))["type"] == "object"
-    for parameters in ({"type": "string"}, {"type": ["array", "null"]}):
+    no_properties = {"type": "object", "properties": [1]}
+    for parameters in ({"type": "string"}, {"type": ["array", "null"]}, no_properties):
         with pytest.raises(UnsupportedGenerationError, match="schema of an object"):
             check_tools([tool(parameters)])
