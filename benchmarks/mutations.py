@@ -377,8 +377,8 @@ FAULTS: tuple[Fault, ...] = (
         f"{R}/splitting.py",
         (
             "chunk ends one character early",
-            '"end": record.start + end}',
-            '"end": record.start + end - 1}',
+            '"end": before + end}',
+            '"end": before + end - 1}',
         ),
         ("chunks overlap by nothing", "total > self.overlap", "total > 0"),
     ),

@@ -17,7 +17,7 @@ from rag_middle.retrieval.embedders import (
     TruncatedTextWarning,
 )
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Retriever
-from rag_middle.retrieval.readers import Loaded, Record, Skipped, check_exists, load
+from rag_middle.retrieval.readers import Loaded, Skipped, check_exists, load
 from rag_middle.retrieval.splitting import split
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Embedder",
     "FaissIndex",
     "Loaded",
-    "Record",
     "Retriever",
     "SentenceTransformerEmbedder",
     "Skipped",

@@ -87,7 +87,7 @@ def build_index(
     loaded = load(documents)
     length = getattr(embedder, "count_tokens", len)
     size = _default_chunk_size(embedder) if chunk_size is None else chunk_size
-    chunks = split(loaded.records, size, length)
+    chunks = split(loaded.documents, size, length)
     changes = index.sync(chunks, progress)
     index.built_from = {"files": files, "chunk_size": chunk_size, "skipped": loaded.skipped}
     if folder is not None:

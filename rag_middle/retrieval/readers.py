@@ -1,4 +1,4 @@
-"""Records from a file or a folder, and a report of what was left out.
+"""Documents from a file or a folder, and a report of what was left out.
 
 Text stays as it is, whatever it holds: document markers and control tokens are made harmless where
 a prompt is built, not here.
@@ -13,15 +13,16 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, time
 from html import escape
 from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from rag_middle.documents import Document
 from rag_middle.errors import FileFormatError, RagMiddleError
 from rag_middle.extras import require
 from rag_middle.files import file_sha256
@@ -30,29 +31,6 @@ from rag_middle.wording import listed
 
 MANIFEST = "manifest.json"
 """Names the files of a saved index, and what it was made of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """A text as it was loaded.
-
-    Attributes:
-        text: the text; of other formats than plain text, as Markdown.
-        source: the file it comes from, relative to the folder that was loaded, with ``/``.
-        title: its title, if the file names one; else the name of the file.
-        metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl``
-            file (from 1), and fields of JSON.
-        start: characters of the source before the text (a Markdown title line).
-        lines: the line of the file, or row of a sheet, from 1, of each line of the text; empty
-            where the file has none that a reader could go to.
-    """
-
-    text: str
-    source: str
-    title: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    start: int = 0
-    lines: Sequence[int] = ()
 
 
 class Skipped(NamedTuple):
@@ -66,18 +44,25 @@ class Skipped(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The result of :func:`load`: records in order of their sources, and what was left out."""
+    """The result of :func:`load`: documents in order of their sources, and what was left out."""
 
-    records: tuple[Record, ...]
+    documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...]
 
 
 def load(path: str | Path) -> Loaded:
-    """Read every document in a file or folder.
+    """Read every document in a file or folder; of other formats than plain text, as Markdown.
 
     In a folder, what cannot be read is skipped and reported: other suffixes, binary or damaged
-    files, and records met before under another name. Hidden files and folders, links and saved
+    files, and documents met before under another name. Hidden files and folders, links and saved
     indexes are passed over.
+
+    Returns:
+        Documents under the title that the file states, else its name. `metadata` has the
+        ``source``, the file relative to the folder, with ``/``; from 1 the ``page`` of a PDF or the
+        ``line`` of a ``.jsonl`` file; fields of JSON; and for `split` ``start``, characters of the
+        source before the text (a title line), and ``line_numbers``, the line of the file, or row of
+        a sheet, from 1, of each line of the text, where a reader could go to them.
 
     Raises:
         FileFormatError: there is nothing at `path`, a single file cannot be read, or a folder
@@ -89,23 +74,23 @@ def load(path: str | Path) -> Loaded:
     """
     root = Path(path)
     skipped: list[Skipped] = []
-    records: dict[tuple[str | None, str], Record] = {}
+    documents: dict[tuple[str | None, str], Document] = {}
     for source, file in _files(root):
         for item in _items(source, file):
-            if isinstance(item, Record):
-                first = records.setdefault((item.title, item.text), item)
+            if isinstance(item, Document):
+                first = documents.setdefault((item.title, item.text), item)
                 if first is item:
                     continue
                 reason = f"same title and text as {_location(first)}, which is kept."
                 item = Skipped(_location(item), reason)
             skipped.append(item)
-    if not records:
+    if not documents:
         why = [str(entry) for entry in skipped[:5]] or [f"it is empty. Put there {_SUFFIXES}."]
         if len(skipped) > len(why):
             why.append(f"and {len(skipped) - len(why)} more")
         message = "\n  ".join([f"There are no documents in {str(root)!r}:", *why])
         raise FileFormatError(message)
-    return Loaded(tuple(map(_titled, records.values())), tuple(skipped))
+    return Loaded(tuple(map(_titled, documents.values())), tuple(skipped))
 
 
 def file_digests(path: str | Path) -> dict[str, str]:
@@ -149,7 +134,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
             yield whole_characters(relative.as_posix()), path  # names may hold bytes of no text
 
 
-def _items(source: str, file: Path) -> Iterator[Record | Skipped]:
+def _items(source: str, file: Path) -> Iterator[Document | Skipped]:
     read = READERS.get(file.suffix.lower())
     if read is None:
         yield Skipped(source, f"{file.suffix!r} is not read. Read are {_SUFFIXES}.")
@@ -172,11 +157,11 @@ def _items(source: str, file: Path) -> Iterator[Record | Skipped]:
         yield Skipped(source, reason)
 
 
-def _titled(record: Record) -> Record:
-    """The record under the name of its file where it has no title, so that it can be cited."""
-    line = record.metadata.get("line")
-    title = _name(record.source) + (f", line {line}" if line else "")
-    return replace(record, title=record.title or title)
+def _titled(document: Document) -> Document:
+    """The document under the name of its file where it has no title, so that it can be cited."""
+    line = document.metadata.get("line")
+    title = _name(document.metadata["source"]) + (f", line {line}" if line else "")
+    return replace(document, title=document.title or title)
 
 
 def _name(source: str) -> str:
@@ -184,9 +169,10 @@ def _name(source: str) -> str:
     return " ".join(re.split(r"[\s_-]+", stem)).strip() or stem
 
 
-def _location(record: Record) -> str:
-    number = record.metadata.get("line") or record.metadata.get("page")
-    return f"{record.source}:{number}" if number else record.source
+def _location(document: Document) -> str:
+    source = str(document.metadata["source"])
+    number = document.metadata.get("line") or document.metadata.get("page")
+    return f"{source}:{number}" if number else source
 
 
 # -- Text ----------------------------------------------------------------------------------------
@@ -241,15 +227,17 @@ def _declared_or_guessed(content: bytes, source: str) -> str:
     return content.decode(encoding, "replace")
 
 
-def _read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
+def _read_text(content: bytes, source: str) -> Iterator[Document | Skipped]:
     text = _decoded(content, source)
     has_title = PurePosixPath(source).suffix.lower() not in ("", ".txt")
-    record = _with_title(text, source) if has_title else Record(text=text, source=source)
-    before, within = text[: record.start].count("\n"), record.text.count("\n")
-    yield replace(record, lines=range(before + 1, before + within + 2))
+    document = _with_title(text, source) if has_title else Document(text)
+    start = document.metadata.get("start", 0)
+    first, last = text[:start].count("\n") + 1, text.count("\n") + 1
+    place = {"source": source, "start": start, "line_numbers": [*range(first, last + 1)]}
+    yield replace(document, metadata=place)
 
 
-def _with_title(text: str, source: str, title: str | None = None) -> Record:
+def _with_title(text: str, source: str, title: str | None = None) -> Document:
     """A text whose first heading is its title, and left out where it opens the text."""
     start = 0
     if first := next(headings(text), None):
@@ -260,7 +248,7 @@ def _with_title(text: str, source: str, title: str | None = None) -> Record:
             start = len(text) - len(rest) if rest else 0
     elif named := _FRONT_MATTER_TITLE.match(text):
         title = title or named[1].strip(" \t\"'") or None
-    return Record(text=text[start:], source=source, title=title, start=start)
+    return Document(text[start:], title=title, metadata={"source": source, "start": start})
 
 
 def headings(text: str) -> Iterator[tuple[int, int, str]]:
@@ -270,28 +258,29 @@ def headings(text: str) -> Iterator[tuple[int, int, str]]:
             yield match.start(), match.end() - 1, words
 
 
-def _read_json(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    """Records of a list of objects with ``"text"``; other JSON is text."""
+def _read_json(content: bytes, source: str) -> Iterator[Document | Skipped]:
+    """Documents of a list of objects with ``"text"``; other JSON is text."""
     text = _decoded(content, source)
     parsed = parse_json(text)
     items = parsed if isinstance(parsed, list) else [parsed]
     if items and all(isinstance(item, dict) and item.get("text") for item in items):
-        yield from (_record(item, source, {}) for item in items)
+        yield from (_document(item, source, {}) for item in items)
     else:
-        yield Record(text=text, source=source, lines=range(1, text.count("\n") + 2))
+        lines = [*range(1, text.count("\n") + 2)]
+        yield Document(text, metadata={"source": source, "line_numbers": lines})
 
 
-def _read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
+def _read_jsonl(content: bytes, source: str) -> Iterator[Document | Skipped]:
     for number, line in enumerate(_decoded(content, source).split("\n"), start=1):
         if line.strip():
             try:
-                yield _record(parse_json(line), source, {"line": number})
+                yield _document(parse_json(line), source, {"line": number})
             except ValueError as error:
                 reason = f'{error}. Expected {{"text": "...", "title": "..."}}; correct the line.'
                 yield Skipped(f"{source}:{number}", reason)
 
 
-def _record(fields: Any, source: str, place: Mapping[str, int]) -> Record:
+def _document(fields: Any, source: str, place: Mapping[str, int]) -> Document:
     if not isinstance(fields, dict):
         raise ValueError(f"a line should be an object, got {type(fields).__name__}")
     text, title, more = (fields.pop(name, None) for name in ("text", "title", "metadata"))
@@ -299,22 +288,23 @@ def _record(fields: Any, source: str, place: Mapping[str, int]) -> Record:
         raise ValueError(f'"text" should be a text that is not empty, got {text!r:.100}')
     if not isinstance(title, str | None):
         raise ValueError(f'"title" should be a text, got {title!r:.100}')
-    metadata = {**fields, **(more if isinstance(more, dict) else {}), **place}
+    metadata = {**fields, **(more if isinstance(more, dict) else {}), **place, "source": source}
     json.dumps(metadata, allow_nan=False)  # an index keeps it
-    return Record(text=text, source=source, title=title or None, metadata=metadata)
+    own = {name: value for name, value in metadata.items() if name not in ("start", "line_numbers")}
+    return Document(text, title=title or None, metadata=own)
 
 
 # -- Tables --------------------------------------------------------------------------------------
 
 
-def _read_csv(content: bytes, source: str) -> Iterator[Record | Skipped]:
+def _read_csv(content: bytes, source: str) -> Iterator[Document | Skipped]:
     text = _decoded(content, source)
     header = text.lstrip().split("\n")[0]
     rows = csv.reader(StringIO(text, newline=""), delimiter=max(",;\t|", key=header.count))
     yield from _table(((rows.line_num, row) for row in rows), source)
 
 
-def _read_sheets(content: bytes, source: str) -> Iterator[Record | Skipped]:
+def _read_sheets(content: bytes, source: str) -> Iterator[Document | Skipped]:
     library = require("openpyxl", package="openpyxl", what="Reading sheets", extra="files")
     values, formulas = (
         library.load_workbook(BytesIO(content), read_only=True, data_only=data_only).worksheets
@@ -337,7 +327,7 @@ def _read_sheets(content: bytes, source: str) -> Iterator[Record | Skipped]:
 
 def _table(
     rows: Iterable[tuple[int, Iterable[Any]]], source: str, title: str | None = None
-) -> Iterator[Record]:
+) -> Iterator[Document]:
     """A table of Markdown, if there are cells; the first row is its header."""
     numbered = [(number, [*map(_cell, row)]) for number, row in rows]
     numbered = [(number, row) for number, row in numbered if any(row)]
@@ -348,7 +338,8 @@ def _table(
     lines = [f"| {' | '.join((row + [''] * width)[:width])} |" for _, row in numbered]
     lines.insert(1, f"|{' --- |' * width}")
     numbers.insert(1, numbers[0])
-    yield Record(text="\n".join(lines), source=source, title=title, lines=numbers)
+    metadata = {"source": source, "line_numbers": numbers}
+    yield Document("\n".join(lines), title=title, metadata=metadata)
 
 
 def _cell(value: Any) -> str:
@@ -361,7 +352,7 @@ def _cell(value: Any) -> str:
 # -- Other formats: as Markdown, by pypdf and by single converters of MarkItDown -----------------
 
 
-def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
+def _read_pdf(content: bytes, source: str) -> Iterator[Document | Skipped]:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it says of a file quotes it
     reader = require("pypdf", package="pypdf", what="Reading PDF").PdfReader(BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
@@ -371,7 +362,7 @@ def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
     for number, page in enumerate(reader.pages, start=1):
         text = whole_characters(page.extract_text())
         if text.strip():
-            yield Record(text=text, source=source, title=title, metadata={"page": number})
+            yield Document(text, title=title, metadata={"source": source, "page": number})
         else:
             empty.append(number)
     if empty:
@@ -379,10 +370,10 @@ def _read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
         yield Skipped(source, f"{pages} no text (scanned?): run OCR on it.")
 
 
-def _converted(name: str) -> Callable[[bytes, str], Iterator[Record | Skipped]]:
+def _converted(name: str) -> Callable[[bytes, str], Iterator[Document | Skipped]]:
     """A reader by one converter of MarkItDown: no plugins, nothing fetched."""
 
-    def read(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    def read(content: bytes, source: str) -> Iterator[Document | Skipped]:
         suffix = PurePosixPath(source).suffix.lower()
         what = f"Reading {suffix} files"
         library = require("markitdown", package="markitdown", what=what, extra="files")
@@ -471,7 +462,7 @@ def _span(cell: Any, name: str) -> int:
     return max(int(number), 1) if number.isdecimal() else 1
 
 
-READERS: Mapping[str, Callable[[bytes, str], Iterator[Record | Skipped]]] = {
+READERS: Mapping[str, Callable[[bytes, str], Iterator[Document | Skipped]]] = {
     **dict.fromkeys(["", ".txt", ".md", ".markdown", ".rst"], _read_text),
     ".pdf": _read_pdf,
     **dict.fromkeys([".html", ".htm", ".xhtml"], _converted("HtmlConverter")),
@@ -483,6 +474,6 @@ READERS: Mapping[str, Callable[[bytes, str], Iterator[Record | Skipped]]] = {
     ".json": _read_json,
     ".jsonl": _read_jsonl,
 }
-"""(content, source) -> records, by suffix in lower case; a FileFormatError says what is wrong."""
+"""(content, source) -> documents, by suffix in lower case; a FileFormatError says what is wrong."""
 
 _SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"

@@ -1,4 +1,4 @@
-"""Records cut into documents for an index, which say where they come from."""
+"""Documents cut into parts for an index, which say where they come from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
-from rag_middle.retrieval.readers import Record, headings
+from rag_middle.retrieval.readers import headings
 
 # Header with the line below it, then the rows; to search for | is quicker than for ^. A cut at
 # lines does not part the first two.
@@ -25,52 +25,53 @@ _CUTS = (r"\n\n", r"\n(?!\| *:?-)")
 
 
 def split(
-    records: Iterable[Record], chunk_size: int = 1000, length: Callable[[str], int] = len
+    documents: Iterable[Document], chunk_size: int = 1000, length: Callable[[str], int] = len
 ) -> list[Document]:
-    """The records cut at paragraphs, else lines, else words, else characters, in order.
+    """The documents cut at paragraphs, else lines, else words, else characters, in order.
 
     Neighbours share a tenth of their size at most. Rows of a table that is cut stand under its
     header again, unless that takes more than half of a chunk.
 
     Args:
-        records: of `load`.
+        documents: of `load`.
         chunk_size: the largest length of a text.
         length: counts a text: characters, or for example the tokens of an embedder
             (:meth:`SentenceTransformerEmbedder.count_tokens`).
 
     Returns:
-        Parts of the records with their title, as documents. `metadata` is the record's, with
-        ``source``; ``start`` and ``end``, offsets in characters of the source; for files with lines
-        ``first_line`` and ``last_line``; and the ``heading`` above. The id stays as long as these
-        offsets and the record's title, text and source do.
+        Parts of the documents with their title. `metadata` is the document's, with ``start`` and
+        ``end``, offsets in characters of the source; for files with lines ``first_line`` and
+        ``last_line``; and the ``heading`` above. The id stays as long as these offsets and the
+        document's title, text and source do.
 
     Raises:
         ConfigError: `chunk_size` is below 1.
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size must be at least 1, got {chunk_size}.")
-    documents = []
-    for record in records:
-        text = record.text
+    parts = []
+    for document in documents:
+        text, metadata = document.text, {**document.metadata}
+        before, lines = metadata.pop("start", 0), metadata.pop("line_numbers", ())
         cut = _Cut(text, chunk_size, length)
-        line_ends = [end.start() for end in re.finditer("\n", text)] if record.lines else []
+        line_ends = [end.start() for end in re.finditer("\n", text)] if lines else []
         marks = [*headings(text)]
-        of_record = content_id(record.source, record.title, text)
+        of_document = content_id(metadata.get("source"), document.title, text)
         for start, end in cut.chunks():
-            place: dict[str, Any] = {"start": record.start + start, "end": record.start + end}
-            if record.lines:
-                place["first_line"] = record.lines[bisect_left(line_ends, start)]
-                place["last_line"] = record.lines[bisect_left(line_ends, end)]
+            place: dict[str, Any] = {"start": before + start, "end": before + end}
+            if lines:
+                place["first_line"] = lines[bisect_left(line_ends, start)]
+                place["last_line"] = lines[bisect_left(line_ends, end)]
             if above := bisect_right(marks, start, key=itemgetter(0)):
                 place["heading"] = marks[above - 1][2]
-            document = Document(
+            part = Document(
                 cut.header(start) + text[start:end],
-                title=record.title,
-                id=content_id(of_record, start, end),
-                metadata={**record.metadata, "source": record.source, **place},
+                title=document.title,
+                id=content_id(of_document, start, end),
+                metadata={**metadata, **place},
             )
-            documents.append(document)
-    return documents
+            parts.append(part)
+    return parts
 
 
 class _Part(NamedTuple):

@@ -45,6 +45,7 @@ REFUSED = [
     ("serve -m m --method pinee", "Did you mean 'pine'?"),
     ("serve -m m --allow-method profile:{damaged}", "cannot be read"),
     ("generate -m m -p {prompt} --beams 0", "num_beams must be"),
+    ("generate -m m -p {prompt} --beams 2 --temperature 1", "use one of them"),
     ("generate -m m -p {prompt} --stream --json", "leave out --json"),
     ("ask Why? --docs {gone}", "There is no file or folder"),
     ("ask Why?", "There is nothing to read"),

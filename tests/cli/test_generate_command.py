@@ -116,8 +116,6 @@ def test_thinking_is_told_to_the_chat_template(
         (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
         (("--method", "lpes"), "MethodConfigError", "rag-middle calibrate --method lpes"),
         (("--template", "chat"), "ChatTemplateError", "no chat template"),
-        (("--stream", "--beams", "2"), "UnsupportedGenerationError", "--beams 1"),
-        (("--beams", "2", "--temperature", "1"), "UnsupportedGenerationError", "use one of them"),
         (("--max-new-tokens", "100000"), "ContextOverflowError", "--on-overflow drop_documents"),
     ],
 )
@@ -129,10 +127,9 @@ def test_errors_are_one_message_and_status_2(
     assert shown.out == ""
     assert shown.err.startswith("Error: ")
     assert message in shown.err
-    if "--stream" not in arguments:
-        error = run("generate", "-m", model, "-p", prompt_file, *arguments, "--json").json["error"]
-        assert error["type"] == kind
-        assert message in error["message"]
+    error = run("generate", "-m", model, "-p", prompt_file, *arguments, "--json").json["error"]
+    assert error["type"] == kind
+    assert message in error["message"]
 
 
 def test_control_characters_do_not_reach_a_terminal(

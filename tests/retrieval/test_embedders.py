@@ -14,10 +14,10 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
 from rag_middle.retrieval import (
     DEFAULT_EMBEDDER,
-    Record,
     SentenceTransformerEmbedder,
     split,
 )
@@ -74,7 +74,7 @@ def test_words_that_the_tokenizer_does_not_know_have_a_length(
 ) -> None:
     """One of many pages would be a single token, and its chunk would leave no room for others."""
     text = "Lyon. " + word * 5000
-    chunks = split([Record(text=text, source="a.txt")], 192, minilm.count_tokens)
+    chunks = split([Document(text)], 192, minilm.count_tokens)
     assert max(len(chunk.text) for chunk in chunks) < 2000
     assert minilm.count_tokens("Lyon lies on the Rhône.") == 6
 
@@ -85,7 +85,7 @@ def test_default_chunks_are_read_to_their_end(
 ) -> None:
     text = "| a | b |\n" * 300 + "plain words " * 300
     with caplog.at_level(logging.WARNING):
-        chunks = split([Record(text=text, source="a", title="A title")], 192, minilm.count_tokens)
+        chunks = split([Document(text, title="A title")], 192, minilm.count_tokens)
         minilm.embed([chunk.render() for chunk in chunks])  # a warning would be an error
     assert caplog.records == []
     assert max(minilm.count_tokens(chunk.text) for chunk in chunks) <= 192

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
-from rag_middle.retrieval import Record, split
+from rag_middle.retrieval import split
 
 PROSE = "\n\n".join(
     f"Paragraph {number} begins here. " + " ".join(f"w{number}x{at}" for at in range(60))
@@ -45,7 +46,9 @@ def _letters(text: str) -> set[int]:
 def test_chunks_cover_the_text_in_order_and_keep_their_size(
     size: int, unit: str, text: str
 ) -> None:
-    chunks = split([Record(text=text, source="a.txt", start=10)], size, MEASURES[unit])
+    chunks = split(
+        [Document(text, metadata={"source": "a.txt", "start": 10})], size, MEASURES[unit]
+    )
     for chunk in chunks:
         assert chunk.text == text[chunk.metadata["start"] - 10 : chunk.metadata["end"] - 10]
         assert MEASURES[unit](chunk.text) <= size
@@ -74,7 +77,7 @@ def test_nothing_is_left_out_and_no_chunk_is_within_its_neighbour(
     unit: str, parts: list[str], times: int, size: int
 ) -> None:
     text = "".join(parts) * times
-    chunks = split([Record(text=text, source="a.txt")], size, MEASURES[unit])
+    chunks = split([Document(text, metadata={"source": "a.txt"})], size, MEASURES[unit])
     assert _letters(text) <= _covered(chunks)
     assert len({chunk.id for chunk in chunks}) == len(chunks)
     for one, following in pairwise(chunk.metadata for chunk in chunks):
@@ -89,14 +92,14 @@ def test_text_without_spaces_is_not_measured_character_by_character() -> None:
         measured.append(text)
         return len(text)
 
-    assert len(split([Record(text="#" * 20_000, source="a.txt")], 100, length)) > 100
+    assert len(split([Document("#" * 20_000, metadata={"source": "a.txt"})], 100, length)) > 100
     assert len(measured) < 5_000
 
 
 @pytest.mark.parametrize("before", ["", "Some towns:\n\n"])
 def test_the_rows_of_a_table_that_is_cut_stand_under_its_header(before: str) -> None:
     text = f"{before}{HEADER}{ROWS}\n\nThat were the towns."
-    chunks = split([Record(text=text, source="a.md")], 200)
+    chunks = split([Document(text, metadata={"source": "a.md"})], 200)
     rows = [chunk for chunk in chunks if "| town 5" in chunk.text]
     assert len(rows) > 1
     for chunk in rows:
@@ -106,21 +109,21 @@ def test_the_rows_of_a_table_that_is_cut_stand_under_its_header(before: str) -> 
         assert chunk.text in (text[start:end], HEADER + text[start:end])
     assert sum(chunk.text.count("| river |") for chunk in chunks) > len(rows)
     assert chunks[-1].text.endswith("\n\nThat were the towns.")
-    assert split([Record(text="That were the towns.", source="a.md")])[0].text[0] == "T"
+    assert split([Document("That were the towns.", metadata={"source": "a.md"})])[0].text[0] == "T"
 
 
 def test_a_header_that_leaves_no_room_for_rows_is_not_repeated() -> None:
-    chunks = split([Record(text=HEADER + ROWS, source="a.md")], 50)
+    chunks = split([Document(HEADER + ROWS, metadata={"source": "a.md"})], 50)
     assert sum("| town | river |" in chunk.text for chunk in chunks) == 1
 
 
 def test_ids_depend_on_content_source_and_place_alone() -> None:
     def ids(**changes: object) -> list[str | None]:
-        fields = {"text": PROSE, "source": "a.txt", "title": "T", **changes}
-        return [chunk.id for chunk in split([Record(**fields)])]  # type: ignore[arg-type]
+        fields: dict[str, Any] = {"text": PROSE, "title": "T", "metadata": {"source": "a.txt"}}
+        return [chunk.id for chunk in split([Document(**fields | changes)])]
 
-    assert ids() == ids(metadata={"line": 4})
-    for change in ({"text": PROSE + "!"}, {"source": "b.txt"}, {"title": None}):
+    assert ids() == ids(metadata={"source": "a.txt", "line": 4})
+    for change in ({"text": PROSE + "!"}, {"metadata": {"source": "b.txt"}}, {"title": None}):
         assert not set(ids()) & set(ids(**change))
 
 
