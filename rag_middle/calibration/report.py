@@ -10,8 +10,8 @@ from typing import Any
 
 from rag_middle.evaluation import Estimate
 from rag_middle.evaluation.conclusions import comparisons
-from rag_middle.evaluation.pages import render
 from rag_middle.evaluation.plots import draw_lines, new_figure
+from rag_middle.evaluation.report import render
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import Profile
 

@@ -117,8 +117,9 @@ def diagnose(
 
     import torch
 
-    from rag_middle.evaluation import conclusions, findings, plots, report
+    from rag_middle.evaluation import conclusions, plots, report
     from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
+    from rag_middle.evaluation.results import findings
     from rag_middle.generation.sharing import origin
     from rag_middle.small_model import NAME
 
@@ -163,7 +164,7 @@ def diagnose(
         page = evaluation.write_report(diagnosis, out, command=command)
         data = diagnosis.to_dict()
     else:
-        found = findings.findings(results)
+        found = findings(results)
         page = evaluation.write_evaluation(results, out, command=command)
         data = found.to_dict()
     if as_json:
@@ -171,8 +172,8 @@ def diagnose(
         return
     if by_position:
         report.show_diagnosis(console.console(), diagnosis)
-        does = profile_in_words(diagnosis.profile)
-        console.tell("Use it", f"--method profile:{out} ({does}).", "cyan")
+        if does := profile_in_words(diagnosis.profile):
+            console.tell("Use it", f"--method profile:{out} ({does}).", "cyan")
     elif found.grid:
         report.show_grid(console.console(), found.grid, found.notes)
     console.print_text(str(page))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.demo.demonstration import CHOSEN
-from rag_middle.evaluation.pages import data_url, render
 from rag_middle.evaluation.plots import draw_lines, image, new_figure
+from rag_middle.evaluation.report import data_url, render
 from rag_middle.evaluation.statistics import Estimate
 from rag_middle.files import write_files
 from rag_middle.methods import METHODS

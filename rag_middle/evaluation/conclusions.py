@@ -43,7 +43,7 @@ Reason = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class MiddleAnswer:
     """Whether the model loses the middle.
 
     Attributes:
@@ -98,14 +98,16 @@ class Recommendation:
 # -- does it lose the middle? ---------------------------------------------------------------------
 
 
-def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves) -> Answer:
+def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves) -> MiddleAnswer:
     """Whether the middle is lost: the answer to a report's title.
 
     Yes where the middle is significantly below both ends. No only where the interval excludes that
     it lies `smallest_effect` below the lower end.
     """
+    if recommendation.reason == "too_few_questions":
+        return MiddleAnswer(label="unknown", text=recommendation.text)
     if not recommendation.compares:
-        return Answer(label="unknown", text=f"Cannot tell. {recommendation.text}")
+        return MiddleAnswer(label="unknown", text=f"Cannot tell. {recommendation.text}")
     curve, metric, questions = curves[BASELINE], curves.metric, curves.questions
     means = [estimate.value for estimate in curve.estimates]
     _, _, seen = SHAPES[shape.name].partition(": ")
@@ -117,14 +119,14 @@ def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves)
         )
     if len(means) < 3:
         text = f"Cannot tell without a position between the first and the last: {seen}."
-        return Answer(label="unknown", text=text)
+        return MiddleAnswer(label="unknown", text=text)
     margin = _margin(curve.gap, questions, metric)
     lost = min(means[0], means[-1]) - min(means[1:-1])
     if shape.name == "U" or lost > margin:
-        return Answer(label="yes", text=f"Yes: {seen}.")
+        return MiddleAnswer(label="yes", text=f"Yes: {seen}.")
     if lost + margin < smallest_effect(metric):
-        return Answer(label="no", text=f"No: {seen}.")
-    return Answer(
+        return MiddleAnswer(label="no", text=f"No: {seen}.")
+    return MiddleAnswer(
         label="unknown",
         text=f"Cannot tell: the middle may lie {metric.amount(lost + margin)} below the ends. "
         f"{_needed(lost, margin, questions, metric)} Seen so far: {seen}.",
@@ -195,8 +197,8 @@ def recommend(
     base, questions = scores[BASELINE], len(scores[BASELINE])
     if questions < MIN_QUESTIONS:
         text = (
-            f"{questions} question{' is' if questions == 1 else 's are'} too few to compare "
-            f"positions: ask at least {MIN_QUESTIONS}, better a hundred or more."
+            f"{counted(questions, 'question')} cannot tell anything about positions: at least "
+            f"{MIN_QUESTIONS} are needed, and 100 to tell gaps of 10 to 20 points from chance."
         )
         return Recommendation(label=BASELINE, reason="too_few_questions", text=text)
     tried = {label: own for label, own in scores.items() if label != BASELINE}
@@ -338,7 +340,7 @@ def next_steps(
     """
     label, reason = recommendation.label, recommendation.reason
     if reason == "too_few_questions":
-        return ("Ask more questions: a larger --limit, or more data.",)
+        return ("Ask 100 questions: --limit 100, or more data.",)
     if reason == "cannot_answer":
         return (
             "Look at a few answers in records.jsonl: does the prompt suit the model? Try "

@@ -18,7 +18,7 @@ import numpy as np
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.conclusions import (
-    Answer,
+    MiddleAnswer,
     Recommendation,
     answer,
     method_in_use,
@@ -28,7 +28,6 @@ from rag_middle.evaluation.conclusions import (
     order_advice,
     recommend,
 )
-from rag_middle.evaluation.findings import Findings, findings, question_digests
 from rag_middle.evaluation.measurement import (
     BASELINE,
     LabelledMethod,
@@ -36,7 +35,14 @@ from rag_middle.evaluation.measurement import (
     MethodSpec,
     labelled_methods,
 )
-from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results
+from rag_middle.evaluation.results import (
+    Findings,
+    PositionCurve,
+    PositionCurves,
+    Results,
+    findings,
+    question_digests,
+)
 from rag_middle.evaluation.runner import check_measurement, check_takes, run
 from rag_middle.evaluation.statistics import Bootstrap, Shape, shape_of
 from rag_middle.evaluation.tasks import Task
@@ -96,7 +102,7 @@ class Diagnosis(Findings):
     curves: PositionCurves
     answer_time_ratios: Mapping[str, float]
     shape: Shape
-    answer: Answer
+    answer: MiddleAnswer
     recommendation: Recommendation
     profile: Profile
     next_steps: tuple[str, ...]
@@ -150,7 +156,9 @@ def diagnose(
     recommendation = recommend(scores, results.metric, ratios)
     in_use = curves[method_in_use(recommendation, curves)]
     alone = found.summary.control("gold_only")
-    told = (*notes_on_gold(results.items), *notes(found.summary, shape))
+    told = notes_on_gold(results.items)
+    if recommendation.reason != "too_few_questions":
+        told += notes(found.summary, shape)
     return Diagnosis(
         **vars(found) | {"notes": (*found.notes, *told)},
         answer_time_ratios=ratios,
@@ -258,11 +266,11 @@ def recommended_profile(
 
 
 def profile_in_words(profile: Profile) -> str:
-    """What a profile of `diagnose` does: ``documents in the measured order``."""
+    """What a profile of `diagnose` does: ``documents in the measured order``; empty for nothing."""
     names = profile.method.split("+")
     order = "documents in the measured order" if MeasuredOrder.name in names else ""
     others = [name for name in names if name not in (MeasuredOrder.name, BASELINE)]
-    return ", ".join(filter(None, (order, *others))) or "no method, the retriever's order"
+    return ", ".join(filter(None, (order, *others)))
 
 
 # -- what is known of the methods -----------------------------------------------------------------

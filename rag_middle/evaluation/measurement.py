@@ -179,22 +179,21 @@ class Measurement:
             conditions = (AS_GIVEN,) if layout is None else layout.conditions
         return (*conditions, *(order(index) for index in range(self.orders)))
 
-    def grid_conditions(self, task: Task) -> tuple[Condition, ...]:
-        """The further conditions that `grid` asks for."""
-        return tuple(
+    def all_conditions(self, task: Task, *, unmodified: bool) -> tuple[Condition, ...]:
+        """Those of `conditions` and `grid`; under the unmodified model the further ones too."""
+        further = [
             position(index, documents)
             for documents in self.grid
             for index in self.gold_positions(task, documents)
-        )
-
-    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
-        """What `controls` and `changes` ask the unmodified model besides."""
-        changed = (
-            position(index, change=change)
-            for change in self.changes
-            for index in self.gold_positions(task)
-        )
-        return (*(task.controls if self.controls else ()), *changed)
+        ]
+        if unmodified:
+            further += task.controls if self.controls else ()
+            further += [
+                position(index, change=change)
+                for change in self.changes
+                for index in self.gold_positions(task)
+            ]
+        return (*self.conditions(task), *further)
 
     def layout(self, task: Task) -> Layout | None:
         """The conditions of `task` in rows and columns: those of `grid`, or of the task itself.

@@ -1,32 +1,40 @@
-"""Reports: one self-contained HTML page, a picture and JSON as files; tables on a terminal."""
+"""Reports: one self-contained HTML page, a picture and JSON as files; tables on a terminal.
+
+``templates/page.html.j2`` is the frame of all pages, with their style sheet; reports of other parts
+of the package bring a template of their own beside their module.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+import jinja2
+from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words
-from rag_middle.evaluation.findings import Findings, findings
 from rag_middle.evaluation.measurement import BASELINE
-from rag_middle.evaluation.pages import render
 from rag_middle.evaluation.plots import image, plot_position_curves
-from rag_middle.evaluation.results import Grid, Results, Summary
+from rag_middle.evaluation.results import Findings, Grid, Results, Summary, findings
 from rag_middle.evaluation.statistics import CONFIDENCE, SHAPES, Estimate
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import PROFILE_FILE, write_profile
 from rag_middle.wording import percent
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
+_PACKAGE = "rag_middle.evaluation"
 _SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 
 
@@ -178,6 +186,61 @@ def _sentence(summary: Summary) -> str:
     )
 
 
+# -- pages ---------------------------------------------------------------------------------------
+
+
+def render(
+    template: str,
+    *,
+    package: str = _PACKAGE,
+    charts: Mapping[str, Figure] = MappingProxyType({}),
+    **context: Any,
+) -> str:
+    """A page as text; whatever is put into it is escaped.
+
+    Args:
+        template: its file name, in ``templates`` of the package.
+        charts: pictures for the template, by name.
+    """
+    # Labels, names, questions and answers are anybody's text: all of it is escaped.
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package), jinja2.PackageLoader(_PACKAGE)]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"cell": _estimate_cell, "code_spans": _code_spans}
+    pictures = {
+        name: data_url(image(chart, "svg"), "image/svg+xml") for name, chart in charts.items()
+    }
+    return environment.get_template(template).render(charts=pictures, **context)
+
+
+def data_url(content: bytes, kind: str) -> str:
+    """A picture as part of a page, apart from it: its text, ids and styles are its own."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _estimate_cell(estimate: Estimate | None, *, share: bool, signed: bool = False) -> Markup:
+    """The value, and its interval below it; arguments as for `Estimate.text`."""
+    if estimate is None:
+        return Markup("–")
+    if estimate.exact:
+        return Markup("0<small>none seen</small>")
+    value, _, interval = estimate.text(share=share, signed=signed).partition(" ")
+    return Markup("{}<small>{}</small>").format(value, interval)
+
+
+def _code_spans(text: str) -> Markup:
+    """What is between backticks as code; everything is escaped."""
+    parts = [
+        Markup("<code>{}</code>" if index % 2 else "{}").format(part)
+        for index, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(parts)
+
+
 # -- on a terminal --------------------------------------------------------------------------------
 
 
@@ -185,6 +248,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     """Print the table, answer, shape, recommendation, notes and next steps."""
     curves, share = diagnosis.curves, diagnosis.curves.metric.share
     scale, digits, unit = (100, 1, ", %") if share else (1, 2, "")
+    enough = diagnosis.recommendation.reason != "too_few_questions"
     positions = [f"at {position}" for position in curves.positions]
     table = _table("method", *positions, "mean", f"gap [{percent(CONFIDENCE)}]", "flips", "time")
     for method in diagnosis.summary.methods:
@@ -193,7 +257,8 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         table.add_row(
             Text(method.label, "bold" if method.label == diagnosis.recommendation.label else ""),
             *(f"{scale * x.value:.{digits}f}" for x in (*curve.estimates, method.mean)),
-            curve.gap.text(share=share) if method.mean.value else "–",  # nothing to lose
+            # Without right answers there is nothing to lose, and few questions say nothing.
+            curve.gap.text(share=share) if method.mean.value and enough else "–",
             "–" if flips is None else percent(flips.flip_rate.value),
             "–" if ratio is None else f"×{ratio:.2f}",
         )

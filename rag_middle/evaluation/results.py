@@ -1,25 +1,25 @@
-"""The answers of a run: scores as arrays, and what reports show of them.
+"""The answers of a run, and what reports show of them: curves, means, controls, rows and columns.
 
-Curves over gold positions (`curve_of`), means of methods and controls (`Results.summary`), and rows
-and columns (`grid_of`): number of documents and position, or what a task varies. Their intervals
-are those of `statistics`; all scores are of the same questions, so all differences are paired.
+All scores are of the same questions, so all differences are paired; their intervals are those of
+`statistics`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation.conditions import Condition, Item, order, position
+from rag_middle.evaluation.conditions import Condition, Item, order, position, question_digest
 from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurement
 from rag_middle.evaluation.metrics import Metric, as_compared, metric
-from rag_middle.evaluation.records import Key, Record
+from rag_middle.evaluation.records import AnswerRecord, Key
 from rag_middle.evaluation.statistics import (
     Array,
     Bootstrap,
@@ -30,12 +30,35 @@ from rag_middle.evaluation.statistics import (
     paired_difference,
 )
 from rag_middle.evaluation.tasks import Task
+from rag_middle.wording import counted, shortened
 
 _CONTROLS = {
     "gold_only": "the gold document alone",
     "closed_book": "no documents",
     "random_filler": "the other documents' words shuffled",
 }
+_MOST_QUESTIONS = 20  # with wrong answers, in a report
+_MOST_CHARACTERS = 1500  # of a document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scored:
+    """Figures of one metric over the same questions.
+
+    Attributes:
+        metric: what was scored.
+        questions: how many were asked under each condition.
+    """
+
+    metric: Metric
+    questions: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "metric": self.metric.name}
+
+
+# -- over positions -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +93,17 @@ def curve_of(label: str, bootstrap: Bootstrap) -> PositionCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PositionCurves:
+class PositionCurves(_Scored):
     """Curves of several methods over the same questions and positions.
 
     Attributes:
-        metric: what was scored.
         positions: 0-based, of the gold document.
         documents: in a prompt.
-        questions: how many were asked at each position.
         curves: one per method, the unmodified model first.
     """
 
-    metric: Metric
     positions: tuple[int, ...]
     documents: int
-    questions: int
     curves: tuple[PositionCurve, ...]
 
     def __getitem__(self, label: str) -> PositionCurve:
@@ -96,9 +115,8 @@ class PositionCurves:
         """Of the methods, the unmodified model first."""
         return tuple(curve.label for curve in self.curves)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {**asdict(self), "metric": self.metric.name}
+
+# -- means ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +167,14 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(_Scored):
     """All methods on one task.
 
     Attributes:
-        metric: the main one.
-        questions: how many were asked.
         methods: the unmodified model first.
         controls: those that were run.
     """
 
-    metric: Metric
-    questions: int
     methods: tuple[MethodSummary, ...]
     controls: tuple[Control, ...]
 
@@ -172,9 +186,52 @@ class Summary:
         """The control of that name, if it was run."""
         return next((control for control in self.controls if control.name == name), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {**asdict(self), "metric": self.metric.name}
+
+# -- rows and columns -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRow:
+    """One row of a layout.
+
+    Attributes:
+        name: of the row.
+        columns: their headings.
+        curves: over the columns, by label of the method; the gap is that between columns.
+        differences: mean over columns minus the unmodified model's, by label.
+        changes: mean over columns minus the first row's under the same method, by label; empty
+            for the first row.
+        abstained: share of answers that say that the model does not know, by label; empty for
+            tasks that do not ask for that.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    curves: Mapping[str, PositionCurve]
+    differences: Mapping[str, Estimate]
+    changes: Mapping[str, Estimate]
+    abstained: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid(_Scored):
+    """Scores by row and column.
+
+    Attributes:
+        row_title: what differs from row to row.
+        column_title: what differs from column to column.
+        rows: as in the layout.
+        confidence: of each difference and change, so that those of all methods and rows hold
+            together (Bonferroni).
+    """
+
+    row_title: str
+    column_title: str
+    rows: tuple[GridRow, ...]
+    confidence: float
+
+
+# -- a run ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +252,7 @@ class Results:
     measurement: Measurement
     methods: tuple[LabelledMethod, ...]
     items: tuple[Item, ...]
-    records: Mapping[Key, Record]
+    records: Mapping[Key, AnswerRecord]
     model: Mapping[str, Any]
     software: Mapping[str, str]
 
@@ -209,6 +266,11 @@ class Results:
             "model": self.model,
             "software": self.software,
         }
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the methods, the unmodified model first."""
+        return tuple(method.label for method in self.methods)
 
     @property
     def compared(self) -> int:
@@ -230,7 +292,7 @@ class Results:
         label: str,
         conditions: Sequence[Condition] | None = None,
         metric_name: str | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Array:
         """Scores of one method, `[questions, conditions]`.
 
         Args:
@@ -258,7 +320,7 @@ class Results:
                 f"{self.task.name} has no gold document, so there is no curve over its position."
             )
         scored = metric(metric_name) if metric_name else self.metric
-        scores = {m.label: self.scores(m.label, metric_name=scored.name) for m in self.methods}
+        scores = {label: self.scores(label, metric_name=scored.name) for label in self.labels}
         return PositionCurves(
             metric=scored,
             positions=self.positions,
@@ -277,8 +339,7 @@ class Results:
 
         def mean_and_difference(label: str, columns: Sequence[Condition]) -> tuple[Estimate, ...]:
             own = self.scores(label, columns).mean(axis=1)
-            [mean] = Bootstrap(own[:, None]).estimates()
-            return mean, paired_difference(own, base, confidence)
+            return _mean(own), paired_difference(own, base, confidence)
 
         methods = []
         for method in self.methods:
@@ -327,56 +388,9 @@ class Results:
         return consistency([[said(item, condition) for condition in orders] for item in self.items])
 
 
-# -- rows and columns -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow:
-    """One row of a layout.
-
-    Attributes:
-        name: of the row.
-        columns: their headings.
-        curves: over the columns, by label of the method; the gap is that between columns.
-        differences: mean over columns minus the unmodified model's, by label.
-        changes: mean over columns minus the first row's under the same method, by label; empty
-            for the first row.
-        abstained: share of answers that say that the model does not know, by label; empty for
-            tasks that do not ask for that.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    curves: Mapping[str, PositionCurve]
-    differences: Mapping[str, Estimate]
-    changes: Mapping[str, Estimate]
-    abstained: Mapping[str, Estimate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Scores by row and column.
-
-    Attributes:
-        metric: what was scored.
-        row_title: what differs from row to row.
-        column_title: what differs from column to column.
-        questions: how many were asked in each cell.
-        rows: as in the layout.
-        confidence: of each difference and change, so that those of all methods and rows hold
-            together (Bonferroni).
-    """
-
-    metric: Metric
-    row_title: str
-    column_title: str
-    questions: int
-    rows: tuple[GridRow, ...]
-    confidence: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {**asdict(self), "metric": self.metric.name}
+def _mean(scores: Array) -> Estimate:
+    """Of scores `[questions]`."""
+    return Bootstrap(scores[:, None]).estimates()[0]
 
 
 def grid_of(results: Results) -> Grid | None:
@@ -388,46 +402,178 @@ def grid_of(results: Results) -> Grid | None:
     layout = results.measurement.layout(results.task)
     if layout is None:
         return None
-    labels, first = [method.label for method in results.methods], next(iter(layout.rows))
-    compared = (len(labels) - 1) * len(layout.rows) + len(labels) * (len(layout.rows) - 1)
+    labels, (first, *later) = results.labels, layout.rows
+    compared = (len(labels) - 1) * (1 + len(later)) + len(labels) * len(later)
     confidence = comparison_confidence(compared)
     abstain = "abstained" in results.measurement.metric_names(results.task)
+    scores = {
+        (row, label): results.scores(label, tuple(columns.values()))
+        for row, columns in layout.rows.items()
+        for label in labels
+    }
+    means = {cell: own.mean(axis=1) for cell, own in scores.items()}
 
-    def scores(row: str, metric_name: str | None = None) -> dict[str, Array]:
-        cells = tuple(layout.rows[row].values())
-        return {label: results.scores(label, cells, metric_name) for label in labels}
+    def difference(cell: tuple[str, str], other: tuple[str, str]) -> Estimate:
+        return paired_difference(means[cell], means[other], confidence)
 
-    def means(row: str, metric_name: str | None = None) -> dict[str, Array]:
-        return {label: own.mean(axis=1) for label, own in scores(row, metric_name).items()}
+    def abstentions(row: str, label: str) -> Estimate:
+        columns = tuple(layout.rows[row].values())
+        return _mean(results.scores(label, columns, "abstained").mean(axis=1))
 
-    def grid_row(row: str) -> GridRow:
-        own, of_first = means(row), means(first)
-        abstained = means(row, "abstained") if abstain else {}
-        return GridRow(
+    rows = [
+        GridRow(
             name=row,
-            columns=tuple(layout.rows[row]),
-            curves={label: curve_of(label, Bootstrap(each)) for label, each in scores(row).items()},
+            columns=tuple(columns),
+            curves={label: curve_of(label, Bootstrap(scores[row, label])) for label in labels},
             differences={
-                label: paired_difference(own[label], own[BASELINE], confidence)
+                label: difference((row, label), (row, BASELINE))
                 for label in labels
                 if label != BASELINE
             },
             changes={
-                label: paired_difference(own[label], of_first[label], confidence)
-                for label in labels
-                if row != first
+                label: difference((row, label), (first, label)) for label in labels if row != first
             },
-            abstained={
-                label: Bootstrap(shares[:, None]).estimates()[0]
-                for label, shares in abstained.items()
-            },
+            abstained={label: abstentions(row, label) for label in labels if abstain},
         )
-
+        for row, columns in layout.rows.items()
+    ]
     return Grid(
         metric=results.metric,
         row_title=layout.row_title,
         column_title=layout.column_title,
         questions=len(results.items),
-        rows=tuple(map(grid_row, layout.rows)),
+        rows=tuple(rows),
         confidence=confidence,
     )
+
+
+# -- what a report shows --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a report shows of a run.
+
+    Attributes:
+        results: the answers.
+        made: when, ISO 8601, UTC.
+        curves: over gold positions; None without one gold document.
+        summary: means, differences, flip rates, controls.
+        grid: rows and columns, where the measurement or the task has them.
+        notes: what bears on the figures.
+        wrong: questions with the most wrong answers, with their documents.
+    """
+
+    results: Results
+    made: str
+    curves: PositionCurves | None
+    summary: Summary
+    grid: Grid | None
+    notes: tuple[str, ...]
+    wrong: Sequence[Mapping[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        own = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "results"}
+        return {**self.results.to_dict(), **own}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def findings(results: Results) -> Findings:
+    """The figures of a run with their intervals, and what bears on them."""
+    return Findings(
+        results=results,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        curves=results.curves() if results.positions else None,
+        summary=results.summary(),
+        grid=grid_of(results),
+        notes=(*missing_answers(results), *searched_notes(results)),
+        wrong=wrong_answers(results),
+    )
+
+
+def wrong_answers(results: Results) -> list[dict[str, Any]]:
+    """The questions of a run with the most wrong answers, at most twenty, as plain data.
+
+    Each has ``question``, ``answers``, ``documents`` (the gold ones first), ``conditions`` (as
+    headings), ``replies`` (by method label, one per condition: ``text``, and whether it is
+    ``right`` by the main score; of an F1 score, at least one half), and how many are ``wrong``.
+    """
+    conditions = [position(index) for index in results.positions]
+    conditions = conditions or list(results.measurement.conditions(results.task))
+    score = results.metric.name if results.metric.share else "greedy_match"
+
+    def shown(item: Item) -> dict[str, Any]:
+        replies = {}
+        for label in results.labels:
+            records = [results.records[label, condition.name, item.id] for condition in conditions]
+            replies[label] = [{"text": r.shown, "right": r.scores[score] >= 0.5} for r in records]
+        golds = item.gold_documents
+        return {
+            "question": item.question,
+            "answers": list(item.answers),
+            "documents": [
+                {"title": d.title, "text": shortened(d.text, _MOST_CHARACTERS), "gold": d in golds}
+                for d in (*golds, *item.others)
+            ],
+            "conditions": [condition.title for condition in conditions],
+            "replies": replies,
+            "wrong": sum(not reply["right"] for own in replies.values() for reply in own),
+        }
+
+    wrong = [question for question in map(shown, results.items) if question["wrong"]]
+    return sorted(wrong, key=lambda question: -question["wrong"])[:_MOST_QUESTIONS]
+
+
+_MISSING = {
+    "withheld": "withheld by the server's content filter, whole or in part. Ask without it, or "
+    "leave out their questions.",
+    "unfinished": "cut within the model's thinking. Allow more (`--max-new-tokens`), or turn "
+    "thinking off, at an endpoint on its server.",
+    "empty": "empty. Is there room to think (`--max-new-tokens`), and does the prompt suit "
+    "the model (`--template`)?",
+}
+
+
+def missing_answers(results: Results) -> tuple[str, ...]:
+    """How many answers are missing, in a sentence for each reason.
+
+    Missing answers count as wrong: differences are paired over questions, so none can be left out
+    under one method or at one position alone.
+    """
+    records = results.records.values()
+    asked = Counter(record.method for record in records)
+    counts = Counter((r.missing, r.method) for r in records if r.missing)
+    return tuple(
+        f"{count} of {counted(asked[label], 'answer')} under {label}, which count as wrong, are "
+        f"{_MISSING[reason]}"
+        for (reason, label), count in counts.items()
+    )
+
+
+def searched_notes(results: Results) -> tuple[str, ...]:
+    """Which methods have parameters that were fitted to questions asked here."""
+    asked, texts = question_digests(results), []
+    for labelled in results.methods:
+        profiles = [part.provenance.profile for part in labelled.method.parts if part.provenance]
+        searched = {digest for profile in profiles for digest in profile.data.get("searched") or ()}
+        if shared := sum(digest in searched for digest in asked):
+            texts.append(
+                f"Parameters of {labelled.label} were fitted to {shared} of these "
+                f"{counted(len(asked), 'question')}: its scores on them may be too high. Its "
+                "profile has those on held-out questions; or ask others (other --data, or another "
+                "--seed for drawn questions)."
+            )
+    return tuple(texts)
+
+
+def question_digests(results: Results) -> list[str]:
+    """Of the questions, as `question_digest` has them."""
+    task = results.task
+    any_condition = results.measurement.conditions(task)[0]
+    return [question_digest(task.prompt(i, any_condition), i.answers) for i in results.items]

@@ -19,7 +19,7 @@ from rag_middle.evaluation.measurement import (
     MethodSpec,
     labelled_methods,
 )
-from rag_middle.evaluation.records import Key, Record, Records
+from rag_middle.evaluation.records import AnswerRecord, Key, Records
 from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
 from rag_middle.generation import Generation, MethodLike, RagMiddleModel, Score, TextGenerator
@@ -181,17 +181,14 @@ def run(
     if not items:
         raise FileFormatError(f"{task.name} has no questions. Check its data and limit.")
     asker = _Asker(model, task, measurement, workers)
-    controls = measurement.control_conditions(task)
-    trials = [
-        _Trial(item, condition, entry, asker.prompt(item, condition))
-        for entry in labelled
-        for condition in (
-            *measurement.conditions(task),
-            *measurement.grid_conditions(task),
-            *(controls if entry.label == BASELINE else ()),
-        )
-        for item in items
-    ]
+    trials: dict[Hashable, _Trial] = {}
+    keys: list[Key] = []
+    for entry in labelled:
+        for condition in measurement.all_conditions(task, unmodified=entry.label == BASELINE):
+            for item in items:
+                trial = _Trial(item, condition, entry, asker.prompt(item, condition))
+                keys.append((entry.label, condition.name, item.id))
+                trials.setdefault(trial.sent, trial).keys.append(keys[-1])
     software = model.software()
     identity: dict[str, Any] = {
         "task": task.to_dict(),
@@ -204,39 +201,41 @@ def run(
     answers = Records(records, identity)
     for entry in labelled:
         answers.declare(entry.label, repr(entry.method))
-    distinct = _distinct(trials, answers)
-    missing = [trial for trial in distinct if trial.key not in answers]
+    missing = [trial for trial in trials.values() if not trial.is_answered(answers)]
     if missing:
         asker.check_length(max(missing, key=lambda trial: len(trial.prompt.text)))
     if planned and missing:
         planned([(t.prompt, t.method.method) for t in missing], asker.max_new_tokens)
 
-    def results_of(measured: Measurement, complete: Sequence[_Trial]) -> Results:
-        included = {trial.item.id for trial in complete}
+    # Shorter prompts are asked last, so that no question has its controls before the end.
+    reduced = replace(measurement, controls=False, changes=(), grid=())
+    names = {condition.name for condition in reduced.conditions(task)}
+    shown = [key for key in keys if key[1] in names]
+
+    def results_of(measured: Measurement, complete: Sequence[Key]) -> Results:
+        included = {item for _, _, item in complete}
         return Results(
             task=task,
             measurement=measured,
             methods=labelled,
             items=tuple(item for item in items if item.id in included),
-            records={trial.key: answers[trial.key] for trial in complete},
+            records={key: answers[key] for key in complete},
             model=identity["model"],
             software=software,
         )
 
-    # Shorter prompts are asked last, so that no question has its controls before the end.
-    reduced = replace(measurement, controls=False, changes=(), grid=())
-    shown = [trial for trial in trials if trial.condition in reduced.conditions(task)]
     for done, seconds in asker.ask(missing, answers):
         if progress:
-            progress(len(distinct) - len(missing) + done, len(distinct))
+            progress(len(trials) - len(missing) + done, len(trials))
         if estimated and seconds is not None and done < len(missing):
             estimated(seconds, len(missing) - done)
             estimated = None
-        waiting = {trial.item.id for trial in shown if trial.key not in answers}
-        if interim and len(items) - len(waiting) > 1:
-            complete = [trial for trial in shown if trial.item.id not in waiting]
-            interim(results_of(reduced, complete), len(items))
-    return results_of(measurement, trials)
+        if interim:
+            waiting = {key[2] for key in shown if key not in answers}
+            if len(items) - len(waiting) > 1:
+                complete = [key for key in shown if key[2] not in waiting]
+                interim(results_of(reduced, complete), len(items))
+    return results_of(measurement, keys)
 
 
 def check_measurement(
@@ -302,18 +301,14 @@ class _Trial:
     """One prompt to ask.
 
     Attributes:
-        also: other conditions that its answer holds for.
+        keys: all that its answer is recorded under.
     """
 
     item: Item
     condition: Condition
     method: LabelledMethod
     prompt: ContextPrompt
-    also: tuple[Condition, ...] = ()
-
-    @property
-    def key(self) -> Key:
-        return self.method.label, self.condition.name, self.item.id
+    keys: list[Key] = field(default_factory=list)
 
     @property
     def sent(self) -> Hashable:
@@ -324,29 +319,21 @@ class _Trial:
         rest = self.prompt.prefix, self.prompt.suffix, self.prompt.separator
         return self.method.label, self.item.id, *rest, *documents
 
-    def records(self, **fields: Any) -> list[Record]:
-        """A record for each condition."""
-        method, _, item = self.key
+    def records(self, **fields: Any) -> list[AnswerRecord]:
+        """The answer under each key."""
         return [
-            Record(method=method, condition=condition.name, item=item, **fields)
-            for condition in (self.condition, *self.also)
+            AnswerRecord(method=method, condition=condition, item=item, **fields)
+            for method, condition, item in self.keys
         ]
 
-
-def _distinct(trials: Sequence[_Trial], answers: Records) -> list[_Trial]:
-    """One trial for all that have the same answer, whose recorded answers are completed."""
-    alike: dict[Hashable, list[_Trial]] = {}
-    for trial in trials:
-        alike.setdefault(trial.sent, []).append(trial)
-    for same in alike.values():
-        recorded = next((answers[trial.key] for trial in same if trial.key in answers), None)
-        if recorded is not None:
-            missing = [trial for trial in same if trial.key not in answers]
-            answers.add(replace(recorded, condition=trial.condition.name) for trial in missing)
-    return [
-        replace(first, also=tuple(trial.condition for trial in others))
-        for first, *others in alike.values()
-    ]
+    def is_answered(self, answers: Records) -> bool:
+        """Whether there is an answer under any key; it is then recorded under all."""
+        answered = next((answers[key] for key in self.keys if key in answers), None)
+        if answered is None:
+            return False
+        missing = [key for key in self.keys if key not in answers]
+        answers.add(replace(answered, condition=condition) for _, condition, _ in missing)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +399,7 @@ class _Asker:
             by_method = {label: trials for label, trials in by_method.items() if trials}
             size, is_timed = at_once * _BATCHES_PER_WRITE, True
 
-    def _answered(self, trials: Sequence[_Trial]) -> Iterator[list[Record]]:
+    def _answered(self, trials: Sequence[_Trial]) -> Iterator[list[AnswerRecord]]:
         """Records of each trial under one method, as they come: answers may have been paid for."""
         model, task, measurement = self.model, self.task, self.measurement
         options: dict[str, Any] = {

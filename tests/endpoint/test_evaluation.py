@@ -20,7 +20,7 @@ from rag_middle.evaluation import (
     task_for_file,
     write_evaluation,
 )
-from rag_middle.evaluation.findings import missing_answers
+from rag_middle.evaluation.results import missing_answers
 from rag_middle.generation import RagMiddleModel
 from rag_middle.thinking import answer_after_thinking
 from tests.endpoint.server import Request, Said, answer, of_model, saying, serving

@@ -19,8 +19,8 @@ from rag_middle.evaluation import (
     run,
     task_for_file,
 )
-from rag_middle.evaluation.findings import findings
 from rag_middle.evaluation.report import report_page
+from rag_middle.evaluation.results import findings
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments

@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig
 
 from rag_middle.documents import mark
 from rag_middle.errors import ConfigError, MethodConfigError
 from rag_middle.generation import RagMiddleModel, UnreadMarkersWarning
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that the harness imports
     lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval (extra eval)")
     from lm_eval.models.huggingface import HFLM
-
-    from rag_middle.evaluation.harness import RagMiddleLM
+    from rag_middle_benchmarks.harness import RagMiddleLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the harness and its packages warn freely
 
@@ -42,6 +43,14 @@ BY_HAND = "[[rm:doc]]Paris lies here.[[/rm:doc]]\n[[rm:doc]]Lyon.[[/rm:doc]]\nWh
 
 def request(*args: Any) -> Any:
     return SimpleNamespace(args=args)
+
+
+@pytest.fixture(scope="module")
+def model() -> RagMiddleModel:
+    """Three layers, random weights."""
+    tokenizer = byte_level_bpe(bos=True)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
+    return RagMiddleModel(build("harness", config, "sdpa"), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +244,7 @@ def local_task(folder: Path) -> Path:
 def test_the_plain_command_finds_the_model(model: RagMiddleModel, tmp_path: Path) -> None:
     model.model.save_pretrained(tmp_path / "model")
     model.tokenizer.save_pretrained(tmp_path / "model")
-    plugin = files("rag_middle.evaluation") / "lm_eval.yaml"
+    plugin = files("rag_middle_benchmarks") / "lm_eval.yaml"
     done = subprocess.run(
         [
             *(sys.executable, "-m", "lm_eval", "run", "--model", "rag-middle", "--device", "cpu"),

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m rag_middle.evaluation.harness run --model rag-middle --tasks mmlu \\
+    python -m rag_middle_benchmarks.harness run --model rag-middle --tasks mmlu \\
         --model_args pretrained=Qwen/Qwen2.5-7B-Instruct,method=lpes,dtype=bfloat16
 
 The harness finds models by name among those it has imported and has no plug-ins; this module
