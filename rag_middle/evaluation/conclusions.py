@@ -104,8 +104,6 @@ def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves)
     Yes where the middle is significantly below both ends. No only where the interval excludes that
     it lies `smallest_effect` below the lower end.
     """
-    if recommendation.reason == "too_few_questions":
-        return MiddleAnswer(label="unknown", text=recommendation.text)
     if not recommendation.compares:
         return MiddleAnswer(label="unknown", text=f"Cannot tell. {recommendation.text}")
     curve, metric, questions = curves[BASELINE], curves.metric, curves.questions
@@ -197,7 +195,7 @@ def recommend(
     base, questions = scores[BASELINE], len(scores[BASELINE])
     if questions < MIN_QUESTIONS:
         text = (
-            f"{counted(questions, 'question')} cannot tell anything about positions: at least "
+            f"{counted(questions, 'question')} can show nothing about positions: at least "
             f"{MIN_QUESTIONS} are needed, and 100 to tell gaps of 10 to 20 points from chance."
         )
         return Recommendation(label=BASELINE, reason="too_few_questions", text=text)

@@ -35,7 +35,7 @@ def test_a_model_is_diagnosed_into_a_folder(
     assert interim
     assert all('<meta http-equiv="refresh" content="60">' in page for page in interim)
     assert "2 of 2 questions" in " ".join(interim[-1].split())
-    assert "2 questions are too few to compare positions" in shown.out
+    assert "2 questions can show nothing about positions" in shown.out
     assert "ms_poe" in shown.out
     assert shown.out.splitlines()[-1] == str(out / "report.html")
     page = (out / "report.html").read_text(encoding="utf-8")

@@ -29,7 +29,6 @@ from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
 from tests.shipped_profiles import shipping
-from tests.tokenizers import wordlevel
 
 TASK = InventedDocuments(documents=10)
 HOW = Measurement(limit=120, orders=3, controls=True)
@@ -52,6 +51,11 @@ def test_a_method_that_helps_is_found_with_its_cost(diagnosis: Diagnosis) -> Non
     assert diagnosis.recommendation.label == "pine"
     assert diagnosis.answer_time_ratios["pine"] == 1.0  # the fake's times are equal
     assert not [v for v in diagnosis.recommendation.verdicts if v.label == "ms_poe" and v.helps]
+    data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
+    assert data["recommendation"]["label"] == "pine"
+    assert [curve["label"] for curve in data["curves"]["curves"]] == list(diagnosis.curves.labels)
+    assert data["task"]["task"] == "invented_documents"
+    assert {"rag-middle", "torch", "device"} <= set(data["software"])
 
 
 @pytest.mark.parametrize(
@@ -84,19 +88,6 @@ def test_controls_and_flips_are_those_of_the_model(diagnosis: Diagnosis) -> None
     assert none.changed.value > none.flip_rate.value
 
 
-def test_a_diagnosis_is_plain_data(diagnosis: Diagnosis) -> None:
-    data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
-    assert data["recommendation"]["label"] == "pine"
-    assert [curve["label"] for curve in data["curves"]["curves"]] == [
-        "none",
-        "pine",
-        "ms_poe",
-        "siw",
-    ]
-    assert data["task"]["task"] == "invented_documents"
-    assert {"rag-middle", "torch", "device"} <= set(data["software"])
-
-
 def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
     how = Measurement(limit=2, positions=2, orders=2, controls=True, max_new_tokens=3)
     diagnosis = diagnose(model, InventedDocuments(documents=3), None, how)
@@ -114,10 +105,9 @@ def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     assert able == []
     assert "rotary" in left_out["pine"]
     assert default_methods(model) == (["pine", "rotor"], {})
-
-
-def calibration_steps(diagnosis: Diagnosis) -> list[str]:
-    return [step for step in diagnosis.next_steps if "rag-middle calibrate --method" in step]
+    fitted, _ = _able(gpt2, CALIBRATED)
+    assert "lpes" not in fitted
+    assert "siw" in fitted
 
 
 def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
@@ -128,7 +118,7 @@ def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
     )
     diagnosis = diagnose(fake, TASK, ["pine"], HOW)
     assert diagnosis.recommendation.reason == "no_help"
-    [step] = calibration_steps(diagnosis)
+    [step] = [s for s in diagnosis.next_steps if "rag-middle calibrate --method" in s]
     assert all(name in step for name in SEARCHES)
     assert "--methods profile:rag-middle-calibration/positional_hidden_states.json" in step
 
@@ -144,13 +134,6 @@ def test_the_same_difference_has_the_same_interval_everywhere(diagnosis: Diagnos
 def test_the_methods_with_a_search_are_those_of_the_command() -> None:
     offered = [name for name in get_args(Fitted) if ":" not in name]  # lpes:paper searches lpes
     assert tuple(CALIBRATED) == tuple(SEARCHES) == tuple(offered)
-
-
-def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: FamilyModel) -> None:
-    gpt2 = RagMiddleModel(family_model("gpt2"), wordlevel(), self_check=False)
-    able, _ = _able(gpt2, CALIBRATED)
-    assert "lpes" not in able
-    assert "siw" in able
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:

@@ -51,14 +51,6 @@ def test_intervals_of_paired_differences_agree_with_scipy(scores: np.ndarray) ->
     assert ours.high == pytest.approx(theirs.high, abs=0.01)
 
 
-def test_a_difference_that_every_question_shares_has_no_width() -> None:
-    first = np.linspace(0, 1, 30)
-    bootstrap = Bootstrap(np.stack([first, first + 0.25], axis=1))
-    difference = bootstrap.estimate(lambda means: means[..., 1] - means[..., 0])
-    assert difference.low == pytest.approx(0.25)
-    assert difference.high == pytest.approx(0.25)
-
-
 def test_the_gap_of_a_flat_curve_is_significant_as_rarely_as_promised() -> None:
     rng = np.random.default_rng(0)
     trials = 200
@@ -127,11 +119,6 @@ def test_answers_agree_or_not_over_orders() -> None:
     assert (both.flip_rate.value, both.changed.value) == (0.5, 0.5)
     assert not both.changed.exact
     assert consistency(["aa", "bb"], resamples=10).changed.exact
-
-
-def test_the_ends_of_an_interval_belong_to_it() -> None:
-    assert Estimate(0.1, 0.0, 0.2).includes_zero
-    assert not Estimate(0.1, 0.01, 0.2).includes_zero
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_every_task_keeps_the_contract(name: str, options: dict[str, Any], tmp_p
 # -- conditions -----------------------------------------------------------------------------------
 
 
-def test_the_gold_document_moves_and_the_others_keep_their_order() -> None:
+def test_conditions_arrange_documents_repeatably() -> None:
     task = make_task("key_value_retrieval", {"keys": 5})
     [item] = task.items(1, 0)
     for index in range(5):
@@ -92,41 +92,14 @@ def test_the_gold_document_moves_and_the_others_keep_their_order() -> None:
     assert arranged_documents(item, GOLD_ONLY) == (item.gold,)
     assert arranged_documents(item, CLOSED_BOOK) == ()
     assert arranged_documents(item, AS_GIVEN) == item.documents
-
-
-def test_orders_are_shuffled_repeatably_and_differ() -> None:
-    task = make_task("key_value_retrieval", {"keys": 8})
-    [item] = task.items(1, 0)
     first, second = (arranged_documents(item, order(index)) for index in (0, 1))
     assert first == arranged_documents(item, order(0))
     assert first != second
     assert set(first) == set(second) == set(item.documents)
-
-
-def test_positions_are_spread_as_in_the_benchmark() -> None:
-    assert spread_positions(20, 5) == (0, 4, 9, 14, 19)
+    assert spread_positions(20, 5) == (0, 4, 9, 14, 19)  # as in the benchmark
     assert spread_positions(3, 5) == (0, 1, 2)
     with pytest.raises(ConfigError, match="at least two"):
         spread_positions(1, 5)
-
-
-# -- key-value retrieval --------------------------------------------------------------------------
-
-
-def test_a_key_value_prompt_reads_like_json() -> None:
-    task = make_task("key_value_retrieval", {"keys": 3, "identifier_characters": 8})
-    [item] = task.items(1, 0)
-    text = task.prompt(item, position(1)).text
-    data = text[text.index("{") : text.index("}") + 1].replace(",\n }", "}")
-    pairs = json.loads(data)
-    assert list(pairs).index(item.question) == 1
-    # The benchmark's, but for the comma behind the last pair.
-    assert text == (
-        "Extract the value corresponding to the specified key in the JSON object below.\n\n"
-        "JSON data:\n{"
-        + "".join(f'"{key}": "{value}",\n ' for key, value in pairs.items())
-        + f'}}\n\nKey: "{item.question}"\nCorresponding value:'
-    )
 
 
 # -- multi-document question answering and own questions ------------------------------------------
@@ -242,42 +215,44 @@ def test_documents_that_repeat_the_gold_one_are_left_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "message"),
+    ("name", "content", "message"),
     [
-        ("own_questions", {**OWN, "answers": []}, "at least one text"),
-        ("own_questions", {"question": "q", "answer": "a"}, "names no gold document"),
-        ("own_questions", {**OWN, "gold": 3}, "a document should be"),
+        ("own_questions", {**OWN, "answers": []}, r"data\.jsonl:1.*at least one text"),
+        ("own_questions", {"question": "q", "answer": "a"}, r"data\.jsonl:1.*names no gold"),
+        ("own_questions", {**OWN, "gold": 3}, r"data\.jsonl:1.*a document should be"),
         ("own_questions", {**OWN, "documents": ["a"], "gold": 3}, "0-based position"),
         ("own_questions", {"gold": "a", "answer": "a"}, "no field 'question'"),
+        ("own_questions", {**OWN, "documents": ["a", "b"], "gold": [0, 1]}, "use the task multi_h"),
         ("multi_document_qa", {"question": "q", "answers": ["a"], "ctxs": []}, "'isgold'"),
         ("key_value_retrieval", {"key": "a"}, "no field 'ordered_kv_records'"),
+        ("own_questions", b"\xff\xfe", "can't decode"),
+        ("own_questions", b"[1]", "an object"),
+        ("own_questions", b"{", "Expecting property name"),
+        ("own_questions", b"", "is empty"),
     ],
 )
-def test_a_wrong_line_is_named(
-    tmp_path: Path, name: str, line: dict[str, Any], message: str
+def test_what_is_wrong_with_a_file_is_said(
+    tmp_path: Path, name: str, content: Any, message: str
 ) -> None:
-    path = written(tmp_path / "data.jsonl", line)
-    with pytest.raises(FileFormatError, match=rf"data\.jsonl:1.*{message}"):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.raises(FileFormatError, match=message):
         make_task(name, {"data": path}).items(None, 0)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "options", "message"),
     [
-        (b"\xff\xfe", "can't decode"),
-        (b"[1]", "an object"),
-        (b"{", "Expecting property name"),
-        (b"\x1f\x8bxx", "cannot be read"),
-        (b"", "is empty"),
+        ("key_value_retrieval", {"keys": 1}, "keys"),
+        ("multi_hop", {"document": 3}, "Did you mean 'documents'"),
+        ("key_value_retrieval", {"identifier_characters": 99}, "at most 36"),
+        ("own_questions", {}, "needs 'data'"),
+        ("own_questions", {"data": NQ, "distractors": "near"}, "near"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(FileFormatError, match=message):
-        make_task("own_questions", {"data": path})
+def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_task(name, options)
 
 
 def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
@@ -290,23 +265,7 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
         task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("key_value_retrieval", {"keys": 1}, "keys"),
-        ("multi_hop", {"document": 3}, "Did you mean 'documents'"),
-        ("key_value_retrieval", {"identifier_characters": 99}, "at most 36"),
-        ("own_questions", {}, "needs 'data'"),
-        ("own_questions", {"data": NQ, "distractors": "near"}, "near"),
-        ("own_questions", {"data": NQ, "asked": "?"}, "question"),
-    ],
-)
-def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_task(name, options)
-
-
-def test_a_changed_file_makes_another_task(tmp_path: Path) -> None:
+def test_a_changed_file_makes_another_task_and_a_moved_one_does_not(tmp_path: Path) -> None:
     path = written(tmp_path / "own.jsonl", OWN)
     before = make_task("own_questions", {"data": path}).to_dict()
     (tmp_path / "elsewhere").mkdir()
@@ -316,15 +275,17 @@ def test_a_changed_file_makes_another_task(tmp_path: Path) -> None:
     assert make_task("own_questions", {"data": path}).to_dict() != before
 
 
-@pytest.mark.skipif(not find_spec("pyarrow"), reason="needs pyarrow")
-def test_parquet_rows_are_read_as_lines_are(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [{"question": "Where?", "answers": ["Lyon"], "gold": "Lyon.", "distractors": ["No."]}]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "questions.parquet")
-    assert [row for _, row in read_entries(tmp_path / "questions.parquet")] == rows
-    assert len(task_for_file(tmp_path / "questions.parquet").items(None, 0)) == 1
+def test_rows_of_other_formats_are_read_as_lines_are(tmp_path: Path) -> None:
+    row = {"question": "Where?", "answer": "Lyon", "text": "Lyon."}
+    (tmp_path / "a.csv").write_text("question,answer,text\nWhere?,Lyon,Lyon.\n")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps([row]).encode()))
+    assert [
+        entry for name in ("a.csv", "a.jsonl.gz") for _, entry in read_entries(tmp_path / name)
+    ] == [row, row]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    assert [entry for _, entry in read_entries(tmp_path / "a.parquet")] == [row]
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(FileFormatError, match=r"torn\.parquet.*cannot be read after"):
         task_for_file(tmp_path / "torn.parquet")

@@ -8,6 +8,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,8 @@ from rag_middle.errors import FileFormatError
 from rag_middle.extras import require
 from rag_middle.registry import suggest
 
-#: The name of an entry for messages ("data.jsonl:3"), and its fields.
-Entry = tuple[str, dict[str, Any]]
 
-
-def read_entries(path: str | Path) -> Iterator[Entry]:
+def read_entries(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a data file, each with its name for messages ("data.jsonl:3").
 
     JSON lines and a JSON list, both plain or gzipped; ``.csv`` with a line of field names, all
@@ -72,8 +70,8 @@ def _values(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, json.loads(line)
 
 
-def first_entry(path: str | Path) -> Entry:
-    """The first entry of a file.
+def first_entry(path: str | Path) -> tuple[str, dict[str, Any]]:
+    """The first entry of a file, with its name for messages.
 
     Raises:
         FileFormatError: it has none, or cannot be read.
@@ -142,6 +140,63 @@ def as_document(value: Any, line: str) -> Document:
         )
     title, identifier = (None if (v := value.get(n)) is None else str(v) for n in ("title", "id"))
     return Document(value["text"], title=title, id=identifier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionLine:
+    """A question of a file, with its documents.
+
+    Attributes:
+        name: for messages ("data.jsonl:3").
+        index: 0-based.
+        question: as the model reads it.
+        answers: what counts as right.
+        documents: in the order of the file.
+        golds: 0-based positions of the gold ones among them, along their chain.
+        nearest: 0-based indices of other lines, whose gold documents are most like the question.
+    """
+
+    name: str
+    index: int
+    question: str
+    answers: tuple[str, ...]
+    documents: tuple[Document, ...]
+    golds: tuple[int, ...]
+    nearest: tuple[int, ...] = ()
+
+    @property
+    def gold(self) -> Document:
+        """The first gold document."""
+        return self.documents[self.golds[0]]
+
+    @property
+    def others(self) -> tuple[Document, ...]:
+        """The documents that are not gold."""
+        return tuple(d for at, d in enumerate(self.documents) if at not in self.golds)
+
+
+def read_questions(path: str | Path) -> list[QuestionLine]:
+    """The questions of a file, at least one.
+
+    Raises:
+        FileFormatError: the file or a line of it cannot be read.
+    """
+    first_entry(path)
+    lines = []
+    for index, (name, content) in enumerate(read_entries(path)):
+        documents, golds = documents_of(content, name)
+        lines.append(
+            QuestionLine(
+                name=name,
+                index=index,
+                question=get_field(content, "question", str, name),
+                answers=answers_of(content, name),
+                documents=tuple(documents),
+                golds=tuple(golds),
+                nearest=tuple(content.get("nearest") or ()),
+            )
+        )
+    return lines
 
 
 def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document], list[int]]:

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import ConfigError, FileFormatError
-from rag_middle.evaluation.conditions import (
-    Condition,
-    Item,
-    arranged_documents,
-    distinct_questions,
-)
+from rag_middle.errors import FileFormatError
+from rag_middle.evaluation.conditions import Condition, Item, distinct_questions
 from rag_middle.evaluation.metrics import best_subspan_em
-from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
-from rag_middle.evaluation.tasks.data_files import (
-    Entry,
-    answers_of,
-    documents_of,
-    first_entry,
-    get_field,
-    read_entries,
-)
+from rag_middle.evaluation.tasks.base import Task, question_prompt, require_one_of, require_whole
+from rag_middle.evaluation.tasks.data_files import QuestionLine, first_entry, read_questions
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -52,35 +40,25 @@ class OwnQuestions(Task):
         data: the file, plain or gzipped.
         documents: in a prompt, the gold one included; None for as many as the first line has.
         distractors: ``"random"``, or ``"hard"``: most like the question, by the 0-based line
-            numbers in its field ``nearest``, else by `embedder`.
-        embedder: folder or hub name of a sentence-transformers model; None for one that needs no
-            network (extra ``demo``).
+            numbers in its field ``nearest``, else by an embedder (extra ``demo``).
         instruction: before the documents.
-        asked: after them, with ``{question}`` in it.
     """
 
     name: ClassVar[str] = "own_questions"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Questions of a file"
 
     data: str | Path
     documents: int | None = None
     distractors: Distractors = "random"
-    embedder: str | None = None
     instruction: str = "Answer the question from the documents.\n\n"
-    asked: str = "Question: {question}\nAnswer:"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self.name, get_args(Distractors), distractors=self.distractors)
-        if self.asked.count("{question}") != 1:
-            raise ConfigError(
-                f"{self.name}: asked must hold {{question}} once, got {self.asked!r}."
-            )
         if self.documents is None:
-            documents, _ = self._documents(*first_entry(self.data))
-            count = len(documents) if len(documents) > 1 else 20
-            object.__setattr__(self, "documents", count)
+            count = len(self._lines[0].documents)
+            object.__setattr__(self, "documents", count if count > 1 else 20)
         require_whole(self.name, 2, documents=self.documents)
 
     @property
@@ -92,92 +70,71 @@ class OwnQuestions(Task):
         assert self.documents is not None  # set when made
         return self.documents
 
+    @cached_property
+    def _lines(self) -> list[QuestionLine]:
+        lines = read_questions(self.data)
+        for line in lines:
+            if len(line.golds) > 1:
+                raise FileFormatError(
+                    f"{line.name} has {len(line.golds)} gold documents, and one is asked for: use "
+                    "the task multi_hop (--task multi_hop)."
+                )
+        return [replace(line, documents=tuple(map(self._shown, line.documents))) for line in lines]
+
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        lines = list(read_entries(self.data))
-        items = (self._item(index, lines, seed) for index in range(len(lines)))
+        items = (self._item(line, seed) for line in self._lines)
         return list(islice(distinct_questions(items), limit))
 
-    def _item(self, index: int, lines: Sequence[Entry], seed: int) -> Item:
-        """The question of a line."""
-        line, content = lines[index]
-        documents, gold_position = self._documents(line, content)
-        gold = documents.pop(gold_position)
-        question, answers = get_field(content, "question", str, line), answers_of(content, line)
-        missing = self.num_positions - 1 - len(documents)
-        if missing > 0:
-            # The line numbers count where they name what would be drawn.
-            by_line = self.distractors == "hard" and self.embedder is None
-            near = (content.get("nearest") or ()) if by_line else ()
-            hardest = [self._gold(*lines[other]) for other in near if 0 <= other < len(lines)]
-            rng = random.Random(f"{self.name} {seed} {index}")
-            candidates = chain(hardest, self._ranked_pool(question, rng))
-            drawn = self._distractors(missing, question, answers, (gold, *documents), candidates)
+    def _item(self, line: QuestionLine, seed: int) -> Item:
+        others, [gold_position] = line.others, line.golds
+        if len(others) < self.num_positions - 1:
+            rng = random.Random(f"{self.name} {seed} {line.index}")
+            drawn = self._drawn(line, rng)
             # The most alike must not always stand first: distractors have no positions.
             rng.shuffle(drawn)
-            documents += drawn
-            gold_position = 0
+            others, gold_position = (*others, *drawn), 0
         return Item(
-            id=f"{index}",
-            question=question,
-            answers=answers,
-            gold=gold,
-            others=tuple(documents[: self.num_positions - 1]),
+            id=f"{line.index}",
+            question=line.question,
+            answers=line.answers,
+            gold=line.gold,
+            others=others[: self.num_positions - 1],
             gold_position=min(gold_position, self.num_positions - 1),
         )
 
-    def _gold(self, line: str, content: dict[str, Any]) -> Document:
-        documents, position = self._documents(line, content)
-        return documents[position]
+    def _drawn(self, line: QuestionLine, rng: random.Random) -> list[Document]:
+        """The documents that a line lacks: the first candidates that hold no answer.
 
-    def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
-        """The documents of the line, and the 0-based position of the gold one."""
-        documents, golds = documents_of(content, line)
-        if len(golds) > 1:
-            raise FileFormatError(
-                f"{line} has {len(golds)} gold documents, and one is asked for: use the task "
-                "multi_hop (--task multi_hop)."
-            )
-        return [self._shown(document) for document in documents], golds[0]
-
-    def _distractors(
-        self,
-        count: int,
-        question: str,
-        answers: Sequence[str],
-        present: Sequence[Document],
-        candidates: Iterator[Document],
-    ) -> list[Document]:
-        """The first `count` candidates that hold no answer, in title or text (`best_subspan_em`).
-
-        Args:
-            present: documents that are there already.
+        Neither in title nor in text (`best_subspan_em`).
 
         Raises:
             FileFormatError: there are not so many.
             MissingExtraError, RagMiddleError: for hard ones, the embedder cannot be had.
         """
-        taken = {document.text for document in present}
+        near = line.nearest if self.distractors == "hard" else ()
+        hardest = [self._lines[other].gold for other in near if 0 <= other < len(self._lines)]
+        count = self.num_positions - len(line.documents)
+        taken = {document.text for document in line.documents}
         drawn: list[Document] = []
-        for document in candidates:
-            if document.text in taken or best_subspan_em(document.render(), answers):
+        for document in chain(hardest, self._ranked_pool(line.question, rng)):
+            if document.text in taken or best_subspan_em(document.render(), line.answers):
                 continue
             taken.add(document.text)
             drawn.append(document)
             if len(drawn) == count:
                 return drawn
         raise FileFormatError(
-            f"{count} documents are needed that do not answer {question!r}, and there are "
+            f"{count} documents are needed that do not answer {line.question!r}, and there are "
             f"{len(drawn)} among {len(self._pool)}. Ask for documents="
-            f"{len(present) + len(drawn)} or fewer, or give more data."
+            f"{len(line.documents) + len(drawn)} or fewer, or give more data."
         )
 
     @cached_property
     def _pool(self) -> list[Document]:
         """Documents to draw distractors from; of equal texts, the first one is kept."""
         by_text: dict[str, Document] = {}
-        for entry in read_entries(self.data):
-            document = self._gold(*entry)
-            by_text.setdefault(document.text, document)
+        for line in self._lines:
+            by_text.setdefault(line.gold.text, line.gold)
         return list(by_text.values())
 
     def _ranked_pool(self, question: str, rng: random.Random) -> Iterator[Document]:
@@ -198,22 +155,17 @@ class OwnQuestions(Task):
     def _embedded_pool(self) -> tuple[Embedder, NDArray[np.float32]]:
         from rag_middle.retrieval import SentenceTransformerEmbedder, TruncatedTextWarning
 
-        embedder = SentenceTransformerEmbedder(self.embedder)
+        embedder = SentenceTransformerEmbedder()
         with warnings.catch_warnings():  # what begins like the question is near enough
             warnings.simplefilter("ignore", TruncatedTextWarning)
-            return embedder, embedder.embed([each.render() for each in self._pool])
+            return embedder, embedder.embed([document.render() for document in self._pool])
 
     def _shown(self, document: Document) -> Document:
         """A document as the prompt shows it."""
         return document
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
-        # replace() and not format(): questions may hold braces.
-        return ContextPrompt(
-            self.instruction,
-            arranged_documents(item, condition),
-            self.asked.replace("{question}", item.question),
-        )
+        return question_prompt(self.instruction, item, condition)
 
 
 @dataclass(frozen=True, kw_only=True)
