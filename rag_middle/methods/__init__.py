@@ -36,5 +36,4 @@ from rag_middle.methods.rules import (
     several as several,
     whole as whole,
 )
-from rag_middle.methods.scales import exported_rope_parameters as exported_rope_parameters
 from rag_middle.methods.scales import layer_rotations as layer_rotations

@@ -90,6 +90,9 @@ class Method(ABC):
 
     Subclasses are frozen, keyword-only dataclasses that validate themselves when made. They keep
     nothing of a request: one object may serve any number of threads.
+
+    Raises:
+        MethodConfigError: an option that does not follow its rule, or does not go with another.
     """
 
     #: Under which the method is registered.
@@ -110,9 +113,6 @@ class Method(ABC):
         """Check every option by its rule (`rag_middle.methods.rules`).
 
         A subclass with more to check calls this first.
-
-        Raises:
-            MethodConfigError: an option that does not follow its rule.
         """
         for parameter in fields(self):  # type: ignore[arg-type]  # methods are dataclasses
             value = getattr(self, parameter.name)
@@ -257,8 +257,19 @@ class Method(ABC):
 
     @property
     def is_neutral(self) -> bool:
-        """True where the parameters leave every model's logits as they are."""
-        return False
+        """True where the parameters leave every model's logits as they are.
+
+        That is where all options that have a neutral value have it.
+        """
+        neutral = [
+            (getattr(self, parameter.name), parameter.metadata["neutral"])
+            for parameter in fields(self)  # type: ignore[arg-type]
+            if parameter.metadata.get("neutral", ...) is not ...
+        ]
+        return bool(neutral) and all(
+            all(item == same for item in (value if isinstance(value, tuple) else (value,)))
+            for value, same in neutral
+        )
 
     def for_self_check(self) -> Method:
         """This method, or one like it, that changes prompts of three documents of a few tokens.

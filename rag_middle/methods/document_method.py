@@ -19,7 +19,11 @@ from rag_middle.attention import (
 from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, chosen_layers
-from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.requirements import (
+    require_interface,
+    require_known_rotation,
+    require_rope,
+)
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -33,19 +37,34 @@ class AttentionMethod(Method, LayerChange):
     """A method that is itself the change of its layers: it says what it `claims`, and `attend`.
 
     One that keeps something of a request returns a handler of its own from `start` instead. Layers
-    are those of an option ``layers``, where the method has one that is set, or all with softmax
-    attention.
+    are those of an option ``layers``, where the method has one that is set, or `default_layers`;
+    those without softmax attention are left out, and those without rotary positions where the
+    method claims positions.
     """
+
+    def default_layers(self, traits: ModelTraits) -> range:
+        """Layers that are changed where nobody names any: all."""
+        return range(traits.num_layers)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """The method in each of its layers.
 
         Raises:
-            UnsupportedArchitectureError: the attention layers cannot be reached.
+            UnsupportedArchitectureError: the attention layers cannot be reached; or their rotation
+                is none, or not known, where the method claims positions.
             MethodConfigError: layers that the model does not have.
         """
-        require_interface(self.name, traits)
-        return AttentionPlan.uniform(chosen_layers(getattr(self, "layers", None), traits), self)
+        rotates = "positions" in self.claims
+        (require_rope if rotates else require_interface)(self.name, traits)
+        layers = chosen_layers(
+            getattr(self, "layers", None),
+            traits,
+            default=self.default_layers(traits),
+            rotated=rotates,
+        )
+        if self.defers_rotation:
+            require_known_rotation(self.name, traits, layers)
+        return AttentionPlan.uniform(layers, self)
 
     def start(self, layer: Layer) -> LayerHandler:
         """Carries out the method in one layer during one request."""

@@ -118,9 +118,6 @@ class MeasuredOrder(Method):
     References:
         AttnRank (arXiv:2508.05128) does the same with attention, which stands in for accuracy
         where no questions with answers are at hand.
-
-    Raises:
-        MethodConfigError: fewer than two positions, or values that are not finite.
     """
 
     name: ClassVar[str] = "measured_order"
@@ -223,10 +220,6 @@ class AttnRank(Method):
         arXiv:2508.05128. Differs: the profile is measured with each document once at every
         position, so that what the documents say cancels out, and may be measured without a
         calibration set.
-
-    Raises:
-        MethodConfigError: a profile of fewer than two positions, or with values that are not
-            finite.
     """
 
     name: ClassVar[str] = "attn_rank"
@@ -311,9 +304,6 @@ class AttentionSorting(OrderByAttention):
         Peysakhovich and Lerer, Attention Sorting Combats Recency Bias In Long Context Language
         Models, arXiv:2310.01427. Follows the authors' code, where attention is summed over a
         document. Documents with equal attention keep their order; there it is left to chance.
-
-    Raises:
-        MethodConfigError: `iterations` or a layer is not a whole number from 0 on.
     """
 
     name: ClassVar[str] = "attention_sorting"
@@ -326,7 +316,7 @@ class AttentionSorting(OrderByAttention):
         can_hurt_when="order carries meaning, or the model reads the beginning best",
     )
 
-    iterations: int = option(3, whole(0))
+    iterations: int = option(3, whole(0), neutral=0)
     best_last: bool = True
     per_token: bool = False
     layers: tuple[int, ...] | None = option(None, INDICES)
@@ -345,11 +335,6 @@ class AttentionSorting(OrderByAttention):
                 break
             order = [order[position] for position in positions]
         return order
-
-    @property
-    def is_neutral(self) -> bool:
-        """True without iterations."""
-        return self.iterations == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,9 +360,6 @@ class AttentionCalibration(OrderByAttention):
         which is what this does, and for re-weighting attention inside the model, which this does
         not. It takes the last 16 layers of models that have 32; the dummy's text and `one_pass`
         are ours. No public code known to us.
-
-    Raises:
-        MethodConfigError: a dummy that the tokenizer makes no tokens of.
     """
 
     name: ClassVar[str] = "attention_calibration"
@@ -456,10 +438,6 @@ class Permutation(Method):
         compare with, PINE (arXiv:2407.01100) among them; they vote on whole answers, as `vote` does
         for models behind an HTTP address. Voting on tokens is what can be done while an answer is
         being written.
-
-    Raises:
-        MethodConfigError: `orders` is no whole number from 1 on, `seed` none from 0 on, or there
-            is no such `combination`.
     """
 
     name: ClassVar[str] = "permutation"
@@ -473,7 +451,7 @@ class Permutation(Method):
     )
     needs_documents = True
 
-    orders: int = option(4, whole(1))
+    orders: int = option(4, whole(1), neutral=1)
     combination: Combination = option("log_mean", one_of(Combination))
     seed: int = option(0, whole(0))
 
@@ -501,8 +479,3 @@ class Permutation(Method):
         # A logarithm from the start: probabilities of unlikely tokens may be 0 in float32.
         undecided = logits.log_softmax(-1).logsumexp(-2) - log(orders)
         return votes.log().logaddexp(undecided) - log(orders + 1)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True for one order."""
-        return self.orders == 1

@@ -43,7 +43,6 @@ class PromptRepetition(Method):
         No authors' code is known to us.
 
     Raises:
-        MethodConfigError: no such `what`, or `times` is no whole number from 1 on.
         PromptError: a prompt in tokens where its text has to be repeated.
     """
 
@@ -58,7 +57,7 @@ class PromptRepetition(Method):
     )
 
     what: Part = option("prompt", one_of(Part))
-    times: int = option(2, whole(1))
+    times: int = option(2, whole(1), neutral=1)
     between: str = option("\n\n", text)
 
     def rewrite(self, prompt: AnyPrompt) -> AnyPrompt:
@@ -94,11 +93,6 @@ class PromptRepetition(Method):
         text = f"{last.render()}{prompt.separator}{around}"
         # The separator comes again behind every document.
         return replace(last, text=text.removesuffix(prompt.separator), title=None)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True for one copy."""
-        return self.times == 1
 
     @property
     def needs_documents(self) -> bool:

@@ -17,12 +17,20 @@ from rag_middle.plain_data import is_finite_number
 Rule = Callable[[str, Any], Any]
 
 
-def option(default: Any, rule: Rule) -> Any:
-    """A field of a method with a rule, which a default of ``None`` need not follow."""
-    return field(default=default, metadata={"rule": rule})
+def option(default: Any, rule: Rule, *, neutral: object = ...) -> Any:
+    """A field of a method with a rule, which a default of ``None`` need not follow.
+
+    Args:
+        default: its value where nobody sets it.
+        rule: that values follow.
+        neutral: the value that changes nothing, if there is one (`Method.is_neutral`).
+    """
+    return field(default=default, metadata={"rule": rule, "neutral": neutral})
 
 
-def no_default(advice: str, *, example: object, rule: Rule | None = None) -> Any:
+def no_default(
+    advice: str, *, example: object, rule: Rule | None = None, neutral: object = ...
+) -> Any:
     """A field of a method without a value that suits models in general: it has to be set.
 
     A guess would run and do harm without a word. So making the method without the option
@@ -32,12 +40,14 @@ def no_default(advice: str, *, example: object, rule: Rule | None = None) -> Any
         advice: the message: what the option is fitted to, and how to come by a value.
         example: a value that every model of a fitting build takes (`Method.example`).
         rule: that values follow.
+        neutral: as for `option`.
     """
 
     def refuse() -> NoReturn:
         raise MethodConfigError(advice)
 
-    return field(default_factory=refuse, metadata={"example": example, "rule": rule})
+    metadata = {"example": example, "rule": rule, "neutral": neutral}
+    return field(default_factory=refuse, metadata=metadata)
 
 
 def number(

@@ -1,8 +1,7 @@
 """Methods whose rotary tables are other than the model's, and the tables by themselves.
 
 Most methods look at each prompt. Those that only rotate every token of every prompt at other
-positions need nothing but tables, which any runtime has (`layer_rotations`). Position interpolation
-needs even less: it is a setting of a config, `rope_parameters`.
+positions need nothing but tables, which any runtime has (`layer_rotations`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from rag_middle.attention import (
 )
 from rag_middle.errors import (
     MethodConfigError,
-    UnsupportedArchitectureError,
     UnsupportedGenerationError,
 )
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
@@ -105,9 +103,6 @@ class PositionInterpolation(Method):
         Chen et al., Extending Context Window of Large Language Models via Positional
         Interpolation, arXiv:2306.15595, section 3.2. There for longer contexts; the papers on
         position bias use it as a baseline at unchanged length.
-
-    Raises:
-        MethodConfigError: no `scale`, or one that is not a positive finite number.
     """
 
     name: ClassVar[str] = "position_interpolation"
@@ -126,6 +121,7 @@ class PositionInterpolation(Method):
         "has a scale per head and needs nothing fitted.",
         example=1.5,
         rule=number(above=0),
+        neutral=1,
     )
     layers: tuple[int, ...] | None = option(None, INDICES)
 
@@ -134,11 +130,6 @@ class PositionInterpolation(Method):
         require_rope("position_interpolation", traits)
         layers = chosen_layers(self.layers, traits, rotated=True)
         return AttentionPlan.uniform(layers, PositionScale(scale=self.scale))
-
-    @property
-    def is_neutral(self) -> bool:
-        """True at scale 1."""
-        return self.scale == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +146,6 @@ class LPES(Method):
 
     References:
         LPES, arXiv:2606.27705, section 3.
-
-    Raises:
-        MethodConfigError: no factors, a factor that is not positive and finite, or another number
-            of factors than the model has layers.
     """
 
     name: ClassVar[str] = "lpes"
@@ -176,6 +163,7 @@ class LPES(Method):
         "lpes` and use profile:PATH, or pass factors, one per layer.",
         example=1.5,
         rule=one_or_several(number(above=0), "factors"),
+        neutral=1,
     )
 
     @classmethod
@@ -192,15 +180,12 @@ class LPES(Method):
         except ValueError as error:
             raise MethodConfigError(f"LPES: {error}.") from error
 
-    def _as_tuple(self, num_layers: int) -> tuple[float, ...]:
-        if isinstance(self.factors, tuple):
-            return self.factors
-        return (self.factors,) * num_layers
-
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """One position scale per layer."""
         require_rope("lpes", traits)
-        factors = self._as_tuple(traits.num_layers)
+        factors = self.factors
+        if not isinstance(factors, tuple):
+            factors = (factors,) * traits.num_layers
         if len(factors) != traits.num_layers:
             raise MethodConfigError(
                 f"LPES: {len(factors)} factors for {traits.num_layers} layers of this "
@@ -210,11 +195,6 @@ class LPES(Method):
             chosen_layers(None, traits, rotated=True),
             lambda layer: PositionScale(scale=factors[layer]),
         )
-
-    @property
-    def is_neutral(self) -> bool:
-        """True where every factor is 1."""
-        return all(factor == 1 for factor in self._as_tuple(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,9 +249,6 @@ class AttentionBuckets(Method):
         Chen et al., Fortify the Shortest Stave in Attention, arXiv:2312.04455. No public code.
         Bases are factors of the model's own here, so that the same values serve models trained with
         larger ones; the default is the set that MoICE (arXiv:2406.19598) publishes for LLaMA 2.
-
-    Raises:
-        MethodConfigError: no factors, or one that is not a positive finite number.
     """
 
     name: ClassVar[str] = "attention_buckets"
@@ -284,7 +261,7 @@ class AttentionBuckets(Method):
         can_hurt_when="a base far from the model's own reads badly and is confident of it",
     )
 
-    base_factors: tuple[float, ...] = option(PUBLISHED_BASES, BASE_FACTORS)
+    base_factors: tuple[float, ...] = option(PUBLISHED_BASES, BASE_FACTORS, neutral=1)
     layers: tuple[int, ...] | None = option(None, INDICES)
 
     def branches(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[Sequence[int]]:
@@ -310,11 +287,6 @@ class AttentionBuckets(Method):
     def combines(self) -> bool:
         """True where there are several bases: one takes one forward pass."""
         return len(self.base_factors) > 1
-
-    @property
-    def is_neutral(self) -> bool:
-        """True where every base is the model's own."""
-        return all(factor == 1 for factor in self.base_factors)
 
 
 # -- rotary tables for others ---------------------------------------------------------------------
@@ -342,14 +314,15 @@ def layer_rotations(method: Method, traits: ModelTraits) -> Mapping[int, Rotatio
             or were calibrated for one of another shape.
         UnsupportedArchitectureError: this model cannot take it.
     """
-    if method.rewrites:
-        raise _refused(method, "writes another prompt")
-    if method.arranges:
-        raise _refused(method, "puts the documents of each prompt in order")
-    if method.combines:
-        raise _refused(method, "makes each token from several forward passes")
-    if method.needs_documents:
-        raise _refused(method, "has to know where the documents of each prompt are")
+    more = {
+        "writes another prompt": method.rewrites,
+        "puts the documents of each prompt in order": method.arranges,
+        "makes each token from several forward passes": method.combines,
+        "has to know where the documents of each prompt are": method.needs_documents,
+    }
+    for what, does in more.items():
+        if does:
+            raise _refused(method, what)
     method.check_fits(traits)
     plan = method.plan((_PROMPT,), traits)
     plan.check(traits.num_layers, (_PROMPT.layout,))
@@ -370,69 +343,3 @@ def _refused(method: Method, what: str) -> MethodConfigError:
     return MethodConfigError(
         f"{method.name} {what}, and rotary tables say nothing of that. {_ADVICE}"
     )
-
-
-def exported_rope_parameters(method: Method, config: Any) -> dict[str, Any]:
-    """A model's ``config.rope_parameters`` under which it rotates as `method` says, by itself.
-
-    For transformers without this package, vLLM (``--hf-overrides``), and what converts a model's
-    config. Linear scaling is position interpolation: the frequencies are divided instead of the
-    positions, which is the same but for rounding (1.5e-2 in log-probabilities at some thousand
-    tokens, in float32). Runtimes take it for a longer context window, too.
-
-    Args:
-        method: position interpolation in all layers, or LPES with one number for all.
-        config: of the decoder, as `transformers.AutoConfig` gives it.
-
-    Returns:
-        All of the new ``rope_parameters``, by layer type where the model's are.
-
-    Raises:
-        MethodConfigError: another method, or one that differs by layer; or a scale below 1.
-        UnsupportedArchitectureError: the model has no rotary positions, or scales them in a way
-            that does not go together with linear scaling.
-    """
-    scale = _scale(method)
-    if scale < 1:
-        raise MethodConfigError(
-            f"A scale of {scale} draws positions apart, and runtimes take factors from 1 on."
-        )
-    parameters = getattr(config, "rope_parameters", None)
-    if not parameters:
-        raise UnsupportedArchitectureError(
-            config.model_type,
-            reason="its config has no rope_parameters.",
-            alternative="Export for a model with rotary positions, such as a LLaMA or Qwen.",
-        )
-    if "rope_type" in parameters or not all(isinstance(v, Mapping) for v in parameters.values()):
-        return _scaled(parameters, scale, config.model_type)
-    return {
-        layer_type: _scaled(of_type, scale, config.model_type)
-        for layer_type, of_type in parameters.items()
-    }
-
-
-def _scale(method: Method) -> float:
-    if isinstance(method, PositionInterpolation) and method.layers is None:
-        return method.scale
-    if isinstance(method, LPES) and not isinstance(method.factors, tuple):
-        return method.factors
-    raise MethodConfigError(
-        f"{method.name} with these parameters is no linear scaling of all layers alike, which is "
-        "all that rope_parameters can say. In vLLM, the plugin rag-middle-vllm serves lpes with a "
-        "factor per layer, and position_interpolation with chosen layers."
-    )
-
-
-def _scaled(parameters: Mapping[str, Any], scale: float, model_type: str) -> dict[str, Any]:
-    kind = parameters.get("rope_type", "default")
-    if kind not in ("default", "linear"):
-        raise UnsupportedArchitectureError(
-            model_type,
-            reason=f"its positions have {kind} scaling, and a config names one kind: linear "
-            "scaling would replace it.",
-            alternative="Use the method with RagMiddleModel, or in vLLM with the plugin "
-            "rag-middle-vllm: they divide positions under the model's own scaling.",
-        )
-    own = parameters.get("factor", 1.0) if kind == "linear" else 1.0  # elsewhere it has no effect
-    return {**parameters, "rope_type": "linear", "factor": scale * own}

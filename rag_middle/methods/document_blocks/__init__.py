@@ -110,10 +110,6 @@ class NoInterDocumentAttention(_DocumentsApart):
     References:
         Compared with in Wang et al., arXiv:2407.01100, and before in Ratner et al.,
         arXiv:2212.10947; the mask is all of it.
-
-    Raises:
-        UnsupportedArchitectureError: layers without softmax attention, an attention that cannot be
-            reached, or, with `equal_positions`, positions that are not rotary.
     """
 
     name: ClassVar[str] = "no_inter_document_attention"
@@ -152,10 +148,6 @@ class ParallelContextWindows(_DocumentsApart):
         section 2. Differs from the authors' code: the prefix that all windows share is computed
         and stored once, however long it is (theirs stores all but one token of it once per
         window); grouped-query models and batches work.
-
-    Raises:
-        UnsupportedArchitectureError: layers without softmax attention, positions that are not
-            rotary, or an attention that cannot be reached.
     """
 
     name: ClassVar[str] = "parallel_context_windows"
@@ -200,11 +192,6 @@ class SetBasedPrompting(_DocumentsApart):
         mask and positions as the authors' ``attention_mask_editing.py`` has them. Their padding of
         documents to one length changes nothing that is attended to. Differs: rotary models only, in
         batches; theirs run one prompt at a time, GPT-2's learned positions too.
-
-    Raises:
-        MethodConfigError: `parallel_positions` is neither true nor false.
-        UnsupportedArchitectureError: layers without softmax attention, an attention that cannot be
-            reached, or, with parallel positions, positions that are not rotary.
     """
 
     name: ClassVar[str] = "set_based_prompting"
@@ -248,10 +235,6 @@ class StructuredPrompting(_DocumentsApart):
         documents are aligned to end together for the tokens that read them, as groups are there, a
         prefix is shared, and its tokens count like the target's (in copies of it there would be as
         many as groups). Empty documents do not count.
-
-    Raises:
-        UnsupportedArchitectureError: layers without softmax attention, positions that are not
-            rotary, or norms behind the rotation.
     """
 
     name: ClassVar[str] = "structured_prompting"
@@ -296,11 +279,6 @@ class APE(_DocumentsApart):
         from the authors' code: on Mistral and Gemma that code applies temperature and scale to the
         prompt instead of to the documents, a mistake that is not repeated here; sinks are
         part of what is not sharpened, soft-capping comes before the temperature.
-
-    Raises:
-        MethodConfigError: a temperature or a scale that is not positive and finite.
-        UnsupportedArchitectureError: layers without softmax attention, positions that are not
-            rotary, or an attention that cannot be reached.
     """
 
     name: ClassVar[str] = "ape"
@@ -362,9 +340,6 @@ class CacheBlend(_DocumentsApart):
         not chosen keep what the cache holds, as in LMCache.
 
     Raises:
-        MethodConfigError: a share outside 0 to 1, or a check layer that the model does not have.
-        UnsupportedArchitectureError: layers without softmax attention, positions that are not
-            rotary, norms behind the rotation, or an attention that cannot be reached.
         UnsupportedGenerationError: the model is not called as a whole.
     """
 
@@ -379,7 +354,7 @@ class CacheBlend(_DocumentsApart):
         "every layer",
         can_hurt_when="the share is small and documents have to be read together",
     )
-    recompute_share: float = option(0.15, number(least=0, most=1))
+    recompute_share: float = option(0.15, number(least=0, most=1), neutral=1)
     check_layer: int = option(1, whole(1))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
@@ -395,11 +370,6 @@ class CacheBlend(_DocumentsApart):
     @property
     def reading(self) -> DocumentAttention:
         return DocumentAttention(placement="to_order")
-
-    @property
-    def is_neutral(self) -> bool:
-        """True where everything is recomputed."""
-        return self.recompute_share == 1
 
     def for_self_check(self) -> CacheBlend:
         """A smaller share: nothing shows where all tokens that deviate are recomputed."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rag_middle.attention import AttentionContext, AttentionPlan, ModelTraits
-from rag_middle.methods.base import MethodInfo, chosen_layers
+from rag_middle.methods.base import MethodInfo
 from rag_middle.methods.document_method import Attention, AttentionMethod
-from rag_middle.methods.requirements import require_interface, unsupported
+from rag_middle.methods.requirements import unsupported
 from rag_middle.methods.rules import INDICES, number, option, whole
 from rag_middle.tokens import TokenizedPrompt
 
@@ -57,10 +57,6 @@ class DSAS(AttentionMethod):
         is meant; the paper's equations could not be compared. A factor below 1 raises scores below
         0, there as here. Differs: the question is the whole suffix, where theirs is found by the
         words around it.
-
-    Raises:
-        MethodConfigError: `beta` outside of 0 to 1, numbers that are not finite or below 0.
-        UnsupportedArchitectureError: attention that cannot be reached, or that goes in chunks.
     """
 
     name: ClassVar[str] = "dsas"
@@ -83,32 +79,29 @@ class DSAS(AttentionMethod):
     }
 
     alpha: float = option(1.0, number(least=0))
-    beta: float = option(0.7, number(above=0, most=1))
+    beta: float = option(0.7, number(above=0, most=1), neutral=1)
     top_tokens: int = option(10, whole(1))
     layers: tuple[int, ...] | None = option(None, INDICES)
     reference_code: bool = False
 
+    def default_layers(self, traits: ModelTraits) -> range:
+        """The upper half."""
+        return range(traits.num_layers // 2, traits.num_layers)
+
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Gates in the upper half, each layer its own."""
-        require_interface(self.name, traits)
-        upper = range(traits.num_layers // 2, traits.num_layers)
-        layers = chosen_layers(self.layers, traits, default=upper)
-        chunked = [i for i in layers if i in traits.layers and traits.layers[i].attention_chunk]
+        plan = super().plan(prompts, traits)
+        chunked = [i for i in plan.layers if traits.layers[i].attention_chunk]
         if chunked:
             raise unsupported(
                 traits,
                 f"dsas compares the question's scores on all documents, and layers "
                 f"{chunked} attend in chunks.",
             )
-        return AttentionPlan.uniform(layers, self)
+        return plan
 
     def attend(self, context: AttentionContext) -> Attention:
         """Scores on documents multiplied by their gates."""
         from rag_middle.methods.dsas.attention import attend_through_gates
 
         return attend_through_gates(self, context)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True where every gate is 1."""
-        return self.beta == 1

@@ -51,9 +51,6 @@ class DySCO(Method):
         attention; sliding windows, soft-capping and sinks as the model has them.
 
     Raises:
-        MethodConfigError: heads or numbers that make no sense, or no heads.
-        UnsupportedArchitectureError: attention that cannot be reached, or layers without softmax
-            attention, whose state a second pass would change.
         UnsupportedGenerationError: the model is not called as a whole.
     """
 
@@ -79,7 +76,7 @@ class DySCO(Method):
         example=((0, 0),),
         rule=several(INDICES, "pairs of layer and head", fewest=1, distinct=True),
     )
-    strength: float = option(2.0, number(above=0, most=_MOST))
+    strength: float = option(2.0, number(above=0, most=_MOST), neutral=1)
     top_p: float = option(0.975, number(above=0, most=1))
     top_k: int = option(4096, whole(1))
     decay: float = option(0.75, number(least=0, most=1))
@@ -120,10 +117,6 @@ class DySCO(Method):
         )
         change = RelevanceScaling(self, never_selected)
         return AttentionPlan.uniform(chosen_layers(None, traits), change)
-
-    @property
-    def is_neutral(self) -> bool:
-        return self.strength == 1
 
 
 def _occurrences(ids: tuple[int, ...], sequences: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

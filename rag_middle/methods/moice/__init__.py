@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from rag_middle.attention import AttentionPlan, Layer, LayerHandler, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import MethodInfo, chosen_layers
+from rag_middle.methods.base import MethodInfo
 from rag_middle.methods.document_method import AttentionMethod
-from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.methods.rules import no_default, option, whole
 from rag_middle.methods.scales import BASE_FACTORS, PUBLISHED_BASES
 from rag_middle.tokens import TokenizedPrompt
@@ -46,10 +45,6 @@ class MoICE(AttentionMethod):
         arXiv:2406.19598. Follows the authors' code, with a router per layer that all its heads
         share, where the paper has one per head. Differs: bases are factors of the model's own;
         positions are those of tokens in left-padded batches, where the code takes the first row's.
-
-    Raises:
-        MethodConfigError: no routers, routers that cannot be read, or given together with
-            `base_factors`; a `top_k` of more experts than there are.
     """
 
     name: ClassVar[str] = "moice"
@@ -105,16 +100,23 @@ class MoICE(AttentionMethod):
         """The routers; ``None`` where all experts are mixed in equal parts."""
         return None if self.routers == _UNIFORM else cast("ExpertRouters", self.routers)
 
+    @property
+    def layers(self) -> tuple[int, ...] | None:
+        """Those that have a router; ``None`` for all."""
+        return None if self.trained is None else tuple(sorted(self.trained.gates))
+
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Several attentions in every layer that has a router."""
-        require_rope("moice", traits)
-        require_known_rotation("moice", traits, chosen_layers(None, traits, rotated=True))
-        routers = self.trained
-        named = None if routers is None else tuple(sorted(routers.gates))
-        layers = chosen_layers(named, traits, rotated=True)
-        if routers is not None:
-            _check_sizes(routers, layers, traits)
-        return AttentionPlan.uniform(layers, self)
+        plan = super().plan(prompts, traits)
+        for layer, router in ({} if self.trained is None else self.trained.gates).items():
+            size, expected = router.gate.shape[1], traits.layers[layer].head_size
+            if layer in plan.layers and size != expected:
+                raise MethodConfigError(
+                    f"MoICE: the router of layer {layer} is made for heads of {size} dimensions, "
+                    f"and this {traits.model_type} model has {expected}: it was trained for "
+                    "another model."
+                )
+        return plan
 
     def start(self, layer: Layer) -> LayerHandler:
         """Mixes the attentions of several bases."""
@@ -126,13 +128,3 @@ class MoICE(AttentionMethod):
     def is_neutral(self) -> bool:
         """True where every base is the model's own."""
         return all(factor == 1 for factor in self.expert_factors)
-
-
-def _check_sizes(routers: ExpertRouters, layers: tuple[int, ...], traits: ModelTraits) -> None:
-    for layer in layers:
-        size, expected = routers.gates[layer].gate.shape[1], traits.layers[layer].head_size
-        if size != expected:
-            raise MethodConfigError(
-                f"MoICE: the router of layer {layer} is made for heads of {size} dimensions, and "
-                f"this {traits.model_type} model has {expected}: it was trained for another model."
-            )

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from rag_middle.attention import AttentionPlan, Layer, LayerHandler, LayerTraits, ModelTraits
+from rag_middle.attention import Layer, LayerHandler, LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import MethodInfo, chosen_layers
+from rag_middle.methods.base import MethodInfo
 from rag_middle.methods.document_method import AttentionMethod
-from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.methods.rules import INDICES, number, one_of, option, whole
-from rag_middle.tokens import TokenizedPrompt
 
 HeadOrder = Literal["awareness", "sequential", "random", "entropy"]
 
@@ -55,9 +53,6 @@ class MsPoE(AttentionMethod):
         soft-capping and sinks do not enter it.
         Ties keep the order of the heads; the authors' sort is not stable. Their code has no order
         by entropy; its direction is that of section 4.3.
-
-    Raises:
-        MethodConfigError: ratios that are not positive, or reversed; unknown `head_order`.
     """
 
     name: ClassVar[str] = "ms_poe"
@@ -77,8 +72,8 @@ class MsPoE(AttentionMethod):
         "channels would make two sets. Use one of them"
     }
 
-    min_ratio: float = option(1.2, number(above=0))
-    max_ratio: float = option(1.8, number(above=0))
+    min_ratio: float = option(1.2, number(above=0), neutral=1)
+    max_ratio: float = option(1.8, number(above=0), neutral=1)
     first_layer: int = option(2, whole(0))
     layers: tuple[int, ...] | None = option(None, INDICES)
     head_order: HeadOrder = option("awareness", one_of(HeadOrder))
@@ -98,18 +93,14 @@ class MsPoE(AttentionMethod):
                 "reference_code."
             )
 
-    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        """Ratios for each layer's heads; which head takes which is found at run time."""
-        require_rope("ms_poe", traits)
-        require_known_rotation("ms_poe", traits, chosen_layers(None, traits, rotated=True))
+    def default_layers(self, traits: ModelTraits) -> range:
+        """All but the first ones."""
         if self.layers is None and self.first_layer >= traits.num_layers:
             raise MethodConfigError(
                 f"MsPoE: first_layer={self.first_layer} leaves none of the {traits.num_layers} "
                 f"layers of this {traits.model_type} model: lower it."
             )
-        default = range(self.first_layer, traits.num_layers)
-        layers = chosen_layers(self.layers, traits, default=default, rotated=True)
-        return AttentionPlan.uniform(layers, self)
+        return range(self.first_layer, traits.num_layers)
 
     def start(self, layer: Layer) -> LayerHandler:
         """Rotates queries and keys head by head."""
@@ -135,8 +126,3 @@ class MsPoE(AttentionMethod):
         elif self.head_order == "sequential" and self.reference_code:
             ratios.reverse()
         return tuple(ratios)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True where both ratios are 1."""
-        return self.min_ratio == self.max_ratio == 1

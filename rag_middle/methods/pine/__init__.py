@@ -57,11 +57,6 @@ class PINE(Method):
         ablations. Without re-assignment documents still attend to each other, as in the paper,
         whose accuracy then depends on the answer's position; that each is the last one for its
         own queries is our reading.
-
-    Raises:
-        MethodConfigError: another ablation.
-        UnsupportedArchitectureError: layers without softmax attention (they read in order), an
-            attention that cannot be reached, or a rotation that is not understood.
     """
 
     name: ClassVar[str] = "pine"

@@ -45,10 +45,6 @@ class PositionalHiddenStates(AttentionMethod):
         Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension,
         arXiv:2406.02536, equation 3 and table 5. The presets follow the table where the authors'
         configuration files say otherwise.
-
-    Raises:
-        MethodConfigError: no channel, a channel or layer the model does not have, a factor that
-            is not finite, negative counts.
     """
 
     name: ClassVar[str] = "positional_hidden_states"
@@ -66,7 +62,7 @@ class PositionalHiddenStates(AttentionMethod):
     channels: tuple[int, ...] = no_default(
         _NO_CHANNEL, example=(0,), rule=several(whole(0), "channels", distinct=True)
     )
-    factor: float = option(0.0, number())
+    factor: float = option(0.0, number(), neutral=1)
     layers: tuple[int, ...] | None = option(None, INDICES)
     last_tokens: int | None = option(1, optional(whole(1)))
     scale_values: bool = False
@@ -99,8 +95,3 @@ class PositionalHiddenStates(AttentionMethod):
     def scales_generated(self) -> bool:
         """Whether generated tokens attend with scaled queries and keys, and cache them."""
         return not (self.reference_code and self.skip_first)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True at factor 1."""
-        return self.factor == 1

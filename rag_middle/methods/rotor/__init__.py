@@ -53,10 +53,7 @@ class RoToR(Method):
         tokens as padding; routing is done token by token, where they choose between two answers.
 
     Raises:
-        MethodConfigError: no such order, or a `routing` that is not finite.
         PromptError: order by score, of documents without scores.
-        UnsupportedArchitectureError: layers without softmax attention (they read in order), an
-            attention that cannot be reached, or a rotation that is not understood.
     """
 
     name: ClassVar[str] = "rotor"

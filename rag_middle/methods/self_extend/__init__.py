@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rag_middle.attention import AttentionPlan, Layer, LayerHandler, ModelTraits
+from rag_middle.attention import Layer, LayerHandler
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.document_method import AttentionMethod
-from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.methods.rules import INDICES, number, option, whole
-from rag_middle.tokens import TokenizedPrompt
 
 #: Model types whose authors' code divides the window by the group size without rounding.
 _FRACTIONAL = ("gemma", "llama")
@@ -44,10 +42,6 @@ class SelfExtend(AttentionMethod):
         arXiv:2401.01325, equations 3 and 4. Differs from the authors' code: batches with left
         padding get the positions of their tokens, and sliding windows of the model stay in force,
         counted in tokens.
-
-    Raises:
-        MethodConfigError: a group or a window that is no whole number from 1 on, or a group larger
-            than the window; a `log_scale_base` not above 1.
     """
 
     name: ClassVar[str] = "self_extend"
@@ -66,9 +60,9 @@ class SelfExtend(AttentionMethod):
         "worked into keys rotated once. Use one of them"
     }
 
-    group: int = option(2, whole(1))
+    group: int = option(2, whole(1), neutral=1)
     window: int = option(1024, whole(1))
-    log_scale_base: float | None = option(None, number(above=1))
+    log_scale_base: float | None = option(None, number(above=1), neutral=None)
     layers: tuple[int, ...] | None = option(None, INDICES)
     reference_code: bool = False
 
@@ -79,13 +73,6 @@ class SelfExtend(AttentionMethod):
                 f"SelfExtend: group must not be larger than window, got {self.group} and "
                 f"{self.window}: far keys would come out nearer than near ones."
             )
-
-    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        """Grouped positions, the same in all layers."""
-        require_rope("self_extend", traits)
-        layers = chosen_layers(self.layers, traits, rotated=True)
-        require_known_rotation("self_extend", traits, layers)
-        return AttentionPlan.uniform(layers, self)
 
     def start(self, layer: Layer) -> LayerHandler:
         """Rotates queries and keys twice, and attends with both."""
@@ -102,8 +89,3 @@ class SelfExtend(AttentionMethod):
     def for_self_check(self) -> Method:
         """The same with the smallest window."""
         return replace(self, window=self.group)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True for groups of one token, without scaled queries."""
-        return self.group == 1 and self.log_scale_base is None

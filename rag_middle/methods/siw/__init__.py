@@ -62,10 +62,6 @@ class SIW(DocumentMethod):
         where it is equal (a document on its own), found in each layer from the attention averaged
         over heads, in the same forward pass; and the factors default to 0.9 and 1.1, which are
         ours and not fitted to any model.
-
-    Raises:
-        MethodConfigError: factors that are negative or not finite; areas that are empty; another
-            ablation.
     """
 
     name: ClassVar[str] = "siw"

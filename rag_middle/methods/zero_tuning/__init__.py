@@ -48,10 +48,6 @@ class ZeroTuning(AttentionMethod):
         all layers: those where a factor above 1 helps are called up-effective, the others
         down-effective. Differs: the initial token is each row's first real one (theirs is column
         0, padding where a batch is padded on the left), and attention stays fused.
-
-    Raises:
-        MethodConfigError: factors that are not above 0 and finite, or not as many as heads.
-        UnsupportedArchitectureError: the attention layers cannot be reached.
     """
 
     name: ClassVar[str] = "zero_tuning"
@@ -80,6 +76,7 @@ class ZeroTuning(AttentionMethod):
         "profile:PATH, or pass factor.",
         example=2.0,
         rule=one_or_several(number(above=0), "factors"),
+        neutral=1,
     )
     heads: tuple[int, ...] | None = option(
         None, several(whole(0), "heads", fewest=1, distinct=True)
@@ -126,10 +123,3 @@ class ZeroTuning(AttentionMethod):
         from rag_middle.methods.zero_tuning.attention import attend_biasing_initial_token
 
         return attend_biasing_initial_token(self.factors(context.layer.traits), context)
-
-    @property
-    def is_neutral(self) -> bool:
-        """True where every factor is 1."""
-        return self.factor == 1 or (
-            isinstance(self.factor, tuple) and all(factor == 1 for factor in self.factor)
-        )
