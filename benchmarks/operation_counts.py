@@ -28,10 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig, PreTrainedModel
 
+from benchmarks.kernel_work import KERNEL_WORK
 from rag_middle.attention import ModelTraits, applied, assume_traits, model_traits
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import Method
-from rag_middle.ops.kernels import KERNEL_WORK
 from rag_middle.tokens import TokenizedPrompt
 
 #: Whose speed decides: matrix products on tensor cores or, in float32, beside them; attention

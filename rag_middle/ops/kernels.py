@@ -21,25 +21,6 @@ from rag_middle.ops.scores import ScoreRule
 from rag_middle.options import Kernels
 
 
-class KernelWork(NamedTuple):
-    """What one call of a custom operator asks of a GPU.
-
-    Attributes:
-        flops: multiplications and additions of its matrix products.
-        bytes: read and written.
-        launches: kernels.
-    """
-
-    flops: int
-    bytes: int
-    launches: int
-
-
-#: By the operator's name: its work, from the arguments of a call and what it returned. They may be
-#: tensors without numbers.
-KERNEL_WORK: dict[str, Callable[..., KernelWork]] = {}
-
-
 class KernelCase(NamedTuple):
     """What kernels are compiled for, and small inputs to check them with.
 

@@ -209,8 +209,3 @@ def empty_output(q: Tensor, v: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
 def rows_in_one_piece(x: Tensor) -> Tensor:
     """`x` with the numbers of a head side by side, as tiles are loaded."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def bytes_of(*tensors: Tensor) -> int:
-    """Of all of them together."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

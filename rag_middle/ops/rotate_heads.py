@@ -6,13 +6,13 @@ without Triton, which is imported at the first launch. The kernel is in `triton_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from rag_middle.ops.kernels import KERNEL_WORK, KernelCase, KernelCheck, KernelWork
-from rag_middle.ops.prompt_kernels import bytes_of, head_constants, rows_in_one_piece
+from rag_middle.ops.kernels import KernelCase, KernelCheck
+from rag_middle.ops.prompt_kernels import head_constants, rows_in_one_piece
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide, wide_tables
 
 #: Tokens that one program rotates, of one head.
@@ -72,16 +72,6 @@ def _(
     q: Tensor, k: Tensor, _cos: Tensor, _sin: Tensor, choice: Tensor, *_: int
 ) -> tuple[Tensor, Tensor]:
     return _empty(q, choice.shape[1]), _empty(k, choice.shape[1])
-
-
-def _work(outputs: Sequence[Tensor], *arguments: Tensor) -> KernelWork:
-    q, k, cos, sin, choice, *_ = arguments
-    # Of tables, one number of every pair is read, once: heads that share them run together.
-    moved = bytes_of(q, k, choice, *outputs) + bytes_of(cos, sin) // 2
-    return KernelWork(0, moved, 1)
-
-
-KERNEL_WORK["rag_middle::rotate_heads"] = _work
 
 
 def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:

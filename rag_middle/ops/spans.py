@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 
 from rag_middle.ops.flash import Attended
-from rag_middle.ops.kernels import (
-    KERNEL_WORK,
-    KernelCase,
-    KernelCheck,
-    KernelWork,
-    uses_triton,
-)
-from rag_middle.ops.prompt_kernels import bytes_of, rows_in_one_piece, splits_of_keys, tile_sizes
+from rag_middle.ops.kernels import KernelCase, KernelCheck, uses_triton
+from rag_middle.ops.prompt_kernels import rows_in_one_piece, splits_of_keys, tile_sizes
 from rag_middle.options import Kernels
 
 
@@ -149,18 +143,6 @@ def _empty(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 @_attend_spans.register_fake
 def _(q: Tensor, _far: Tensor, _k: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
     return _empty(q, v)
-
-
-def _work(
-    outputs: Sequence[Tensor], q: Tensor, far: Tensor, k: Tensor, v: Tensor, *__: Tensor
-) -> KernelWork:
-    (b, h, _, d), (n, dv) = q.shape, v.shape[-2:]
-    # Every column is read in one of its rotations.
-    moved = bytes_of(q, far, v, *outputs) + bytes_of(k) * d // k.shape[-1]
-    return KernelWork(2 * b * h * n * (d + dv), moved, 2)
-
-
-KERNEL_WORK["rag_middle::attend_spans"] = _work
 
 
 def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:

@@ -7,19 +7,16 @@ and shapes are those of `attend.py`; the kernels are in `triton_rank.py` and `tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
 from rag_middle.ops.prompt_kernels import (
     PromptColumns,
     RotaryAngles,
     angle_arguments,
     attention_constants,
-    bytes_of,
     empty_output,
     head_constants,
     rows_in_one_piece,
@@ -341,46 +338,3 @@ def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 @_pine_decode.register_fake
 def _(q: Tensor, _placed: Tensor, _keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return empty_output(q, values, False)
-
-
-def _prefill_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
-    """Documents are taken to be of one length: tensors of a count hold no numbers."""
-    q, k, v, rows, _, cos, _, _, _, first, last, *_, window = arguments
-    b, h, n, d = q.shape
-    count, dv = rows.shape[1] - 2, v.shape[-1]
-    texts, later = last - first, n - last
-    ranks = count > 0 and (cos is not None or window > 0)
-    # Tiles end with their document: what they compute beyond it is part of the work.
-    tiles, length = tile_sizes(max(d, dv)), texts // max(1, count)
-    rows_read = count * (-(-length // tiles.rows) * tiles.rows)
-    keys_read = count * (-(-length // tiles.keys) * tiles.keys)
-    own = rows_read * keys_read // max(1, 2 * count)
-    pairs = first * first // 2 + rows_read * (first + keys_read) - own
-    pairs += later * (first + keys_read) + later * later // 2
-    ranked = (texts + later) * keys_read if ranks else 0
-    # Keys and queries are read un-rotated and rotated; log-sum-exps and shifts written and read.
-    moved = 2 * bytes_of(q, k) + bytes_of(v, *outputs)
-    moved += 2 * 4 * b * h * count * (texts + 2 * later + count if ranks else 0)
-    moved += 2 * 4 * b * h * later * dv
-    launches = (cos is not None) + 2 * ranks + 1 + 2 * (later > 0)
-    return KernelWork(2 * b * h * (pairs * (d + dv) + ranked * d), moved, launches)
-
-
-def _decode_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
-    q, placed, keys, values, rows, cos, *_, window = arguments
-    b, h, m, d = q.shape
-    count, n = rows.shape[1] - 2, keys.shape[2]
-    ranks = count > 0 and (cos is not None or window > 0)
-    moved = bytes_of(q, placed, keys, values, *outputs) + (bytes_of(keys) if ranks else 0)
-    launches = 2 * ranks + 2
-    pairs = 2 * b * h * m * n
-    return KernelWork(pairs * (d + values.shape[-1] + d * ranks), moved, launches)
-
-
-def _rotate_work(outputs: Sequence[Tensor], q: Tensor, k: Tensor, *_: Any) -> KernelWork:
-    return KernelWork(0, bytes_of(q, k, *outputs), 1)
-
-
-KERNEL_WORK["rag_middle::pine_prefill"] = _prefill_work
-KERNEL_WORK["rag_middle::pine_decode"] = _decode_work
-KERNEL_WORK["rag_middle::pine_rotate"] = _rotate_work

@@ -7,7 +7,7 @@ without Triton, which is imported at the first launch. Mathematics and shapes ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,14 +15,13 @@ from torch import Tensor
 
 from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_by_document
 from rag_middle.ops.flash import Attended, with_sinks
-from rag_middle.ops.kernels import KERNEL_WORK, KernelCase, KernelCheck, KernelWork
+from rag_middle.ops.kernels import KernelCase, KernelCheck
 from rag_middle.ops.prompt_kernels import (
     CHECK_LAYOUTS,
     PromptColumns,
     RotaryAngles,
     angle_arguments,
     attention_constants,
-    bytes_of,
     check_angles,
     empty_output,
     head_constants,
@@ -107,26 +106,6 @@ def _rotor_prefill(
 def _(q: Tensor, _k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     _, _, _, _, _, _, _, _, padded, *_ = rest
     return empty_output(q, v, padded)
-
-
-def _work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
-    """Documents are taken to be of one length: tensors of a count hold no numbers."""
-    q, k, v, rows, _, _, _, _, _, first, last, *_, window = arguments
-    b, h, n, d = q.shape
-    count, dv = max(1, rows.shape[1] - 2), v.shape[-1]
-    texts = last - first
-    tiles, length = tile_sizes(max(d, dv)), texts // count
-    # Tiles end with their document: what they compute beyond it is part of the work.
-    rows_read = count * -(-length // tiles.rows) * tiles.rows
-    own = rows_read * length // 2
-    pairs = first * first // 2 + rows_read * (first + texts) - own
-    pairs += (n * n - last * last) // 2
-    if window:
-        pairs = min(pairs, (first + rows_read + n - last) * window)
-    return KernelWork(2 * b * h * pairs * (d + dv), bytes_of(q, k, v, *outputs), 1)
-
-
-KERNEL_WORK["rag_middle::rotor_prefill"] = _work
 
 
 def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
