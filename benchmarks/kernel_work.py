@@ -1,4 +1,4 @@
-"""What one call of a custom operator of this package asks of a GPU, by the shapes of its tensors."""
+"""What one call of an operator of this package asks of a GPU, by the shapes of its tensors."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ FAULTS: tuple[Fault, ...] = (
         ("least important document nearest", "descending=True", "descending=False"),
     ),
     *_faults(
-        f"{M}/pine/kernels/heads.py",
+        f"{M}/pine/kernels/attend.py",
         (
             "window of re-assigned distances off by one",
             "key_positions >= self.rule.window",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.pine.kernels import attend, heads
+from rag_middle.methods.pine.kernels import attend
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
 from rag_middle.methods.pine.kernels.importance import (
     document_importance,
@@ -165,7 +165,7 @@ def test_moved_keys_of_short_documents_count_as_alive(monkeypatch: pytest.Monkey
             super().__init__(base, heads, tables)
             sizes.append(self.keys.numel())
 
-    monkeypatch.setattr(heads, "MovingKeys", Recorded)
+    monkeypatch.setattr(attend, "MovingKeys", Recorded)
     monkeypatch.setattr(attend, "scores_at_once", lambda _: alive)
     run(case, *case.qkv())
     assert sizes
