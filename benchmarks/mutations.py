@@ -187,7 +187,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- methods -----------------------------------------------------------------------------------
     *_faults(
-        f"{M}/ms_poe/kernels.py",
+        f"{M}/ms_poe/attention.py",
         ("padding counts in the mean", "threshold / tokens[..., None]", "threshold / n"),
         (
             "rank taken for order",

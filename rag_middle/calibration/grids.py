@@ -25,7 +25,7 @@ from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import SIW, DySCO, Method, MsPoE, SelfExtend, ZeroTuning
 from rag_middle.methods.dysco.detection import retrieval_heads
 from rag_middle.methods.rules import Rule, number, one_of, option, several, whole
-from rag_middle.methods.siw.areas import document_density
+from rag_middle.methods.siw.attention import document_density
 
 #: Of DySCO's detection of heads: tokens of a random prompt at most, needles, and tokens of each.
 _PROMPT, _NEEDLES, _NEEDLE = 512, 8, 8

@@ -45,6 +45,15 @@ def spans_of(lengths: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
+def document_tokens(
+    lengths: Sequence[int], device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Lengths of documents laid end to end, `[D]`, and the index of each token's, `[T]`."""
+    tokens = torch.tensor(lengths, dtype=torch.long, device="cpu")
+    document_of = torch.arange(len(tokens), device="cpu").repeat_interleave(tokens)
+    return tokens.to(device), document_of.to(device)
+
+
 def scores_at_once(device: torch.device) -> int:
     """How many scores to compute before they are used up."""
     if device.type == "cpu":

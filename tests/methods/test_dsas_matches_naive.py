@@ -12,7 +12,7 @@ from rag_middle.attention import applied
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import DSAS, Compose, SelfExtend
-from rag_middle.methods.dsas.kernels import document_relevance, exponents
+from rag_middle.methods.dsas.attention import document_relevance, exponents
 from tests.conftest import FamilyModel
 from tests.contract.cases import ONE_DOCUMENT, Prompt
 from tests.contract.running import prompt_logits

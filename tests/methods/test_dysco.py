@@ -20,8 +20,8 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.growing_cache import RoomyLayer
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, DySCO
+from rag_middle.methods.dysco.attention import selected_tokens, updated_relevance
 from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
-from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt
 from tests.contract.running import distance, generated, recomputed

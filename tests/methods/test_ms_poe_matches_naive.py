@@ -11,7 +11,7 @@ from rag_middle import MethodConfigError
 from rag_middle.attention import applied, model_traits
 from rag_middle.methods import MsPoE
 from rag_middle.methods.ms_poe import attention
-from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
+from rag_middle.methods.ms_poe.attention import assigned_ratios, position_awareness
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, generated

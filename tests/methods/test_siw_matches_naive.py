@@ -15,7 +15,7 @@ from rag_middle.attention import AttentionCall, applied, base_attention, weights
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import SIW, Compose, Method, PositionalHiddenStates, ZeroTuning
 from rag_middle.methods.siw import attention as siw_attention
-from rag_middle.methods.siw.areas import document_density
+from rag_middle.methods.siw.attention import document_density
 from tests import tiny_models
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, Prompt

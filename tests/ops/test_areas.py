@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.siw.areas import document_density
+from rag_middle.methods.siw.attention import document_density
 
 LAYOUT = PromptLayout(20, ((2, 6), (6, 12), (12, 16)))
 

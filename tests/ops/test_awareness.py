@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
+from rag_middle.methods.ms_poe.attention import assigned_ratios, position_awareness
 
 SCALE = 0.5
 

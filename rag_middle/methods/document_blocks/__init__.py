@@ -69,7 +69,7 @@ class DocumentAttention(LayerChange):
         return DocumentHandler(layer, self)
 
 
-class _DocumentsApart(Method):
+class DocumentsApart(Method):
     """`DocumentAttention` in every layer."""
 
     needs_documents = True
@@ -96,7 +96,7 @@ class _DocumentsApart(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoInterDocumentAttention(_DocumentsApart):
+class NoInterDocumentAttention(DocumentsApart):
     """A document's tokens attend to the prefix and their own document; later tokens to everything.
 
     The baseline "NIA" of papers on position bias. With one document, or none, this is the
@@ -130,7 +130,7 @@ class NoInterDocumentAttention(_DocumentsApart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelContextWindows(_DocumentsApart):
+class ParallelContextWindows(DocumentsApart):
     """Every document is encoded as if it were the only one, at the same positions.
 
     A document's tokens attend to the prefix and their own document, which begins at the position
@@ -170,7 +170,7 @@ class ParallelContextWindows(_DocumentsApart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetBasedPrompting(_DocumentsApart):
+class SetBasedPrompting(DocumentsApart):
     """No attention between documents, and shared positions: a prompt holds them as a set.
 
     Token ``t`` of every document stands at ``P + t`` behind a prefix of ``P`` tokens and attends to
@@ -218,7 +218,7 @@ class SetBasedPrompting(_DocumentsApart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StructuredPrompting(_DocumentsApart):
+class StructuredPrompting(DocumentsApart):
     r"""Documents are encoded in parallel, end at the same position, and count ``1/D`` each.
 
     A later token's weight on a document token is proportional to ``e^{a_j} / D`` and on any other
@@ -255,7 +255,7 @@ class StructuredPrompting(_DocumentsApart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class APE(_DocumentsApart):
+class APE(DocumentsApart):
     r"""Documents are encoded in parallel; later tokens' attention to them is sharpened.
 
     A document's tokens attend to the prefix and their own document, which begins at the position
@@ -304,7 +304,7 @@ class APE(_DocumentsApart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheBlend(_DocumentsApart):
+class CacheBlend(DocumentsApart):
     r"""Documents are read apart, and the tokens that this changes most are recomputed together.
 
     Keys and values of documents begin as a document KV cache holds them: each document was read

@@ -40,13 +40,7 @@ from rag_middle.errors import OutputWriteError, UnsupportedGenerationError
 from rag_middle.files import expanded, write_files
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
-from rag_middle.methods.document_blocks import (
-    APE,
-    CacheBlend,
-    DocumentAttention,
-    ParallelContextWindows,
-    SetBasedPrompting,
-)
+from rag_middle.methods.document_blocks import CacheBlend, DocumentAttention, DocumentsApart
 from rag_middle.methods.document_blocks.cached_blend import blended_cache
 from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
@@ -241,22 +235,13 @@ def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) 
     """Whether documents of this method's requests come from the cache."""
     # Parts that only reorder documents leave the layers, and so what is cached, alone.
     planning = [part for part in method.parts if type(part).plan is not Method.plan]
-    apart = bool(planning) and all(map(_caches_documents_alone, planning))
-    return cache is not None and apart and can_reuse_documents(model)
-
-
-def _caches_documents_alone(method: Method) -> bool:
-    """Whether a document's keys and values do not depend on the documents beside it.
-
-    APE's temperature and scale are about the tokens that attend to documents. Windows indented to
-    the right move each document by the length of the longest. CacheBlend begins with what they are
-    alone.
-    """
-    if isinstance(method, ParallelContextWindows):
-        return not method.right_indentation
-    if isinstance(method, SetBasedPrompting):
-        return method.parallel_positions
-    return isinstance(method, APE | CacheBlend)
+    # A document's keys and values do not depend on the documents beside it where it is read behind
+    # the prefix and stays there, or is rotated on to its position in the prompt.
+    alone = all(
+        isinstance(part, DocumentsApart) and part.reading.placement in ("from_start", "to_order")
+        for part in planning
+    )
+    return cache is not None and bool(planning) and alone and can_reuse_documents(model)
 
 
 def with_documents(

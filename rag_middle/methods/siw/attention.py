@@ -13,13 +13,46 @@ import torch
 from torch import Tensor
 
 from rag_middle.attention import AttentionContext
+from rag_middle.layout import PromptLayout
 from rag_middle.methods.document_columns import by_document
-from rag_middle.methods.siw.areas import DocumentTokens, document_density
+from rag_middle.ops.scores import document_tokens
 
 if TYPE_CHECKING:
     from rag_middle.methods.siw import SIW
 
 _ALONE = 1e-6  # of a row's weights, left beside the initial token's: float32 rounding
+
+
+def document_density(
+    attention: Tensor,
+    layout: PromptLayout,
+    top_share: float,
+    tokens: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """How much more of each document is attended to than of all documents together.
+
+    Args:
+        attention: of the last prompt token over the prompt, `[l]`.
+        layout: of the prompt.
+        top_share: share of the prompt's tokens, by attention, that count as attended to.
+        tokens: `document_tokens` of the documents, if at hand.
+
+    Returns:
+        `[D]`: a document's share of attended tokens minus that of all documents' tokens. Above
+        zero the document is dense, below it is sparse; zero for a document on its own
+        and for an empty one.
+    """
+    lengths, document_of = tokens or document_tokens(layout.document_lengths, attention.device)
+    count = max(1, round(top_share * attention.shape[0]))
+    attended = torch.zeros_like(attention, dtype=torch.long)
+    attended.index_fill_(0, attention.topk(count).indices, 1)
+    of_documents = attended[layout.prefix_tokens : layout.suffix_start]
+    counts = torch.zeros_like(lengths).index_add_(0, document_of, of_documents)
+    # Shares, not counts: a document is not dense for being long. Compared as whole numbers: the
+    # rounding of a division must not decide about equal shares.
+    total = lengths.sum()
+    difference = counts * total - of_documents.sum() * lengths
+    return difference / (lengths * total).clamp(min=1)
 
 
 def attend_scaling_initial_token(
@@ -77,11 +110,13 @@ def _found_factors(method: SIW, context: AttentionContext) -> Tensor:
     for row, (padding, layout) in enumerate(request.row_layouts()):
         if not layout.documents:
             continue
-        of_layout = partial(DocumentTokens.of, layout, device)
-        tokens = request.shared(("document tokens", layout, device), of_layout)
+        tokens = request.shared(
+            ("document tokens", layout, device),
+            partial(document_tokens, layout.document_lengths, device),
+        )
         density = document_density(attention[row, padding:], layout, method.top_share, tokens)
         factors = torch.ones_like(density, dtype=torch.float32)
         factors.masked_fill_(density > 0, alphas[0]).masked_fill_(density < 0, alphas[1])
         start, end = padding + layout.prefix_tokens, padding + layout.suffix_start
-        whole[row, start:end] = factors[tokens.document_of]
+        whole[row, start:end] = factors[tokens[1]]
     return whole

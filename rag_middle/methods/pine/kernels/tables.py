@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rag_middle.methods.pine.kernels.importance import Ranking, document_means
 from rag_middle.ops.rope import RotaryStyle, rotate
-from rag_middle.ops.scores import spans_of
+from rag_middle.ops.scores import document_tokens, spans_of
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
@@ -63,17 +63,8 @@ class PineTables:
             device = cos.device
         self.layout = layout
         self.spans = spans_of(layout.document_lengths)
-        self.lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu").to(
-            device
-        )
+        self.lengths, self.document_of = document_tokens(layout.document_lengths, device)
         self.means = document_means(layout.document_lengths, device)
-        self.document_of = torch.cat(
-            [
-                torch.full((end - start,), index, device="cpu")
-                for index, (start, end) in enumerate(self.spans)
-            ]
-            or [torch.empty(0, dtype=torch.long, device="cpu")]
-        ).to(device)
         base_positions = torch.arange(layout.length, device="cpu")
         for start, end in layout.documents:
             base_positions[start:end] += layout.suffix_start - end

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rag_middle.ops.flash import Attended, flash, flash_last, joined, merged
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide, wide_tables
-from rag_middle.ops.scores import ScoreRule, attend_in_chunks
+from rag_middle.ops.scores import ScoreRule, attend_in_chunks, document_tokens
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
@@ -60,9 +60,8 @@ class CircleTurns(NamedTuple):
         `like` has the device and the number format of queries.
         """
         wide = (x.to(like.device, like.dtype) for x in wide_tables(cos, sin, style))
-        lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device="cpu")
-        document = torch.arange(1, 1 + len(lengths), device="cpu").repeat_interleave(lengths)
-        cos, sin = (torch.cat((x[:1], x[document.to(x.device)])) for x in wide)
+        _, document = document_tokens(layout.document_lengths, like.device)
+        cos, sin = (torch.cat((x[:1], x[1 + document])) for x in wide)
         return cls(WideTables(cos[:1], sin[:1]), WideTables(cos[1:], sin[1:]), style)
 
 
