@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, model_traits
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method
+from rag_middle.methods.moice.kernels import ExpertGate
+from rag_middle.methods.moice.routers import ExpertRouters
 from tests.contract.cases import Prompt
 from tests.contract.running import distance, generated
 from tests.reference.llama import NaiveLlama
-
-__all__ = ["MODELS", "PROMPTS", "WAYS", "assert_equal_to_naive", "naive"]
 
 #: Grouped queries and biases; query and key norms.
 MODELS = ("llama", "qwen3")
@@ -28,6 +29,9 @@ PROMPTS = (
 )
 STEPS = 3
 TOLERANCE = 1e-4  # float32 sums in another order
+
+#: Rotary bases of MoICE's experts.
+FACTORS = (1.0, 0.05, 20.0)
 
 N = TypeVar("N", bound=NaiveLlama)
 
@@ -79,3 +83,10 @@ def assert_equal_to_naive(
         plain = naive(NaiveLlama, model, prompt).logits(ids)
         moved = max(moved, distance(expected[-STEPS:], plain[-STEPS:]))
     assert moved > 100 * TOLERANCE
+
+
+def routers_for(model: Any, factors: tuple[float, ...] = FACTORS) -> ExpertRouters:
+    """Routers that are sure of themselves."""
+    new = ExpertRouters.new(model_traits(model), factors, seed=5)
+    gates = {layer: ExpertGate(*(w * 40 for w in gate)) for layer, gate in new.gates.items()}
+    return replace(new, gates=gates)

@@ -11,7 +11,6 @@ from transformers import DynamicCache
 
 from rag_middle.attention import applied
 from rag_middle.errors import (
-    IncompatibleMethodsError,
     MethodConfigError,
     UnsupportedArchitectureError,
     UnsupportedGenerationError,
@@ -137,12 +136,6 @@ def test_it_composes_with_what_decides_positions(other: str, family_model: Famil
             again = recomputed(model, LONG, tokens[0])
         assert distance(logits[method.name][0], again) < FAMILIES["llama"].tolerance
     assert min(distance(logits["compose"], logits[name]) for name in ("dysco", other)) > 0.01
-
-
-@pytest.mark.parametrize("other", ["self_extend", "positional_hidden_states"])
-def test_it_does_not_compose_with_keys_that_are_made_once(other: str) -> None:
-    with pytest.raises(IncompatibleMethodsError, match=f"dysco does not compose with {other}"):
-        Compose(methods=(METHOD, ACTIVE[other]))
 
 
 def test_scores_are_those_of_all_attention_weights(family_model: FamilyModel) -> None:

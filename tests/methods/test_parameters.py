@@ -35,6 +35,7 @@ from rag_middle.methods import (
     PositionInterpolation,
     RoToR,
     SelfExtend,
+    ZeroTuning,
     resolve_method,
 )
 from rag_middle.methods.document_method import DocumentChange
@@ -97,7 +98,14 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (DySCO, HEADS | {"top_p": 1.5}, "top_p must be above 0 and at most 1"),
     (DySCO, HEADS | {"decay": -0.1}, "decay must be at least 0"),
     (DySCO, HEADS | {"template_sequences": ((),)}, r"template_sequences\[0\] must be 1 or more"),
+    (ZeroTuning, {"factor": 0}, "factor must be above 0, got 0"),
+    (ZeroTuning, {"factor": (1, -2)}, r"factor\[1\] must be above 0"),
+    (ZeroTuning, {"factor": 2, "heads": (0, 0)}, "heads must be different heads"),
+    (ZeroTuning, {"factor": 2, "heads": ()}, "heads must be 1 or more heads"),
+    (DSAS, {"alpha": -1}, "alpha must be at least 0"),
+    (DSAS, {"top_tokens": 0}, "top_tokens must be a whole number >= 1"),
     # What two options say together
+    (ZeroTuning, {"factor": (1, 2), "heads": (0,)}, "2 factors for 1 heads"),
     (MsPoE, {"min_ratio": 2.0}, "min_ratio must be at most max_ratio, got 2.0 and 1.8"),
     (SelfExtend, {"group": 8, "window": 4}, "group must not be larger than window, got 8 and 4"),
     (MoICE, {"base_factors": (1, 2), "routers": "."}, "goes with routers='uniform'"),

@@ -12,17 +12,13 @@ import torch
 from torch import Tensor
 
 from examples.train_moice import train_routers
-from rag_middle.attention import applied, model_traits
-from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
+from rag_middle.attention import model_traits
+from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
-    SIW,
     AttentionBuckets,
-    Compose,
-    Method,
     MoICE,
     NoMethod,
-    PositionalHiddenStates,
 )
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights
 from rag_middle.methods.moice.routers import ExpertRouters
@@ -33,21 +29,10 @@ from tests.contract.half import Choices, logits_of_rows
 from tests.contract.running import distance
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES
-from tests.methods.against_naive import PROMPTS, TOLERANCE, WAYS, assert_equal_to_naive, naive
+from tests.methods.against_naive import FACTORS, PROMPTS, TOLERANCE, WAYS, naive, routers_for
 from tests.reference.llama import NaiveLlama
-from tests.reference.moice import NaiveMoICE
 from tests.tiny_models import HEAD_SIZE, HIDDEN
 from tests.tokenizers import byte_level_bpe
-
-FACTORS = (1.0, 0.05, 20.0)
-
-
-def routers_for(model: object, factors: tuple[float, ...] = FACTORS) -> ExpertRouters:
-    """Routers that are sure of themselves."""
-    new = ExpertRouters.new(model_traits(model), factors, seed=5)  # type: ignore[arg-type]
-    gates = {layer: ExpertGate(*(w * 40 for w in gate)) for layer, gate in new.gates.items()}
-    return replace(new, gates=gates)
-
 
 # -- Attention Buckets ---------------------------------------------------------------------------
 
@@ -85,44 +70,7 @@ def test_unlikely_tokens_keep_a_finite_logarithm() -> None:
     )
 
 
-def test_only_chosen_layers_get_another_base(family_model: FamilyModel) -> None:
-    model, prompt = family_model("llama"), PROMPTS[0]
-
-    def logits(method: Method) -> Tensor:
-        with applied(model, method, [prompt.tokens]):
-            moved: Tensor = model(prompt.ids).logits
-        return moved
-
-    one = logits(AttentionBuckets(base_factors=(20.0,), layers=(1,)))
-    assert distance(one, logits(AttentionBuckets(base_factors=(20.0,)))) > 0.01
-    assert distance(one, model(prompt.ids).logits) > 0.01
-
-
 # -- MoICE ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("top_k", [3, 2, 1])
-@pytest.mark.parametrize(("model", "implementation"), WAYS)
-@pytest.mark.one_in(5)
-def test_experts_equal_the_naive_twin(
-    model: str, implementation: str, top_k: int, family_model: FamilyModel
-) -> None:
-    transformer = family_model(model, implementation)
-    routers = routers_for(transformer)
-    assert_equal_to_naive(
-        transformer,
-        MoICE(routers=routers, top_k=top_k),
-        NaiveMoICE,
-        PROMPTS[:2],
-        factors=FACTORS,
-        routers={layer: tuple(gate) for layer, gate in routers.gates.items()},
-        top_k=top_k,
-    )
-
-
-def test_the_uniform_mixture_equals_the_naive_twin(family_model: FamilyModel) -> None:
-    method = MoICE(routers="uniform", base_factors=FACTORS)
-    assert_equal_to_naive(family_model("llama"), method, NaiveMoICE, PROMPTS[:2], factors=FACTORS)
 
 
 def test_kept_experts_share_everything() -> None:
@@ -241,23 +189,7 @@ def test_training_makes_answers_likelier_and_leaves_the_model_alone(
     assert more.base_factors == FACTORS
 
 
-def test_training_leaves_the_model_alone_when_it_fails(family_model: FamilyModel) -> None:
-    def stop(step: int, loss: float) -> None:
-        raise KeyboardInterrupt
-
-    model = family_model("llama")
-    before = snapshot(model)
-    with pytest.raises(KeyboardInterrupt):
-        train_routers(model, [((5, 6), (7,))], base_factors=FACTORS, on_step=stop)
-    assert snapshot(model) == before
-
-
 # -- parameters ----------------------------------------------------------------------------------
-
-
-def test_moice_says_that_it_needs_training() -> None:
-    with pytest.raises(MethodConfigError, match="needs training"):
-        MoICE()
 
 
 def test_routers_that_do_not_fit_are_refused(family_model: FamilyModel) -> None:
@@ -276,17 +208,11 @@ def test_routers_that_do_not_fit_are_refused(family_model: FamilyModel) -> None:
         MoICE(routers=replace(routers, gates=narrow)).plan((), model_traits(model))
 
 
-@pytest.mark.parametrize("examples", [[], [((1, 2), ())], [((), (1,))]])
-def test_training_needs_examples(
-    examples: list[tuple[tuple[int, ...], tuple[int, ...]]], family_model: FamilyModel
-) -> None:
-    with pytest.raises(MethodConfigError, match="examples with tokens"):
-        train_routers(family_model("llama"), examples)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"examples": []}, "examples with tokens"),
+        ({"examples": [((1, 2), ())]}, "examples with tokens"),
         ({"examples": [((1, 999), (2,))]}, "token ids from 0 to 210, got 999"),
         ({"examples": [((1, -1), (2,))]}, "got -1"),
         ({"examples": [("ab", (2,))]}, "pair of lists of token ids"),
@@ -300,27 +226,3 @@ def test_training_refuses_what_makes_no_sense(
 ) -> None:
     with pytest.raises(MethodConfigError, match=message):
         train_routers(family_model("llama"), **{"examples": [((1,), (2,))], **options})
-
-
-def test_training_takes_tensors_as_it_takes_tuples(family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    tuples = train_routers(model, [((5, 6), (7, 8))], base_factors=FACTORS, steps=2)
-    tensors = [(torch.tensor([5, 6]), torch.tensor([7, 8]))]
-    same = train_routers(model, tensors, base_factors=FACTORS, steps=2)  # type: ignore[arg-type]
-    assert same.provenance == tuples.provenance
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (AttentionBuckets(), PositionalHiddenStates(channels=(3,), factor=-1)),
-        (MoICE(routers="uniform"), SIW(layers=(0, 1))),
-    ],
-)
-def test_what_cannot_be_done_together_is_refused(
-    first: Method, second: Method, family_model: FamilyModel
-) -> None:
-    with pytest.raises(IncompatibleMethodsError):
-        Compose(methods=(first, second)).plan(
-            (PROMPTS[0].tokens,), model_traits(family_model("llama"))
-        )

@@ -34,10 +34,6 @@ class _Trust(DocumentMethod):
         scores = prompt.scores or ()
         return [exp(self.strength * (score - max(scores))) for score in scores]
 
-    @property
-    def is_neutral(self) -> bool:
-        return self.strength == 0
-
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedDocuments(_Trust):
@@ -50,15 +46,12 @@ class WeightedDocuments(_Trust):
 
     Attributes:
         strength: ``s``; 0 leaves the model as it is.
-
-    Raises:
-        MethodConfigError: `strength` is not a finite number.
     """
 
     name: ClassVar[str] = "weighted_documents"
     conflicts: ClassVar[Mapping[str, str]] = {"self_extend": "Self-Extend keeps every key twice"}
 
-    strength: float = option(1.0, number())
+    strength: float = option(1.0, number(), neutral=0)
 
     def attend(self, context: AttentionContext, values: tuple[tuple[float, ...], ...]) -> Attention:
         output, _ = context.proceed()  # [b, n, h, dv]; the call now has all stored keys and values
@@ -76,15 +69,12 @@ class TrustedValues(_Trust):
 
     Attributes:
         strength: ``s``; 0 leaves the model as it is.
-
-    Raises:
-        MethodConfigError: `strength` is not a finite number.
     """
 
     name: ClassVar[str] = "trusted_values"
     claims = frozenset({"values"})
 
-    strength: float = option(1.0, number())
+    strength: float = option(1.0, number(), neutral=0)
 
     def attend(self, context: AttentionContext, values: tuple[tuple[float, ...], ...]) -> Attention:
         context.call.value = context.call.value * by_document(context, values)

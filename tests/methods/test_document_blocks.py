@@ -1,4 +1,4 @@
-"""Documents that do not attend to each other, against one query and one key at a time."""
+"""Documents that are read apart, and CacheBlend: against transformers, alone, empty, refused."""
 
 from __future__ import annotations
 
@@ -7,29 +7,33 @@ from typing import Any
 import pytest
 import torch
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, model_traits
+from rag_middle.errors import (
+    MethodConfigError,
+    UnsupportedArchitectureError,
+    UnsupportedGenerationError,
+)
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     APE,
+    CacheBlend,
     Method,
     NoInterDocumentAttention,
     ParallelContextWindows,
     SetBasedPrompting,
     StructuredPrompting,
 )
+from rag_middle.methods.document_blocks import kernels
 from rag_middle.ops import scores
+from rag_middle.ops import scores as chunks
+from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
-from tests.contract.cases import LONG, SHORT, Prompt
+from tests.contract.cases import LONG, ONE_DOCUMENT, SHORT
 from tests.contract.running import distance, generated, prompt_logits
-from tests.methods.against_naive import TOLERANCE, assert_equal_to_naive
+from tests.methods.against_naive import TOLERANCE, naive
 from tests.prompts import laid_out
-from tests.reference.document_blocks import NaiveBlocks
+from tests.reference.cacheblend import NaiveCacheBlend
 
-#: One query at a time is slow: short prompts, with documents of similar and of other lengths.
-PROMPTS = (
-    Prompt.random(PromptLayout(16, ((2, 6), (6, 9), (9, 14))), seed=31),
-    Prompt.random(PromptLayout(9, ((1, 2), (2, 6), (6, 7))), seed=32),
-)
 METHODS: dict[str, tuple[Method, dict[str, Any]]] = {
     "kept": (NoInterDocumentAttention(), {"placement": "kept"}),
     "last": (NoInterDocumentAttention(equal_positions=True), {"placement": "last"}),
@@ -44,23 +48,6 @@ METHODS: dict[str, tuple[Method, dict[str, Any]]] = {
     ),
     "ape_wide": (APE(temperature=1.5, scale=1), {"placement": "start", "temperature": 1.5}),
 }
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("name", "implementation"), [("llama", "sdpa"), ("qwen3", "eager")])
-@pytest.mark.one_in(5)
-def test_documents_are_read_apart(
-    name: str, implementation: str, method: str, family_model: FamilyModel
-) -> None:
-    ours, settings = METHODS[method]
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        ours,
-        NaiveBlocks,
-        PROMPTS,
-        documents=lambda prompt: prompt.layout.documents,
-        **settings,
-    )
 
 
 def test_a_set_is_a_mask_and_positions_that_any_model_takes(family_model: FamilyModel) -> None:
@@ -129,3 +116,67 @@ def test_empty_documents_alone_change_nothing(
     with applied(model, METHODS[name][0], [laid_out(PromptLayout(24, ((3, 3), (3, 3))))]):
         logits = prompt_logits(model, LONG)
     assert distance(logits, prompt_logits(model, LONG)) < TOLERANCE
+
+
+@pytest.mark.parametrize("check_layer", [1, 2])
+def test_without_recomputing_later_tokens_read_what_the_smallest_share_leaves(
+    check_layer: int, family_model: FamilyModel
+) -> None:
+    model = family_model("llama")
+    method = CacheBlend(recompute_share=0, check_layer=check_layer)
+    twin = naive(NaiveCacheBlend, model, LONG, documents=LONG.layout.documents)
+    with applied(model, method, [LONG.tokens]):
+        logits = prompt_logits(model, LONG)[LONG.layout.suffix_start :]
+    assert distance(logits, twin.logits(LONG.ids[0])[LONG.layout.suffix_start :]) < TOLERANCE
+
+
+@pytest.mark.parametrize("check_layer", [1, 2])
+def test_recomputing_everything_is_the_unmodified_model(
+    check_layer: int, family_model: FamilyModel
+) -> None:
+    model = family_model("llama")
+    plain = prompt_logits(model, LONG)
+    for prompt, share in ((LONG, 1), (ONE_DOCUMENT, 0.0), (ONE_DOCUMENT, 0.4)):
+        method = CacheBlend(recompute_share=share, check_layer=check_layer)
+        with applied(model, method, [prompt.tokens]):
+            assert distance(prompt_logits(model, prompt), plain) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "llama"])
+@pytest.mark.parametrize("alive", [1, 200, 10**6])
+def test_chosen_columns_attend_as_in_the_whole_matrix(
+    family: str, alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traits = next(iter(model_traits(family_model(family)).layers.values()))
+    for module in (kernels, chunks):
+        monkeypatch.setattr(module, "scores_at_once", lambda device: alive)
+    generator = torch.Generator().manual_seed(5)
+    q = torch.randn(2, 4, 9, 8, generator=generator)
+    k, v = (torch.randn(2, 2, 9, 8, generator=generator) for _ in range(2))
+    sinks = torch.randn(4, generator=generator) if traits.sinks else None
+    rule = ScoreRule(scale=0.4, softcap=traits.softcap)
+    columns = torch.tensor([0, 3, 4, 8])
+    scores = rule.cap_(q @ k.repeat_interleave(2, 1).transpose(2, 3) * rule.scale)
+    scores.masked_fill_(torch.ones(9, 9).triu(1).bool(), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[None, :, None, None].expand(2, 4, 9, 1)), dim=3)
+    expected = scores.softmax(-1)[..., :9] @ v.repeat_interleave(2, 1)
+    out = kernels.attend_from_columns(q[:, :, columns], k, v, columns, rule, sinks)
+    assert distance(out, expected[:, :, columns]) < 1e-5
+
+
+def test_what_is_refused(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    with (
+        pytest.raises(MethodConfigError, match="do not exist"),
+        applied(model, CacheBlend(check_layer=9), [SHORT.tokens]),
+    ):
+        pass
+    with (
+        applied(model, CacheBlend(), [SHORT.tokens]),
+        pytest.raises(UnsupportedGenerationError, match="call the model"),
+    ):
+        model.model(SHORT.ids)
+    for family in ("gpt2", "bloom", "qwen3_next"):
+        with pytest.raises(UnsupportedArchitectureError):
+            CacheBlend().plan((SHORT.tokens,), model_traits(family_model(family)))

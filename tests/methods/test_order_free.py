@@ -1,26 +1,109 @@
-"""RoToR in a whole model against its definition, and what its orders do not depend on."""
+"""PINE and RoToR: documents in any order, also where they tie, and what their options do."""
 
 from __future__ import annotations
 
+import random
+from copy import deepcopy
 from itertools import permutations
+from typing import Any
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import LlamaConfig, MistralConfig, MistralForCausalLM
 
+from rag_middle import ContextPrompt, MethodConfigError
+from rag_middle.attention import applied
 from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import RoToR
+from rag_middle.methods import PINE, RoToR
 from rag_middle.methods.rotor.kernels.circle import circle_distances
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import VOCABULARY, Prompt
 from tests.contract.running import distance
-from tests.methods.against_naive import WAYS, assert_equal_to_naive
-from tests.reference.rotor import NaiveRotor
+from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
+
+DOCUMENTS = 20
+
+
+BEGINNING = (41, 17, 23, 11, 52, 38, 29, 14)  # of all documents
+
+
+FAMILIES = ("llama", "qwen3", "gemma2", "gpt_oss", "smollm3", "cohere")
+
+
+def _alike() -> TokenizedPrompt:
+    """Twenty documents that differ in the order of their last tokens only."""
+    draw, tails = random.Random(0), dict[tuple[int, ...], None]()
+    while len(tails) < DOCUMENTS:
+        tails[tuple(draw.sample((5, 9, 12, 30, 33), 5))] = None
+    return TokenizedPrompt.assembled(
+        prefix=(6, 7, 8),
+        documents=[BEGINNING + tail for tail in tails],
+        suffix=(18, 19, 20, 21),
+        document_ids=[str(index) for index in range(DOCUMENTS)],
+    )
+
+
+PROMPT = _alike()
+
+
+SHUFFLED = [
+    PROMPT.select(random.Random(seed).sample(range(DOCUMENTS), DOCUMENTS)) for seed in range(4)
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.one_in(3)
+def test_the_order_of_alike_documents_changes_nothing(
+    family: str, family_model: FamilyModel
+) -> None:
+    model = RagMiddleModel(family_model(family), byte_level_bpe(), method="pine")
+    expected = model.logits(PROMPT)
+    answer = model.generate(PROMPT, max_new_tokens=4)
+    for shuffled in SHUFFLED:
+        # Bit by bit: the model reads the very same tokens.
+        assert torch.equal(model.logits(shuffled), expected)
+        assert model.generate(shuffled, max_new_tokens=4).token_ids == answer.token_ids
+    assert distance(expected, model.logits(PROMPT, method="none")) > 0.01
+
+
+def test_in_half_precision_too(family_model: FamilyModel) -> None:
+    half: Any = deepcopy(family_model("llama"))
+    half.to(torch.bfloat16)
+    model = RagMiddleModel(half, byte_level_bpe(), method="pine")
+    expected = model.logits(PROMPT)
+    for shuffled in SHUFFLED:
+        assert torch.equal(model.logits(shuffled), expected)
+
+
+def test_documents_of_these_prompts_do_tie(family_model: FamilyModel) -> None:
+    """Attention alone leaves ties to the order it is given, or these tests would show nothing."""
+    model, logits = family_model("llama"), []
+    for prompt in (PROMPT, SHUFFLED[0]):
+        with applied(model, PINE(), [prompt]), torch.no_grad():
+            logits.append(model(torch.tensor([prompt.input_ids])).logits[0, -1])
+    assert distance(*logits) > 0.01
+
+
+def test_only_with_re_assignment_the_order_of_the_prompt_means_nothing() -> None:
+    tokenizer = byte_level_bpe(bos=True)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
+    reader = RagMiddleModel(build("pine ablations", config, "sdpa"), tokenizer)
+    prompts = [ContextPrompt("", order, "?") for order in (["ab", "cd", "ef"], ["ef", "ab", "cd"])]
+    moved = {}
+    for ablation in ("reversed", "no_reassignment"):
+        options = {"method": "pine", "method_options": {"ablation": ablation}}
+        first, second = (reader.logits(prompt, **options) for prompt in prompts)
+        moved[ablation] = float((first - second).abs().max())
+    assert moved["reversed"] == 0
+    assert moved["no_reassignment"] > 1e-4
+    with pytest.raises(MethodConfigError, match="one of reversed, no_reassignment, got 'none'"):
+        PINE(ablation="none")  # type: ignore[arg-type]
+
 
 #: The second is padded on the left; the third has neither prefix nor suffix worth the name.
 PROMPTS = (
@@ -28,18 +111,6 @@ PROMPTS = (
     Prompt.random(PromptLayout(9, ((1, 3), (3, 3), (3, 7))), seed=32),
     Prompt.random(PromptLayout(10, ((0, 4), (4, 9))), seed=33),
 )
-FAMILIES = ("llama", "gemma2", "gemma3_text", "gpt_oss", "smollm3", "gpt_neox", "cohere")
-
-
-@pytest.mark.parametrize(("model", "implementation"), WAYS)
-def test_equals_the_naive_twin(model: str, implementation: str, family_model: FamilyModel) -> None:
-    assert_equal_to_naive(
-        family_model(model, implementation),
-        RoToR(order="given"),
-        NaiveRotor,
-        PROMPTS,
-        documents=lambda prompt: prompt.layout.documents,
-    )
 
 
 def test_keys_stand_behind_a_query_as_on_the_circle_that_ends_with_its_document() -> None:
@@ -115,18 +186,6 @@ def test_orders_do_not_depend_on_the_prompt_even_where_everything_ties(order: st
         arranged = prompt.select(RoToR(order=order).arrange(prompt, None))  # type: ignore[arg-type]
         seen.add(arranged.input_ids)
     assert len(seen) == 1
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_answer_does_not_depend_on_the_order_of_the_documents(
-    family: str, family_model: FamilyModel
-) -> None:
-    model = RagMiddleModel(family_model(family), byte_level_bpe(), method=RoToR())
-    prompt = tokens((20, 21, 22), (30, 31), (40, 41, 42, 43))
-    expected, plain = model.logits(prompt), model.logits(prompt, method="none")
-    for order in permutations(range(3)):
-        assert torch.equal(model.logits(prompt.select(order)), expected)
-    assert distance(expected, plain) > 0.01
 
 
 def test_documents_without_scores_cannot_be_ordered_by_them(family_model: FamilyModel) -> None:

@@ -1,9 +1,9 @@
-"""SIW against the whole matrix of attention weights."""
+"""SIW, ZeroTuning and DSAS: what they scale, in any number format, window and backend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -12,8 +12,15 @@ from torch import Tensor
 from transformers import GraniteSWAConfig
 
 from rag_middle.attention import AttentionCall, applied, base_attention, weights
+from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import SIW, Compose, Method, PositionalHiddenStates, ZeroTuning
+from rag_middle.methods import (
+    SIW,
+    Compose,
+    Method,
+    ZeroTuning,
+)
+from rag_middle.methods.dsas.attention import document_relevance, exponents
 from rag_middle.methods.siw import attention as siw_attention
 from rag_middle.methods.siw.attention import document_density
 from tests import tiny_models
@@ -21,62 +28,6 @@ from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, Prompt
 from tests.contract.running import prompt_logits
 from tests.families import FAMILIES
-from tests.methods.against_naive import WAYS, assert_equal_to_naive
-from tests.reference.positional_hidden_states import NaivePositionalHiddenStates
-from tests.reference.siw import NaiveSIW
-
-
-def _documents(prompt: Any) -> tuple[tuple[int, int], ...]:
-    documents: tuple[tuple[int, int], ...] = prompt.layout.documents
-    return documents
-
-
-@pytest.mark.parametrize("layers", [(0, 1, 2), (1,)], ids=str)
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_a_factor_for_every_document(
-    name: str, implementation: str, layers: tuple[int, ...], family_model: FamilyModel
-) -> None:
-    alphas = (0.0, 3.0, 0.4)
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        SIW(alpha_per_document=alphas, layers=layers),
-        NaiveSIW,
-        documents=_documents,
-        alphas=dict.fromkeys(layers, alphas),
-    )
-
-
-@pytest.mark.parametrize("token", [1, 6])  # the second is within a document of each prompt
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_another_token_than_the_first(
-    name: str, implementation: str, token: int, family_model: FamilyModel
-) -> None:
-    alphas = (0.0, 3.0, 0.4)
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        SIW(alpha_per_document=alphas, layers=(0, 2), token=token),
-        NaiveSIW,
-        documents=_documents,
-        alphas=dict.fromkeys((0, 2), alphas),
-        token=token,
-    )
-
-
-@pytest.mark.parametrize("token", [0, 6])
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_renormalised_rows(
-    name: str, implementation: str, token: int, family_model: FamilyModel
-) -> None:
-    alphas = (0.0, 3.0, 0.4)
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        SIW(alpha_per_document=alphas, layers=(0, 2), token=token, ablation="renormalised"),
-        NaiveSIW,
-        documents=_documents,
-        alphas=dict.fromkeys((0, 2), alphas),
-        token=token,
-        renormalise=True,
-    )
 
 
 def test_a_row_that_attends_to_one_token_only_stays_when_renormalised(
@@ -89,39 +40,6 @@ def test_a_row_that_attends_to_one_token_only_stays_when_renormalised(
     with applied(model, method, [prompt.tokens]):
         logits = prompt_logits(model, prompt)
     torch.testing.assert_close(logits, prompt_logits(model, prompt), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_calibrated_areas(name: str, implementation: str, family_model: FamilyModel) -> None:
-    # Three documents have their centres at 1/6, 1/2 and 5/6.
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        SIW(
-            alpha_dense=0.2,
-            alpha_sparse=2.5,
-            dense_areas={0: (True, False), 2: (False, True, True, False)},
-        ),
-        NaiveSIW,
-        documents=_documents,
-        alphas={0: (0.2, 2.5, 2.5), 2: (2.5, 0.2, 2.5)},
-    )
-
-
-@pytest.mark.parametrize("top_share", [0.1, 0.3, 0.6])
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-@pytest.mark.one_in(5)
-def test_areas_found_in_the_prompt(
-    name: str, implementation: str, top_share: float, family_model: FamilyModel
-) -> None:
-    found = {"alpha_dense": 0.2, "alpha_sparse": 2.5, "top_share": top_share}
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        SIW(layers=(0, 2), **found),
-        NaiveSIW,
-        documents=_documents,
-        alphas={0: None, 2: None},
-        **found,
-    )
 
 
 @pytest.mark.parametrize(
@@ -234,32 +152,50 @@ def test_half_precision_does_not_round_the_weights(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(seen[0], seen[-1], atol=1e-5, rtol=1e-4)
 
 
-@dataclass
-class NaiveBoth(NaivePositionalHiddenStates, NaiveSIW):
-    """Rows of documents are SIW's; the last prompt row and later ones attend with scaled channels.
-
-    The first class computes its rows from the weights of the second.
-    """
-
-
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_with_positional_hidden_states(
-    name: str, implementation: str, family_model: FamilyModel
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [1e-6, 1e-2, 100.0])
+def test_the_initial_token_keeps_its_output_in_half_precision(
+    factor: float, dtype: torch.dtype
 ) -> None:
-    alphas = (0.0, 3.0, 0.4)
-    method = Compose(
-        methods=(
-            SIW(alpha_per_document=alphas, layers=(0, 1, 2)),
-            PositionalHiddenStates(channels=(3, 40), factor=-1, layers=(1, 2)),
-        )
-    )
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        method,
-        NaiveBoth,
-        documents=_documents,
-        alphas=dict.fromkeys((0, 1, 2), alphas),
-        channels=(3, 40),
-        factor=-1.0,
-        changed_layers=(1, 2),
-    )
+    """It attends to nothing else: whatever the factor, all of its weight stays there."""
+    model = FAMILIES["llama"].build().to(dtype)
+    plain = prompt_logits(model, LONG)
+    with applied(model, ZeroTuning(factor=factor), [LONG.tokens]):
+        logits = prompt_logits(model, LONG)
+    torch.testing.assert_close(logits[0], plain[0], atol=2e-2, rtol=0)
+    assert logits.isfinite().all()
+
+
+def test_heads_that_a_model_does_not_have_are_refused(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    for method in (ZeroTuning(factor=2, heads=(4,)), ZeroTuning(factor=(2, 2, 2))):
+        with (
+            pytest.raises(MethodConfigError, match="has 4 heads"),
+            applied(model, method, [LONG.tokens]),
+        ):
+            prompt_logits(model, LONG)
+
+
+def test_it_composes_where_nothing_else_weighs(family_model: FamilyModel) -> None:
+    apart = Compose(methods=(ZeroTuning(factor=2, layers=(0,)), SIW(layers=(1, 2))))
+    model = family_model("llama")
+    with applied(model, apart, [LONG.tokens]):
+        prompt_logits(model, LONG)
+
+
+def test_relevance_beyond_float16_is_a_number() -> None:
+    """Scores of a long question are added up over heads: its outliers pass 65504 soon."""
+    layout = PromptLayout(60, ((2, 20), (20, 40)))
+    query, key = (2000 + torch.randn(1, 4, 60, 8)).half(), torch.randn(1, 2, 60, 8).half()
+    relevance = document_relevance(query, key, layout, 0.5, 10)
+    expected = document_relevance(query.float(), key.float(), layout, 0.5, 10)
+    torch.testing.assert_close(relevance, expected)
+
+
+def test_the_density_of_a_token_is_the_limit_of_that_of_several() -> None:
+    layout = PromptLayout(400, ((100, 101), (101, 300), (300, 300), (300, 302)))
+    one, many, few = exponents(layout)  # empty documents have none
+    of_tokens = NormalDist(199, torch.arange(399.0).std().item())
+    assert one == pytest.approx(of_tokens.pdf(100) * of_tokens.stdev)
+    assert few == pytest.approx(of_tokens.pdf(300.5) * of_tokens.stdev, rel=1e-4)
+    assert many > one > few

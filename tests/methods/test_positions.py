@@ -1,0 +1,210 @@
+"""Ms-PoE, Self-Extend and rotary tables: what is beside the comparison with their twins."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rag_middle.attention import AttentionPlan, Rotation, applied, change, model_traits
+from rag_middle.errors import MethodConfigError, RagMiddleError
+from rag_middle.methods import (
+    LPES,
+    METHODS,
+    AttentionBuckets,
+    Compose,
+    MsPoE,
+    NoMethod,
+    PositionInterpolation,
+    SelfExtend,
+    layer_rotations,
+    resolve_method,
+)
+from rag_middle.methods.ms_poe import attention
+from rag_middle.methods.ms_poe.attention import assigned_ratios, position_awareness
+from rag_middle.methods.self_extend import kernels
+from rag_middle.methods.self_extend.kernels import TwoFold, attend
+from rag_middle.ops.scores import ScoreRule
+from tests.conftest import FamilyModel
+from tests.contract.cases import LONG, SHORT
+from tests.contract.running import distance, generated, prompt_logits
+from tests.families import FAMILIES
+from tests.methods.against_naive import TOLERANCE, assert_equal_to_naive
+from tests.reader import READER_LPES
+from tests.reference.self_extend import NaiveSelfExtend
+
+
+def test_the_head_that_attends_to_most_tokens_keeps_the_smallest_ratio() -> None:
+    """Paper, section 4.3: larger entropy, a ratio near 1. The second head attends evenly."""
+    key = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]])[None, None]
+    query = torch.tensor([[1.0, 0.0], [0.0, 0.0]])[None]
+    entropy = position_awareness(query, key, scale=1.0, threshold=None)
+    weights = [math.exp(3), 1, 1]
+    shares = [weight / sum(weights) for weight in weights]
+    expected = [-sum(share * math.log(share) for share in shares), math.log(3)]
+    torch.testing.assert_close(entropy, torch.tensor([expected]))
+    assert assigned_ratios(entropy, 2, "rank").tolist() == [[1, 0]]
+
+
+def test_a_random_order_is_one_for_each_layer_and_always_the_same(
+    family_model: FamilyModel,
+) -> None:
+    traits = model_traits(family_model("llama"))
+    method = MsPoE(first_layer=0, head_order="random", reference_code=False)
+    for layer in traits.layers.values():
+        ratios = method.ratios(layer)
+        assert ratios == method.ratios(layer)
+        assert sorted(ratios) == pytest.approx([1.2, 1.8])
+    with pytest.raises(MethodConfigError, match="authors' code has no head_order='random'"):
+        MsPoE(head_order="random", reference_code=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "cohere", "hunyuan_v1_dense"])
+def test_a_row_of_many_generates_as_it_does_alone(family: str, family_model: FamilyModel) -> None:
+    """Of few rows the model rotates every head of a token by every table."""
+    model, method, rows = family_model(family), MsPoE(first_layer=0), 65
+    assert rows * model.config.num_attention_heads > attention._MOST_TABLES
+    prompts = [(SHORT, LONG)[row % 2] for row in range(rows)]
+    with applied(model, method, [prompt.tokens for prompt in prompts]):
+        together, logits = generated(model, prompts)
+    for row, prompt in enumerate((SHORT, LONG)):
+        with applied(model, method, [prompt.tokens]):
+            alone, expected = generated(model, [prompt])
+        assert torch.equal(together[row], alone[0])
+        assert distance(logits[row], expected[0]) < FAMILIES[family].tolerance
+
+
+def test_the_authors_code_divides_the_window_without_rounding(family_model: FamilyModel) -> None:
+    assert_equal_to_naive(
+        family_model("llama"),
+        SelfExtend(group=4, window=7, reference_code=True),
+        NaiveSelfExtend,
+        group_size=4,
+        window=7,
+        divides_exactly=True,
+    )
+    # Only on LLaMA and Gemma; elsewhere, and where the group divides the window, nothing differs.
+    for name, group, window in (("qwen3", 4, 7), ("llama", 2, 6)):
+        model, logits = family_model(name), []
+        for reference_code in (False, True):
+            method = SelfExtend(group=group, window=window, reference_code=reference_code)
+            with applied(model, method, [LONG.tokens]):
+                logits.append(prompt_logits(model, LONG))
+        assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("key", [0, 3, 17, 23])
+@pytest.mark.parametrize("limit", [None, 1, 4, 5, 6, 11, 40])
+@pytest.mark.parametrize("rows", [1, 7, 24])
+@pytest.mark.one_in(3)
+def test_a_window_of_the_models_own_hides_what_is_beyond(
+    rows: int, limit: int | None, key: int, softcap: float | None
+) -> None:
+    make, window, total, watch = torch.Generator().manual_seed(0), 5, 24, max(0, rows - 2)
+    q = TwoFold(*torch.randn(2, 1, 4, rows, 8, generator=make))
+    k = TwoFold(*torch.randn(2, 1, 2, total, 8, generator=make))
+    v = torch.randn(1, 2, total, 8, generator=make)
+    sinks = torch.randn(4, generator=make)
+    distance = torch.arange(total - rows, total)[:, None] - torch.arange(total)
+    hidden = (distance < 0) if limit is None else (distance < 0) | (distance >= limit)
+    near, far = (x @ y.repeat_interleave(2, dim=1).mT for x, y in zip(q, k, strict=True))
+    rule = ScoreRule(scale=0.3, window=limit, softcap=softcap)
+    scores = rule.cap_(0.3 * torch.where(distance < window, near, far))
+    scores = scores.masked_fill(hidden, -torch.inf)
+    extra = sinks[None, :, None, None].expand(1, 4, rows, 1)
+    weights = torch.cat((scores, extra), dim=-1).softmax(-1)[..., :-1]
+    read = attend(q, k, v, window, rule, sinks=sinks, watch=watch, key=key)
+    expected = (weights @ v.repeat_interleave(2, dim=1), weights[..., key], weights[:, :, watch])
+    for got, want in zip(read, expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("alive", [1, 40, 700])
+def test_scores_of_a_few_rows_and_heads_at_a_time(
+    alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, method = family_model("gemma2"), SelfExtend(group=2, window=3)
+    prompts = [SHORT.tokens, LONG.tokens]
+    with applied(model, method, prompts):
+        tokens, expected = generated(model, [SHORT, LONG])
+    monkeypatch.setattr(kernels, "scores_at_once", lambda device: alive)
+    with applied(model, method, prompts):
+        again, logits = generated(model, [SHORT, LONG])
+    assert torch.equal(again, tokens)
+    assert distance(logits, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_dynamic"])
+def test_tokens_beyond_the_tables_that_were_made_get_their_own(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, prompts = SelfExtend(group=2, window=3), [SHORT.tokens, LONG.tokens]
+    found = []
+    for step in (change.TABLE_STEP, 1):
+        monkeypatch.setattr(change, "TABLE_STEP", step)
+        model = FAMILIES[name].build()  # dynamic frequencies remember earlier inputs
+        with applied(model, method, prompts):
+            found.append(generated(model, [SHORT, LONG]))
+    (tokens, expected), (again, logits) = found
+    assert torch.equal(again, tokens)
+    assert distance(logits, expected) < TOLERANCE
+
+
+TRAITS = model_traits(FAMILIES["llama"].build("sdpa"))
+
+
+TABLES_ONLY = {"none", "lpes", "position_interpolation"}
+
+
+def test_lpes_rotates_each_layer_by_its_factor() -> None:
+    rotations = layer_rotations(LPES(factors=(1.0, 1.5, 2.0)), TRAITS)
+    assert rotations == {0: Rotation(), 1: Rotation(scale=1.5), 2: Rotation(scale=2.0)}
+
+
+def test_one_base_is_a_table_and_several_are_not() -> None:
+    assert layer_rotations(AttentionBuckets(base_factors=(1.8,)), TRAITS) == dict.fromkeys(
+        range(3), Rotation(base_factor=1.8)
+    )
+    with pytest.raises(MethodConfigError, match="several forward passes"):
+        layer_rotations(AttentionBuckets(), TRAITS)
+
+
+def test_parts_of_a_composition_rotate_layers_of_their_own() -> None:
+    parts = [
+        PositionInterpolation(scale=scale, layers=(layer,)) for layer, scale in ((0, 2), (2, 3))
+    ]
+    rotations = layer_rotations(Compose(methods=parts), TRAITS)
+    assert rotations == {0: Rotation(scale=2), 2: Rotation(scale=3)}
+
+
+@pytest.mark.parametrize("name", [*METHODS])
+def test_every_method_is_tables_or_refused_with_the_reason(name: str) -> None:
+    try:
+        method = METHODS.get(name).example()
+    except RagMiddleError:
+        return  # a composition of nothing
+    if name in TABLES_ONLY:
+        layer_rotations(method, TRAITS)
+        return
+    with pytest.raises(MethodConfigError, match=f"{name} .* rotary tables say nothing of that"):
+        layer_rotations(method, TRAITS)
+
+
+def test_the_unmodified_model_has_no_rotations() -> None:
+    assert layer_rotations(NoMethod(), TRAITS) == {}
+
+
+def test_a_method_that_plans_nothing_is_refused() -> None:
+    class Idle(PositionInterpolation):
+        def plan(self, *_: object) -> AttentionPlan:
+            return AttentionPlan()
+
+    with pytest.raises(MethodConfigError, match="changes no layer"):
+        layer_rotations(Idle(scale=2), TRAITS)
+
+
+def test_a_profile_of_another_shape_is_refused() -> None:
+    with pytest.raises(MethodConfigError, match="decoder layers 4, here 3"):
+        layer_rotations(resolve_method(READER_LPES), TRAITS)
