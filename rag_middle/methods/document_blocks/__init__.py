@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention import (
     ASPECTS,
@@ -19,10 +19,12 @@ from rag_middle.attention import (
     ModelTraits,
 )
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
-from rag_middle.methods.document_blocks.kernels import Placement
 from rag_middle.methods.requirements import layers_by_document
 from rag_middle.methods.rules import number, option, whole
 from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from rag_middle.methods.document_blocks.kernels import Placement
 
 #: Largest share with which a model is checked: three documents of equal length deviate in two.
 _CHECKED_SHARE = 0.3
