@@ -50,6 +50,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rag_middle/retrieval": ("tests/retrieval",),
     "rag_middle/evaluation": ("tests/evaluation",),
     "rag_middle/calibration": ("tests/calibration",),
+    "rag_middle/conventions": ("integrations/langchain/tests",),
     "rag_middle/answering": ("tests/answering",),
     "rag_middle/": ("tests/documents", "tests/tokens", "tests/attacks/test_forged_documents.py"),
     "integrations/langchain": ("integrations/langchain/tests",),
@@ -456,8 +457,8 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        f"{LANGCHAIN}/messages.py",
-        ("documents of the first user message", "last = max(index", "last = min(index"),
+        "rag_middle/conventions/messages.py",
+        ("documents of the first user message", "last = of_user[-1]", "last = of_user[0]"),
     ),
     *_faults(
         f"{LLAMA_INDEX}/packing.py",

@@ -520,16 +520,6 @@ def split_loading(keywords: Mapping[str, Any] | None) -> tuple[dict[str, Any], d
     return renamed(loading), renamed(answers)
 
 
-def overridden(own: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """One's own options, and before them those of a call.
-
-    A method of the call does not get the ``method_options`` of another.
-    """
-    replaced = call.get("method") is not None and "method_options" not in call
-    kept = {name: own[name] for name in own if not (replaced and name == "method_options")}
-    return {**kept, **call}
-
-
 def with_token(loading: Mapping[str, Any], token: object) -> dict[str, Any]:
     """Arguments of loading, with a token of the hub for model and tokenizer unless it is None.
 

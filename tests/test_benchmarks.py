@@ -66,32 +66,6 @@ def test_a_report_states_rows_and_what_they_were_measured_with(
     assert written == {"provenance": known, "rows": rows}
 
 
-def test_figures_that_are_no_times_have_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    reporting = runpy.run_path(str(FOLDER / "reporting.py"))
-    known = reporting["facts"](None, timed=False, questions=5, command="python benchmarks/x.py")
-    assert "clock" not in known
-    assert (known["questions"], known["command"]) == (5, "python benchmarks/x.py")
-
-
-def test_missed_targets_of_the_langchain_wrapper_are_in_bold(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("langchain_rag_middle")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = runpy.run_path(str(FOLDER / "langchain_overhead.py"))
-
-    def row(wrapper: float, batch: float) -> dict[str, Any]:
-        ratios = {"wrapper": wrapper, "batch": batch}
-        spread = {name: {"median": m, "least": 0.9, "most": 4.0} for name, m in ratios.items()}
-        counts = {"documents": 4, "prompt_tokens": 130, "new_tokens": 13}
-        return {"method": "none", **counts, "median_s": {}, **spread}
-
-    *_, met, missed = script["table"]([row(1.03, 2.5), row(1.031, 2.499)]).splitlines()
-    assert "**" not in met
-    assert "| **1.031** (0.90 to 4.00) | at most 1.03 |" in missed
-    assert "| **2.499** (0.90 to 4.00) | at least 2.5 |" in missed
-
-
 class CountingEmbedder(HashingEmbedder):
     """Stands for a sentence-transformers model, which takes seconds to load."""
 
@@ -190,21 +164,6 @@ def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> 
     assert {row["kernels"] for row in costs if row["method"] == "pine"} == {"auto", "torch"}
     assert "| `pine` |" in tables["cost_table"](tmp_path)
     assert "| pine, prompt | tiny |" in tables["kernel_table"](kernels)
-
-
-def test_rows_outlast_an_error_and_a_lost_run(tmp_path: Path) -> None:
-    make = runpy.run_path(str(FOLDER / "reporting.py"))["Rows"]
-    file = tmp_path / "rows.json"
-    rows = make(file, {}, ("way",), resume=False)
-    with rows.row({"way": "kernel"}):
-        raise RuntimeError("out of memory")
-    again = make(file, {}, ("way",), resume=True)
-    assert {"way": "kernel"} in again
-    with again.row({"way": "operators"}) as row:
-        row["ms"] = 1.5
-    failed, fine = json.loads(file.read_text("utf-8"))["rows"]
-    assert failed == {"way": "kernel", "error": "RuntimeError: out of memory"}
-    assert fine == {"way": "operators", "ms": 1.5}
 
 
 def test_a_file_is_split_and_put_together_again(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import rag_middle
-from rag_middle import errors
+from rag_middle import errors, integration
+
+ROOT = Path(__file__).parent.parent
+PUBLIC_PACKAGES = ("generation", "integration", "methods", "retrieval")
 
 
 @pytest.mark.parametrize("name", rag_middle.__all__)
@@ -62,3 +65,20 @@ def test_unknown_names_are_refused_and_known_ones_listed() -> None:
 
 def test_type_information_is_shipped() -> None:
     assert resources.files("rag_middle").joinpath("py.typed").is_file()
+
+
+def test_integrations_use_public_packages_and_their_facade() -> None:
+    """But for vLLM's, which computes attention itself, with this package's operators."""
+    public = ("rag_middle", *(f"rag_middle.{name}" for name in PUBLIC_PACKAGES))
+    others = []
+    for framework in ("haystack", "langchain", "llama_index"):
+        for file in (ROOT / "integrations" / framework).rglob("*.py"):
+            if {"build", "tests"} & {*file.parts}:
+                continue
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                module = node.module if isinstance(node, ast.ImportFrom) else None
+                if module and module.split(".")[0] == "rag_middle" and module not in public:
+                    others.append(f"{file.name}: {module}")
+    assert others == []
+    assert len(integration.__all__) <= 25
+    assert [name for name in integration.__all__ if not hasattr(integration, name)] == []

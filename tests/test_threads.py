@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.threads import ModelThread, _end_model_threads, pieces_in_thread
+from rag_middle.threads import pieces_in_thread
 
 AT_EXIT = """
 import atexit, os, sys, threading, time
@@ -65,14 +65,6 @@ def test_a_program_ends_without_threads_of_the_model(work: str, left: str) -> No
     assert time.monotonic() - began < 30
 
 
-def test_a_thread_that_runs_is_asked_to_end() -> None:
-    stopped = threading.Event()
-    thread = ModelThread(stopped.wait, name="asked", stop=stopped.set)
-    thread.start()
-    _end_model_threads()
-    assert not thread.is_alive()
-
-
 class Held:
     """A generator's first piece comes at once, and the second one only when it is cancelled."""
 
@@ -115,13 +107,3 @@ def test_a_generator_that_is_left_early_is_closed() -> None:
     asyncio.run(read())
     assert held.closed.wait(5)
     assert held.cancel.is_set()
-
-
-def test_a_generator_that_is_read_to_its_end_cancels_nothing() -> None:
-    cancel = threading.Event()
-
-    async def read() -> list[int]:
-        return [piece async for piece in pieces_in_thread((n for n in range(3)), cancel)]
-
-    assert asyncio.run(read()) == [0, 1, 2]
-    assert not cancel.is_set()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.documents import ContextPrompt, Document, MarkedText
-from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.errors import PromptError
 from rag_middle.tokens.conversation import indices_of_answers, prompt_of_parts
 
 if TYPE_CHECKING:
@@ -27,21 +27,6 @@ _ROLES = {
 }
 
 
-def with_extra_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a call, with those of ``extra_body``: what clients of vLLM send beside them.
-
-    Raises:
-        UnsupportedGenerationError: no mapping, or one thing twice.
-    """
-    rest = {**arguments}
-    extra = rest.pop("extra_body", None) or {}
-    if not isinstance(extra, Mapping):
-        raise UnsupportedGenerationError("extra_body must be a mapping of options.")
-    for name in rest.keys() & extra.keys():
-        raise UnsupportedGenerationError(f"{name} was given twice: leave it out of extra_body.")
-    return {**rest, **extra}
-
-
 def template_role(role: str, *, with_tools: bool = False) -> str:
     """The role of a chat template that a client's role stands for.
 
@@ -55,19 +40,40 @@ def template_role(role: str, *, with_tools: bool = False) -> str:
 
 def with_contents(
     turns: Sequence[tuple[Mapping[str, Any], Sequence[Part]]],
+    documents: Sequence[Document] = (),
+    *,
+    counted: bool = False,
 ) -> list[dict[str, Any]]:
     """Messages, from the fields and the parts of each.
 
     Documents of a message are put together where its first one stands. What was said in an earlier
     turn must not make later ones fail, so there only the last group of marked documents counts.
+
+    Args:
+        turns: a message without parts says nothing, as one that calls tools alone.
+        documents: more, at the beginning of the last message of the user.
+        counted: to be counted and not sent, so that nothing must fail: programs count parts of a
+            history, where an answered message may seem to be of this turn.
+
+    Raises:
+        PromptError: `documents`, and no message of the user.
+        MarkerError: marked documents of this turn do not stand together.
     """
+    turns = list(turns)
+    if documents:
+        of_user = [at for at, (fields, _) in enumerate(turns) if fields["role"] == "user"]
+        if not of_user:
+            raise PromptError("documents go with a question: add a message with the role 'user'.")
+        last = of_user[-1]
+        fields, parts = turns[last]
+        turns[last] = fields, [*documents, *parts]
     spoken = [
         (fields["role"], not parts or bool(fields.get("tool_calls")), speaks(parts))
         for fields, parts in turns
     ]
     answered = max(indices_of_answers(spoken), default=-1)
     return [
-        {**fields, "content": _content(fields["role"], parts, earlier=at < answered)}
+        {**fields, "content": _content(fields["role"], parts, at < answered, counted)}
         for at, (fields, parts) in enumerate(turns)
     ]
 
@@ -78,50 +84,49 @@ def speaks(parts: Sequence[Part]) -> bool:
 
 
 def _content(
-    role: str, parts: Sequence[Part], *, earlier: bool
+    role: str, parts: Sequence[Part], earlier: bool, counted: bool
 ) -> str | MarkedText | ContextPrompt:
     texts = [part for part in parts if isinstance(part, MarkedText)]
     if role == "assistant":  # nobody retrieved what the model itself said
         return "".join(text.text for text in texts)
     if len(parts) == len(texts) == 1:
-        return texts[0]
-    prompt = prompt_of_parts(parts, "last" if earlier else "single")
+        return texts[0].prompt("last") if counted else texts[0]
+    prompt = prompt_of_parts(parts, "last" if earlier or counted else "single")
     return prompt if prompt.documents else ContextPrompt(suffix=prompt.prefix.rstrip("\n"))
 
 
-def tool_calls_field(
-    calls: Iterable[tuple[str | None, str, Mapping[str, Any] | str]],
+def message_fields(
+    role: str,
+    *,
+    with_tools: bool,
+    calls: Iterable[tuple[str | None, str, Mapping[str, Any] | str]] = (),
+    result_of: tuple[str | None, str | None] | None = None,
+    thinking: Iterable[object] = (),
 ) -> dict[str, Any]:
-    """The field ``tool_calls`` of a message in which the model called tools; empty without calls.
+    """What a message has beside its content, as chat templates read it.
 
     Args:
-        calls: id, name of the tool and arguments of each.
+        role: the client's name for who speaks.
+        with_tools: the template shows tools, so it writes calls and results as such; else the user
+            quotes results, and calls are left out.
+        calls: id, name of the tool and arguments of each call in it.
+        result_of: id of the call and name of the tool whose result it is.
+        thinking: what the model thought before it answered. Templates show it where the model was
+            trained to see it, as between calls of tools.
     """
+    fields: dict[str, Any] = {"role": template_role(role)}
+    if with_tools and result_of is not None:
+        named = dict(zip(("tool_call_id", "name"), result_of, strict=True))
+        fields = {"role": "tool", **{name: value for name, value in named.items() if value}}
     entries = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for call_id, name, arguments in calls
+        for call_id, name, arguments in (calls if with_tools else ())
     ]
-    return {"tool_calls": entries} if entries else {}
-
-
-def reasoning_field(thinking: Iterable[object]) -> dict[str, Any]:
-    """The field of a message in which the model thought before it answered; empty without.
-
-    Chat templates show it where the model was trained to see it, as between calls of tools.
-    """
-    text = "\n".join(part for part in thinking if part and isinstance(part, str))
-    return {"reasoning_content": text} if text else {}
-
-
-def tool_result_fields(call_id: str | None, name: str | None) -> dict[str, Any]:
-    """What a message with the result of a call has beside its content: its role, and what is known.
-
-    Args:
-        call_id: of the call.
-        name: of the tool.
-    """
-    known = {"tool_call_id": call_id or None, "name": name or None}
-    return {"role": "tool", **{key: value for key, value in known.items() if value is not None}}
+    if entries:
+        fields["tool_calls"] = entries
+    if text := "\n".join(part for part in thinking if part and isinstance(part, str)):
+        fields["reasoning_content"] = text
+    return fields
 
 
 def openai_logprobs(

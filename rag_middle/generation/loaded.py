@@ -31,12 +31,15 @@ class LoadedParts:
     options: dict[str, Any]
 
 
-def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
+def loaded_parts(
+    model: Any, tokenizer: Any = None, tokenizer_options: Mapping[str, Any] | None = None
+) -> LoadedParts:
     """Network, tokenizer and options of a loaded model.
 
     Args:
         model: a causal language model of transformers, or a pipeline with one.
         tokenizer: of the model, or its name; a pipeline has its own.
+        tokenizer_options: for a tokenizer that is named.
 
     Raises:
         UnsupportedGenerationError: neither of these, a pipeline for another task, or a model
@@ -63,7 +66,7 @@ def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
             "both: RagMiddleModel(model, tokenizer)."
         )
     if isinstance(tokenizer, str | Path):
-        tokenizer = load_tokenizer(tokenizer)
+        tokenizer = load_tokenizer(tokenizer, options=tokenizer_options)
     return LoadedParts(model, tokenizer, options)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from rag_middle.conventions.messages import Part, speaks, template_role, with_contents
 from rag_middle.documents import ContextPrompt, Document, MarkedText
-from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle.serving.errors import ApiError
@@ -70,12 +69,7 @@ def chat_prompt(
             if message.reasoning_content is not None:
                 fields["reasoning_content"] = message.reasoning_content
         turns.append((fields, parts))
-    if documents:
-        of_user = [parts for fields, parts in turns if fields["role"] == "user"]
-        if not of_user:
-            raise PromptError("documents go with a question: add a message with the role 'user'.")
-        of_user[-1][:0] = documents
-    conversation = Conversation.of_messages(with_contents(turns))
+    conversation = Conversation.of_messages(with_contents(turns, documents))
     # Texts of messages are what they are by now: no second look for markers in them.
     prompt = [{**m, "content": literal(str(m["content"] or ""))} for m in conversation.messages]
     if conversation.at is not None:

@@ -20,8 +20,8 @@ from rag_middle.conventions.citations import (
 from rag_middle.conventions.documents import (
     content_parts,
     parsed_document,
-    passed_documents,
     sources_of,
+    split_call,
 )
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import PromptError
@@ -134,7 +134,10 @@ def test_documents_of_a_call() -> None:
         return Document(entry.text) if isinstance(entry, Node) else None
 
     given = [Document("a"), "b", Node(), {"text": "d"}]
-    assert [d.text for d in passed_documents(given, read, "nodes")] == ["a", "b", "c", "d"]
+    for call in ({"documents": given, "n": 1}, {"extra_body": {"documents": given}, "n": 1}):
+        documents, rest = split_call(call, read, "nodes")
+        assert [document.text for document in documents] == ["a", "b", "c", "d"]
+        assert rest == {"n": 1}
     for wrong, told in (
         ("a", "must be a list"),
         (Node(), "must be a list"),
@@ -143,7 +146,7 @@ def test_documents_of_a_call() -> None:
         (["a", {"title": "b"}], "Document 1 cannot be read"),
     ):
         with pytest.raises(PromptError, match=told):
-            passed_documents(wrong, read, "nodes")
+            split_call({"documents": wrong}, read, "nodes")
 
 
 # -- citations ------------------------------------------------------------------------------------

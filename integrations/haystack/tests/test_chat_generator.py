@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from rag_middle import (
     UnsupportedGenerationError,
     mark,
 )
-from rag_middle.generation import MissingDocumentsWarning
 from rag_middle.methods import LPES, SIW
 
 CALL = '<tool_call>\n{"name": "price_of", "arguments": {"name": "Glenmoor"}}\n</tool_call>'
@@ -59,17 +57,6 @@ def test_chunks_make_up_the_reply(
     assert reply.meta["usage"]["completion_tokens"] == len(chunks)  # and the end token
 
 
-def test_a_failing_callback_ends_the_call(
-    generator: RagMiddleChatGenerator, documents: list[Document], question: str
-) -> None:
-    def fail(chunk: StreamingChunk) -> None:
-        raise RuntimeError("the display is gone")
-
-    with pytest.raises(RuntimeError, match="display"):
-        generator.run(prompt(question), documents=documents, streaming_callback=fail)
-    assert generator.run(prompt(question), documents=documents)["replies"]
-
-
 @pytest.mark.anyio
 async def test_the_event_loop_is_free_and_cancelling_ends_the_generation(writing: Any) -> None:
     generator = writing("on and on " * 400, generation_kwargs={"max_new_tokens": 1000})
@@ -84,17 +71,6 @@ async def test_the_event_loop_is_free_and_cancelling_ends_the_generation(writing
     options = {"max_new_tokens": 1}
     async with asyncio.timeout(5):
         assert (await generator.run_async("Again.", generation_kwargs=options))["replies"]
-
-
-def test_options_of_a_call_come_before_those_of_the_component(
-    generator: RagMiddleChatGenerator, documents: list[Document], question: str
-) -> None:
-    options = {"max_new_tokens": 1, "method": "none"}
-    [reply] = generator.run(prompt(question), documents=documents, generation_kwargs=options)[
-        "replies"
-    ]
-    assert reply.meta["finish_reason"] == "length"
-    assert reply.meta["rag_middle"]["method"] == "none"
 
 
 def test_scores_decide_which_documents_do_not_fit(
@@ -181,21 +157,11 @@ def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, quest
         generator.run(prompt(question), documents=[Document(meta={"file": "a.png"})])
     with pytest.raises(PromptError, match=r"Document 0 has no text: got .{,100}\. Convert"):
         generator.run(prompt(question), documents=[{"text": "Loire " * 400}])  # type: ignore[list-item]
-    with pytest.raises(PromptError, match="message of the user"):
+    with pytest.raises(PromptError, match="with the role 'user'"):
         generator.run([ChatMessage.from_system("Read.")], documents=[Document(content="Text.")])
     numbered = "\n".join(f"Document {index}: {mark(text)}" for index, text in enumerate("ab"))
     with pytest.raises(MarkerError, match="between"):
         generator.run(numbered)
-
-
-def test_missing_documents_are_named(generator: RagMiddleChatGenerator, question: str) -> None:
-    with pytest.warns(MissingDocumentsWarning, match="DocumentMarker"):
-        generator.run(prompt(question))
-    with pytest.raises(PromptError, match="pine needs documents"):
-        generator.run(prompt(question), generation_kwargs={"on_missing_documents": "error"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        generator.run(prompt(question), generation_kwargs={"on_missing_documents": "ignore"})
 
 
 @pytest.mark.parametrize(
@@ -218,15 +184,6 @@ def test_mistakes_are_named_before_anything_is_loaded(
 ) -> None:
     with pytest.raises(error, match=text):
         RagMiddleChatGenerator(model_name, **arguments)
-
-
-def test_a_method_of_a_call_has_no_options_of_another(loaded: RagMiddleModel) -> None:
-    own = {"method": "ms_poe", "method_options": {"layers": [2]}, "max_new_tokens": 1}
-    generator = RagMiddleChatGenerator(loaded, generation_kwargs=own)
-    assert generator._options(None, None)["method_options"] == {"layers": [2]}
-    assert "method_options" not in generator._options({"method": "siw"}, None)
-    stated = {"method": "siw", "method_options": {"layers": [1]}}
-    assert generator._options(stated, None)["method_options"] == {"layers": [1]}
 
 
 # -- saving -------------------------------------------------------------------------------------

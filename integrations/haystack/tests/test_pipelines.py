@@ -10,7 +10,6 @@ from zlib import crc32
 
 import pytest
 from haystack import Document, Pipeline
-from haystack.components.agents import Agent
 from haystack.components.builders import AnswerBuilder, ChatPromptBuilder
 from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder
 from haystack.components.rankers import LostInTheMiddleRanker
@@ -20,13 +19,11 @@ from haystack.components.retrievers.in_memory import (
 )
 from haystack.dataclasses import ChatMessage, StreamingChunk
 from haystack.document_stores.in_memory import InMemoryDocumentStore
-from haystack.tools import tool
 from haystack_integrations.components.generators.rag_middle import (
     DocumentMarker,
     RagMiddleChatGenerator,
 )
 
-from rag_middle import mark
 from rag_middle.generation import MissingDocumentsWarning
 
 ASKED = [ChatMessage.from_user("Question: {{ query }}\nAnswer:")]
@@ -152,23 +149,3 @@ def test_a_template_that_writes_documents_stays_as_it_is(
     [reply] = built.run(data)["llm"]["replies"]
     assert reply.text == answer
     assert reply.meta["rag_middle"]["documents"] == 6
-
-
-def test_an_agent_reads_the_documents_that_its_tool_returns(
-    writing: Any, documents: list[Document]
-) -> None:
-    @tool
-    def search(query: str) -> str:
-        """Search the catalogue."""
-        return "\n\n".join(mark(str(document.content)) for document in documents)
-
-    call = '<tool_call>\n{"name": "search", "arguments": {"query": "price"}}\n</tool_call>'
-    generator = writing(call, "It is $919.", method="pine")
-    result = Agent(chat_generator=generator, tools=[search]).run(
-        messages=[ChatMessage.from_user("What is the price?")]
-    )
-    first, last = (m for m in result["messages"] if m.is_from("assistant"))
-    assert first.tool_call.arguments == {"query": "price"}
-    assert first.meta["finish_reason"] == "tool_calls"
-    assert last.text == "It is $919."
-    assert last.meta["rag_middle"]["documents"] == 6

@@ -16,8 +16,8 @@ from langchain_rag_middle.documents import (
 )
 from langchain_rag_middle.llms import RagMiddleLLM
 from langchain_rag_middle.retrievers import FaissRetriever, RagMiddleEmbeddings
-from langchain_rag_middle.weights import release_models
-from rag_middle.documents import unmark
+from langchain_rag_middle.settings import release_models
+from rag_middle import unmark
 
 __all__ = [
     "ChatRagMiddle",

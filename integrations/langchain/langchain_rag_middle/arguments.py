@@ -9,11 +9,16 @@ from typing import Any
 from pydantic import Field
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.notices import warn_caller
-from rag_middle.options import ANSWERS, LOADING, split_loading, unknown_option
-from rag_middle.options import OPTIONS as DECLARED
-from rag_middle.options import renamed as own_names
-from rag_middle.small_model import default_model
+from rag_middle.integration import (
+    ANSWERS,
+    LOADING,
+    named_model,
+    split_loading,
+    unknown_option,
+    warn_caller,
+)
+from rag_middle.integration import OPTIONS as DECLARED
+from rag_middle.integration import renamed as own_names
 
 #: What LangChain's users know an option of a request by.
 _RENAMED = {"max_new_tokens": "max_tokens"}
@@ -71,7 +76,7 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
             raise unknown_option(name, sorted({*known} & (own | {*LOADING})))
 
 
-def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def constructor_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a constructor under the names of this package.
 
     ``model_kwargs`` are fields of loading, ``token``, options of answers, or `model_options`;
@@ -92,8 +97,19 @@ def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
         options = transformers_options("pipeline_kwargs", pipeline_kwargs)
         rest = _merged(rest, renamed(options), "pipeline_kwargs")
     if rest.get("model") is None:
-        rest["model"] = default_model()
-    return _with_loaded(rest)
+        rest["model"] = named_model(None)
+    return _with_loaded(_with_token_apart(rest))
+
+
+def _with_token_apart(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with a token of the hub in a field of its own, which nothing shows."""
+    apart = dict(fields)
+    for name in ("model_options", "tokenizer_options"):
+        if isinstance(fields.get(name), Mapping):
+            options = dict(fields[name])
+            token = options.pop("token", None) or options.pop("use_auth_token", None)
+            apart |= {name: options or None} | ({"token": token} if token else {})
+    return apart
 
 
 def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -106,7 +122,7 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> 
 
 
 #: Of `model_kwargs`, what finding a tokenizer needs as well.
-_OF_BOTH = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
+_OF_BOTH = ("cache_dir", "force_download", "local_files_only", "subfolder")
 
 
 def _loading(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -18,16 +19,15 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor, get_config_list
 from langchain_core.tools import BaseTool
 
+from langchain_rag_middle.documents import as_document
 from langchain_rag_middle.gathering import Gathering, Request
-from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
-from langchain_rag_middle.responses import answers, cited, streamed, token_usage, usage
+from langchain_rag_middle.messages import prompt_messages
+from langchain_rag_middle.responses import answers, streamed, token_usage, usage
 from langchain_rag_middle.schemas import openai_tool_of
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
-from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
-from rag_middle.conventions.messages import with_extra_body
-from rag_middle.threads import in_thread, pieces_in_thread
+from rag_middle.integration import citations_in, in_thread, pieces_in_thread, split_call
 
 if TYPE_CHECKING:
     from rag_middle import Document as PromptDocument
@@ -78,13 +78,13 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         profile = ModelProfile(
             text_inputs=True,
             text_outputs=True,
-            tool_calling=known_to_call_tools(self.model, self.tokenizer, self.revision),
             structured_output=find_spec("llguidance") is not None,
         )
         profile["max_output_tokens"] = self.max_tokens
-        window = self.context_window or known_context_window(self.model, self.revision)
-        if window is not None:
+        if (window := self._known_context_window()) is not None:
             profile["max_input_tokens"] = window
+        if not isinstance(self.model, str | Path):
+            profile["tool_calling"] = self.model.calls_tools
         return profile
 
     def get_num_tokens_from_messages(
@@ -96,12 +96,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         all the same: a history can be trimmed whatever it holds.
         """
         schemas = [openai_tool_of(tool) for tool in tools or ()]
-        prompt = prompt_messages(
-            messages,
-            document_prompt=self.document_prompt,
-            with_tools=bool(schemas),
-            counted=True,
-        )
+        prompt = prompt_messages(messages, with_tools=bool(schemas), counted=True)
         return self.rag_middle_model.count_tokens(
             prompt, template_options=self.template_options, tools=schemas
         )
@@ -171,22 +166,17 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     @property
     def _call_names(self) -> tuple[str, ...]:
-        return ("documents", "extra_body", "tools", "tool_choice", "response_format")
+        return ("tools", "tool_choice", "response_format")
 
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> Request:
         documents, options = self._documents_and_options(stop, given)
-        prompt = prompt_messages(
-            messages,
-            documents,
-            document_prompt=self.document_prompt,
-            with_tools=bool(options.get("tools")),
-        )
+        prompt = prompt_messages(messages, documents, with_tools=bool(options.get("tools")))
         return Request(prompt, options)
 
     def _documents_and_options(
-        self, stop: list[str] | None, given: Mapping[str, Any]
+        self, stop: list[str] | None, call: Mapping[str, Any]
     ) -> tuple[list[PromptDocument], dict[str, Any]]:
         """What a call says beside its messages.
 
@@ -194,9 +184,13 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             PromptError: no list of documents.
             UnsupportedGenerationError, UnknownNameError, MethodConfigError: as `_options`.
         """
-        given = with_extra_body(given)
-        documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
-        return documents, self._options(stop, given)
+
+        def read(entry: Any) -> PromptDocument | None:
+            document = as_document(entry)
+            return None if document is None else self.document_prompt.document(document)
+
+        documents, rest = split_call(call, read, "LangChain documents")
+        return documents, self._options(stop, rest)
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         names = ("tools", "tool_choice", "response_format")
@@ -306,7 +300,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     def _facts(self, generation: Generation, request: Request) -> dict[str, Any]:
         metadata = self._metadata(generation)
-        metadata["rag_middle"]["citations"] = cited(generation, request.prompt)
+        citations = citations_in(generation, request.prompt, "langchain")
+        metadata["rag_middle"]["citations"] = citations
         return {"usage_metadata": usage(generation), "response_metadata": metadata}
 
     # -- several calls ------------------------------------------------------------------------

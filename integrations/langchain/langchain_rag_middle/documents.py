@@ -13,9 +13,8 @@ from langchain_core.prompts.string import PromptTemplateFormat
 from pydantic import ConfigDict, Field, model_validator
 
 from rag_middle import Document as PromptDocument
-from rag_middle import PromptError, mark
-from rag_middle.documents import check_separator, labelled, unmark
-from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle import PromptError, mark, unmark
+from rag_middle.integration import marked_text
 
 
 class DocumentPrompt(StringPromptTemplate):
@@ -134,26 +133,9 @@ def format_docs(
     Warns:
         MissingDocumentsWarning: there are none.
     """
-    check_separator(separator)
-    read = list(map(_given_document, documents))
-    if not read:
-        warn_caller(
-            MissingDocumentsWarning(
-                "format_docs was given no documents: retrieval found nothing, so the model will "
-                "answer without any. Check the index and the question, or answer without the model."
-            )
-        )
     prompt = DocumentPrompt() if document_prompt is None else document_prompt
-    return separator.join(
-        _marked_once(
-            labelled(
-                prompt.document(document).text,
-                number if numbered else None,
-                None if source is None else _source(document, source),
-            )
-        )
-        for number, document in enumerate(read, start=1)
-    )
+    read = [prompt.document(_given_document(entry)) for entry in documents]
+    return marked_text(read, numbered=numbered, source=source, separator=separator)
 
 
 def _given_document(entry: Any) -> Document:
@@ -164,14 +146,6 @@ def _given_document(entry: Any) -> Document:
             "returned."
         )
     return document
-
-
-def _source(document: Document, name: str) -> str:
-    value = document.id if name == "id" else document.metadata.get(name)
-    if value is None:
-        has = ", ".join([*(["id"] if document.id else []), *document.metadata]) or "nothing"
-        raise PromptError(f"A document has no {name!r} to be called by: it has {has}.")
-    return str(value)
 
 
 class MarkDocuments(BaseDocumentTransformer):

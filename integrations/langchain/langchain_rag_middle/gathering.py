@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_middle import RagMiddleError
-from rag_middle.threads import in_thread
+from rag_middle.integration import in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -31,12 +31,7 @@ class Request:
     options: dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Waiting:
-    request: Request
-    future: Future[list[Generation]] = field(default_factory=Future)
-
-
+_Waiting: TypeAlias = "tuple[Request, Future[list[Generation]]]"
 #: ``run(prompts, cancel, options)``: results in order; raises for all if it refuses any.
 Run = Callable[[Sequence[Any], threading.Event, dict[str, Any]], "list[list[Generation]]"]
 
@@ -77,90 +72,76 @@ class Gathering:
         """Cancel the calls that wait and those that come: nobody waits for what will not come."""
         with self._lock:
             self._cancel.set()
-            for waiting in self._waiting:
-                if not waiting.future.done():
-                    waiting.future.set_exception(CancelledError())
+            for _, future in self._waiting:
+                if not future.done():
+                    future.set_exception(CancelledError())
 
     @contextmanager
     def call(self) -> Iterator[None]:
         """The block makes one of the calls."""
-        place = _Place(self)
-        token = _place.set(place)
+        expecting = [self]
+        token = _expecting.set(expecting)
         try:
             yield
         finally:
-            _place.reset(token)
-            place.leave(None)
+            _expecting.reset(token)
+            if expecting:  # the call ended without a generation
+                expecting.pop()._arrived(None)
 
     @staticmethod
     def submit(owner: object, request: Request) -> Future[list[Generation]] | None:
         """Wait with the other calls of this batch; None where this call is in no batch."""
-        place = _place.get()
-        if place is None or place.gathering.owner is not owner:
+        expecting = _expecting.get()
+        if not expecting or expecting[0].owner is not owner:
             return None
-        waiting = _Waiting(request)
-        return waiting.future if place.leave(waiting) else None
+        future: Future[list[Generation]] = Future()
+        expecting.pop()._arrived((request, future))
+        return future
 
     def _arrived(self, waiting: _Waiting | None) -> None:
         with self._lock:
             if waiting is not None:
                 self._waiting.append(waiting)
                 if self._cancel.is_set():
-                    waiting.future.set_exception(CancelledError())
+                    waiting[1].set_exception(CancelledError())
             self._missing -= 1
             if not self._missing and not self._complete.done():
                 self._complete.set_result(None)
 
     def _run_all(self) -> None:
-        # A call may have been cancelled while it waited; from here on none can be.
-        waiting = [each for each in self._waiting if not each.future.done()]
-        rest = [each for each in waiting if each.future.set_running_or_notify_cancel()]
         # One batch, unless calls differ in their options (as copies of the model may), by their
         # spelling: in schemas, 1 and True are equal and mean different answers.
         alike: dict[str, list[_Waiting]] = {}
-        for each in rest:
-            alike.setdefault(repr(each.request.options), []).append(each)
+        for request, future in self._waiting:
+            # A call may have been cancelled while it waited; from here on none can be.
+            if not future.done() and future.set_running_or_notify_cancel():
+                alike.setdefault(repr(request.options), []).append((request, future))
         for together in alike.values():
-            self._run_together(together, together[0].request.options)
+            self._run_together(together)
 
-    def _run_together(self, waiting: Sequence[_Waiting], options: dict[str, Any]) -> None:
+    def _run_together(self, waiting: Sequence[_Waiting]) -> None:
+        prompts = [request.prompt for request, _ in waiting]
         try:
-            prompts = [each.request.prompt for each in waiting]
-            generations = self._run(prompts, self._cancel, options)
+            generations = self._run(prompts, self._cancel, waiting[0][0].options)
             if self._cancel.is_set():  # half an answer must not get into a cache
                 raise CancelledError
         except RagMiddleError as error:
             if len(waiting) == 1:
-                waiting[0].future.set_exception(error)
+                waiting[0][1].set_exception(error)
                 return
             # Refused before anything ran. Halving finds the prompts that are at fault; the others
             # still go together.
             half = len(waiting) // 2
-            self._run_together(waiting[:half], options)
-            self._run_together(waiting[half:], options)
+            self._run_together(waiting[:half])
+            self._run_together(waiting[half:])
         except BaseException as error:
-            for each in waiting:
-                if not each.future.done():
-                    each.future.set_exception(error)
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
         else:
-            for each, generation in zip(waiting, generations, strict=True):
-                each.future.set_result(generation)
+            for (_, future), texts in zip(waiting, generations, strict=True):
+                future.set_result(texts)
 
 
-class _Place:
-    """One call of a gathering."""
-
-    def __init__(self, gathering: Gathering) -> None:
-        self.gathering = gathering
-        self._left = False
-
-    def leave(self, waiting: _Waiting | None) -> bool:
-        """Say that nobody needs to wait for this call any longer; False if that was said."""
-        if self._left:
-            return False
-        self._left = True
-        self.gathering._arrived(waiting)
-        return True
-
-
-_place: ContextVar[_Place | None] = ContextVar("rag_middle_place", default=None)
+#: Holds the gathering that the call under way belongs to, until the call has come to its turn.
+_expecting: ContextVar[list[Gathering] | None] = ContextVar("rag_middle_expecting", default=None)

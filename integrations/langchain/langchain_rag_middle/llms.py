@@ -15,8 +15,7 @@ from langchain_rag_middle.arguments import OPTIONS, renamed
 from langchain_rag_middle.responses import answers, streamed, token_usage, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
-from rag_middle.conventions.messages import with_extra_body
-from rag_middle.threads import in_thread, pieces_in_thread
+from rag_middle.integration import in_thread, pieces_in_thread, split_call
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -144,32 +143,24 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     # -- how ----------------------------------------------------------------------------------
 
-    def _with_call_options(self, given: Mapping[str, Any]) -> tuple[RagMiddleLLM, dict[str, Any]]:
-        """A model whose own options are those of the call, and what else was given."""
-        given = with_extra_body(given)
-        own = {"tags", "metadata", "run_name", "run_id"}
-        options = {name: value for name, value in given.items() if name not in own}
-        rest = {name: value for name, value in given.items() if name in own}
-        return (self._copy_with(options) if options else self), rest
-
-    def _copy_with(self, call: Mapping[str, Any]) -> RagMiddleLLM:
-        method = self._options(None, call)["method"]
+    def _with_call_options(self, call: Mapping[str, Any]) -> tuple[RagMiddleLLM, dict[str, Any]]:
+        """A model whose own options are those of the call, and what LangChain added to it."""
+        of_langchain = ("tags", "metadata", "run_name", "run_id")
+        rest = {name: call[name] for name in of_langchain if name in call}
+        options = _options_of({name: call[name] for name in call if name not in rest})
+        if not options:
+            return self, rest
+        method = self._options(None, options)["method"]
         names = {*OPTIONS, "n", *self._call_names}
-        own = {
+        stated = {
             name: value
-            for name, value in renamed(call).items()
+            for name, value in renamed(options).items()
             if name in names and value is not None
         }
-        return self.model_copy(update={**own, "method": method})
+        return self.model_copy(update={**stated, "method": method}), rest
 
     def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        given = with_extra_body(given)
-        if given.get("documents") is not None:
-            raise UnsupportedGenerationError(
-                "A text has its documents in it: mark them with format_docs(documents), or use "
-                "ChatRagMiddle, which takes documents=."
-            )
-        return super()._options(stop, given)
+        return super()._options(stop, _options_of(given))
 
     def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
         size = self.max_batch_size
@@ -195,3 +186,13 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     def _info(self, generation: Generation) -> dict[str, Any]:
         return {**self._metadata(generation), "usage": dict(usage(generation))}
+
+
+def _options_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    documents, options = split_call(call, lambda _: None, "no documents")
+    if documents:
+        raise UnsupportedGenerationError(
+            "A text has its documents in it: mark them with format_docs(documents), or use "
+            "ChatRagMiddle, which takes documents=."
+        )
+    return options

@@ -15,8 +15,7 @@ from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import ContentBlock
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.conventions.documents import sources_of
-from rag_middle.conventions.messages import openai_logprobs
+from rag_middle.integration import openai_logprobs
 
 if TYPE_CHECKING:
     from rag_middle import Generation, RagMiddleModel
@@ -123,23 +122,6 @@ def token_usage(generations: Sequence[Sequence[Generation]]) -> dict[str, int]:
     prompts = sum(texts[0].usage.prompt_tokens for texts in generations)
     new = sum(text.usage.completion_tokens for texts in generations for text in texts)
     return {"prompt_tokens": prompts, "completion_tokens": new, "total_tokens": prompts + new}
-
-
-def cited(generation: Generation, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The titles (or ids) in an answer of documents that came as objects.
-
-    Args:
-        generation: the answer.
-        messages: as `prompt_messages` makes them.
-
-    Returns:
-        LangChain's ``citation`` annotations, with ``start_index`` and ``end_index`` in characters
-        of the answer, and the document's id in ``extras``.
-    """
-    from rag_middle.conventions.citations import langchain_citations  # PyTorch, needed by now
-
-    documents = sources_of(messages, generation)
-    return langchain_citations(generation.text, documents) if documents else []
 
 
 def _blocks(message: AIMessage) -> list[ContentBlock]:

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field
 
 from rag_middle import ConfigError
 from rag_middle import Document as PromptDocument
-from rag_middle.registry import suggest
+from rag_middle.integration import unknown_option
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -206,10 +206,7 @@ def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any
             raise ConfigError(f"{name} is given twice, once as {other_name}: pass one of them.")
         settings[name] = value
         if name not in known:
-            raise ConfigError(
-                f"There is no setting {name!r} of FaissRetriever here."
-                f"{suggest(name, (*known, 'embeddings'))} Settings: {', '.join(known)}."
-            )
+            raise ConfigError(str(unknown_option(name, (*known, "embeddings"))))
     k, least = settings.get("k", 1), settings.get("min_score")
     if not isinstance(k, Integral) or k < 1:
         raise ConfigError(f"k must be a whole number and at least 1, got {k!r}.")
@@ -294,6 +291,5 @@ class RagMiddleEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a question, which some models embed in another way than documents."""
-        from rag_middle.retrieval.embedders import embed_questions
-
-        return [float(number) for number in embed_questions(self.embedder, [text])[0]]
+        embed: Any = getattr(self.embedder, "embed_query", self.embedder.embed)
+        return [float(number) for number in embed([text])[0]]

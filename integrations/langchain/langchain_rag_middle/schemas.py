@@ -18,7 +18,7 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from typing_extensions import is_typeddict
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.tools.definitions import with_top_resolved
+from rag_middle.integration import with_top_resolved
 
 ToolLike: TypeAlias = Mapping[str, Any] | type | Callable[..., Any] | BaseTool
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
@@ -10,42 +11,29 @@ from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.outputs import LLMResult
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from langchain_rag_middle.arguments import (
     FIXED,
     FRAMEWORK,
     OPTIONS,
+    constructor_arguments,
     option_field,
     refuse_unknown,
     renamed,
-    with_peers_names,
 )
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
-from langchain_rag_middle.weights import Weights, hidden
-from rag_middle import MethodConfigError, UnsupportedGenerationError
-from rag_middle.options import (
+from rag_middle import UnsupportedGenerationError
+from rag_middle.integration import (
     ANSWERS,
     LOADING,
-    LOADING_OPTIONS,
-    SECRET_OPTIONS,
-    GenerationOptions,
-    MissingDocuments,
-    Overflow,
-    TemplateName,
+    cached_file,
+    call_options,
+    chosen_method,
+    named_model,
     with_token,
-    without_secrets,
 )
-from rag_middle.plain_data import check_keywords
 
 if TYPE_CHECKING:
     from rag_middle import Generation, Method, RagMiddleModel
@@ -118,10 +106,10 @@ class RagMiddleSettings(BaseModel):
     logprobs: bool = option_field("logprobs")
     top_logprobs: int = option_field("top_logprobs")
     n: int = option_field("n")
-    template: TemplateName = option_field("template")
+    template: str = option_field("template")
     template_options: dict[str, Any] | None = option_field("template_options")
-    on_missing_documents: MissingDocuments = option_field("on_missing_documents")
-    on_overflow: Overflow = option_field("on_overflow")
+    on_missing_documents: str = option_field("on_missing_documents")
+    on_overflow: str = option_field("on_overflow")
     max_batch_size: int = 8
     document_prompt: DocumentPrompt = Field(default_factory=DocumentPrompt)
 
@@ -145,7 +133,7 @@ class RagMiddleSettings(BaseModel):
 
         def _add_version(self, pkg: str, version: str) -> None: ...
 
-    _weights: Weights = PrivateAttr()
+    _loaded: RagMiddleModel | None = PrivateAttr(default=None)
     _method: Method = PrivateAttr()
     _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)  # copies share it
 
@@ -162,11 +150,11 @@ class RagMiddleSettings(BaseModel):
         Warns:
             IgnoredArgumentWarning: names that only models behind an address need.
         """
-        known = with_peers_names(given)
-        self._refuse_unknown(known)
-        super().__init__(**{name: value for name, value in known.items() if value is not None})
+        fields = constructor_arguments(given)
+        refuse_unknown(fields, {*type(self).model_fields})
+        super().__init__(**{name: value for name, value in fields.items() if value is not None})
         # Not in a pydantic validator, which would hide the types of these errors.
-        self._weights = self._chosen_weights()
+        self._check_loading()
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
 
@@ -243,31 +231,27 @@ class RagMiddleSettings(BaseModel):
         """Pydantic's own, for private attributes, would end here: LangChain's has to come too."""
         super().model_post_init(context)
 
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A copy whose options are its own and whose weights are shared."""
+        shared = {id(part): part for part in (self.model, self._loaded)}
+        return super().__deepcopy__({**(memo or {}), **shared})
+
     def __getstate__(self) -> dict[Any, Any]:
         """For pickles: names and options; weights are loaded again, with the tokens of the place.
 
         Raises:
             UnsupportedGenerationError: it was made with a loaded model.
         """
-        self._weights.__reduce__()  # refuses before anything of a loaded model is written
+        if not isinstance(self.model, str | Path):
+            raise UnsupportedGenerationError(
+                "Weights are not pickled, and this model was given a loaded one: make it from a "
+                "folder or a name (model='...'), from which it is loaded again."
+            )
         state: dict[Any, Any] = dict(super().__getstate__())
         state["__dict__"] = {**state["__dict__"], "token": None}
         # What was asked is no setting: reports tell ids of documents.
-        private = {**state["__pydantic_private__"], "_reports": []}
-        state["__pydantic_private__"] = private
-        for name in LOADING_OPTIONS:
-            options = state["__dict__"][name]
-            state["__dict__"][name] = options and without_secrets(options)
-        return state
-
-    @field_validator("model_options", "tokenizer_options")
-    @classmethod
-    def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Traces, caches and `repr` show every field."""
-        return options and {
-            name: hidden(value) if name in SECRET_OPTIONS else value
-            for name, value in options.items()
-        }
+        private = {**state["__pydantic_private__"], "_loaded": None, "_reports": []}
+        return {**state, "__pydantic_private__": private}
 
     @model_validator(mode="after")
     def _set_rag_middle_version(self) -> Self:
@@ -276,13 +260,47 @@ class RagMiddleSettings(BaseModel):
 
     @property
     def rag_middle_model(self) -> RagMiddleModel:
-        """The model itself, loaded now if it is not there: to measure with, or to share."""
-        return self._weights.model
+        """The model itself, loaded now if it is not there: to measure with, or to share.
+
+        Whatever names the same weights shares them, see `rag_middle.generation.shared_model`.
+        """
+        if not isinstance(self.model, str | Path):
+            loaded: RagMiddleModel = self.model
+            return loaded
+        if self._loaded is None:
+            from rag_middle.generation import shared_model  # needs PyTorch
+
+            hidden = self.token
+            token = hidden.get_secret_value() if isinstance(hidden, SecretStr) else hidden
+            self._loaded = shared_model(self.model, **with_token(self._loading, token))
+        return self._loaded
 
     @property
     def model_name(self) -> str:
         """The name of the model, as traces and responses show it."""
-        return str(self._weights.name or type(self.rag_middle_model.model).__name__)
+        if isinstance(self.model, str | Path):
+            return str(self.model)
+        return str(self.model.model.config.name_or_path or type(self.model.model).__name__)
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        """What was said about loading, but for the token."""
+        stated = {name: getattr(self, name) for name in LOADING}
+        return {name: value for name, value in stated.items() if value is not None}
+
+    def _known_context_window(self) -> int | None:
+        """Tokens that fit, as far as that is known without loading anything."""
+        if self.context_window or not isinstance(self.model, str | Path):
+            return self.context_window or self.rag_middle_model.context_window
+        folder = Path(os.path.expanduser(self.model))
+        file: Path | None = folder / "config.json"
+        if not os.path.isdir(folder):
+            file = cached_file(str(self.model), "config.json", revision=self.revision)
+        if file is None or not file.is_file():
+            return None
+        config = json.loads(file.read_bytes())
+        window = config.get("text_config", config).get("max_position_embeddings")
+        return window if isinstance(window, int) else None
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -335,7 +353,25 @@ class RagMiddleSettings(BaseModel):
                 self.document_prompt.template_format,
                 self.document_prompt.template,
             ],
-            "weights": self._weights.identity,
+            "weights": self._identity_of_weights(),
+        }
+
+    def _identity_of_weights(self) -> dict[str, str]:
+        """What says which weights these are; loads nothing.
+
+        By name, all that was said about loading. What changes under the same name and revision, or
+        in a loaded model, does not show.
+        """
+        if isinstance(self.model, str | Path):
+            stated = self._loading
+            tokenizer = stated.get("tokenizer")
+            stated["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
+            return {name: str(value) for name, value in stated.items() if value}
+        network = self.model.model
+        return {
+            "revision": str(getattr(network.config, "_commit_hash", None)),
+            "dtype": str(network.dtype).removeprefix("torch."),
+            "context_window": str(self.model.context_window),
         }
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
@@ -358,18 +394,15 @@ class RagMiddleSettings(BaseModel):
             MethodConfigError: parameters that the method refuses, or none that they belong to.
         """
         call = renamed(given)
-        self._refuse_unknown(call, in_call=True)
+        known = {*OPTIONS, *FIXED, "n", "method", "method_options", *self._call_names}
+        refuse_unknown(call, known | FRAMEWORK)
         if stop is not None:
             call["stop"] = stop
         options = self._checked_options(call)
         method, method_options = call.get("method"), call.get("method_options")
-        check_keywords("method_options", method_options, MethodConfigError)
-        if method is None and method_options:
-            raise MethodConfigError(
-                f"Options {sorted(method_options)} were given without a method: name it too."
-            )
-        chosen = self._method if method is None else self._chosen_method(method, method_options)
-        return {**options, "method": chosen}
+        if method is None and not method_options:
+            return {**options, "method": self._method}
+        return {**options, "method": chosen_method(method, method_options)}
 
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         self._refuse_fixed(name for name in FIXED if call.get(name) is not None)
@@ -378,11 +411,10 @@ class RagMiddleSettings(BaseModel):
             own = getattr(self, field)
             options[name] = own if call.get(field) is None else call[field]
         options["stop"] = options["stop"] or ()
-        options["missing_documents_hint"] = _MARKING
-        options |= self._more_options(call)
+        options = call_options(options, self._more_options(call), _MARKING)
         count = self.n if call.get("n") is None else call["n"]
         ANSWERS.check(count)
-        if not GenerationOptions(**options).samples and count > 1:
+        if count > 1 and not options["temperature"]:
             raise UnsupportedGenerationError(
                 f"n={count} greedy answers to a prompt would all be the same: set a temperature "
                 "above 0, or n=1."
@@ -393,40 +425,19 @@ class RagMiddleSettings(BaseModel):
         """Options that only one of the two classes has."""
         return {}
 
-    def _refuse_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
-        if in_call:
-            known = {*OPTIONS, *FIXED, "n", "method", "method_options", *self._call_names}
-            refuse_unknown(given, known | FRAMEWORK)
-        else:
-            refuse_unknown(given, {*type(self).model_fields})
-
     @property
     def _call_names(self) -> tuple[str, ...]:
         """Names that only calls take."""
         return ()
 
     def _chosen_method(self, method: Any, options: Mapping[str, Any] | None) -> Method:
-        from rag_middle.methods import resolve_method
-        from rag_middle.methods.resolve import as_option
+        loaded = None if isinstance(self.model, str | Path) else self.model
+        return chosen_method(method, options, loaded)
 
-        if method is None and not isinstance(self.model, str | Path):
-            if options:
-                raise MethodConfigError(
-                    f"Options {sorted(options)} were given without a method: name it too."
-                )
-            return self.rag_middle_model.method
-        # As JSON writes it in a description: lists, and layers as text.
-        return resolve_method("none" if method is None else method, as_option(options))
-
-    def _chosen_weights(self) -> Weights:
+    def _check_loading(self) -> None:
         if isinstance(self.model, str | Path):
-            if not os.path.exists(os.path.expanduser(self.model)):  # else PyTorch is not needed yet
-                from rag_middle.generation.loading import check_model_present
-
-                check_model_present(self.model)
-            given = with_token({name: getattr(self, name) for name in LOADING}, self.token)
-            given = {name: value for name, value in given.items() if value is not None}
-            return Weights({"name_or_path": str(self.model), **given})
+            named_model(self.model)
+            return
         defaults = type(self).model_fields
         beside = [
             field
@@ -438,4 +449,10 @@ class RagMiddleSettings(BaseModel):
                 f"{', '.join(beside)} would say how to load a model, and this one is loaded "
                 "already. Pass them to RagMiddleModel.from_pretrained."
             )
-        return Weights({}, self.model)
+
+
+def release_models() -> None:
+    """Free the weights that no model uses any longer, see `rag_middle.generation`."""
+    from rag_middle.generation import release_models  # needs PyTorch, which importing this does not
+
+    release_models()

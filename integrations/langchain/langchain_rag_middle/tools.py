@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
@@ -17,7 +17,6 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from langchain_rag_middle.schemas import json_schema_of, openai_tool_of
 from rag_middle import UnsupportedGenerationError
-from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -54,14 +53,6 @@ class _WholePydanticCall(_Whole, PydanticToolsParser):
 
 
 StructuredMethod: TypeAlias = Literal["json_schema", "json_mode", "function_calling"]
-
-
-def history_fields(message: BaseMessage) -> dict[str, Any]:
-    """What a message of the history says about tools, as chat templates read it."""
-    if isinstance(message, ToolMessage):
-        return tool_result_fields(message.tool_call_id, message.name)
-    calls = message.tool_calls if isinstance(message, AIMessage) else ()
-    return tool_calls_field((call["id"], call["name"], call["args"]) for call in calls)
 
 
 def call_fields(generation: Generation) -> dict[str, Any]:

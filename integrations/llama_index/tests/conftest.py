@@ -26,7 +26,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, RagMiddleModel, mark
-from rag_middle.documents import split
+from rag_middle.documents import MarkedText, split
 from rag_middle.generation import GenerationStream
 from rag_middle.options import EncodeKwargs
 
@@ -168,6 +168,13 @@ class Call:
     ids: tuple[int, ...]
 
 
+def _marked(content: Any) -> str:
+    """A message's content as text with markers."""
+    if isinstance(content, ContextPrompt):
+        return content.marked
+    return content.text if isinstance(content, MarkedText) else content
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """Every call of a model from here on."""
@@ -180,7 +187,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         messages = (
             [{"role": "user", "content": prompt}]
             if isinstance(prompt, str)
-            else [{**m, "content": getattr(m["content"], "marked", m["content"])} for m in prompt]
+            else [{**m, "content": _marked(m["content"])} for m in prompt]
         )
         read = [m["content"] for m in messages if m["role"] != "assistant"]
         text = "\n".join(m["content"] for m in messages)

@@ -101,14 +101,6 @@ def test_nothing_is_opened(llm: RagMiddleLLM, tmp_path: Any) -> None:
             llm.chat([ChatMessage(role="user", blocks=[block])])
 
 
-def test_text_that_could_be_base64_is_refused_with_what_to_do(llm: RagMiddleLLM) -> None:
-    with pytest.raises(RequestError, match=r"b64encode\(text.encode\(\)\), or a CitableBlock"):
-        llm.chat([ChatMessage(role="user", blocks=[DocumentBlock(data=b"Caen")])])
-    block = DocumentBlock(data=base64.b64encode(b"Lyon"))
-    response = llm.chat([ChatMessage(role="user", blocks=[block, TextBlock(text=QUESTION)])])
-    assert response.raw["rag_middle"]["documents"] == 1
-
-
 CITABLE = [CitableBlock(title=title, source="a book", content=written(title)) for title in FACTS]
 
 

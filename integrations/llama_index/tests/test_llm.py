@@ -13,16 +13,13 @@ from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import (
-    FileFormatError,
     MethodConfigError,
     ModelNotFoundError,
     RagMiddleModel,
     UnknownNameError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation import model_facts
 from rag_middle.methods import PINE, SIW, MsPoE
-from rag_middle.profiles import Profile, write_profile
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
@@ -82,15 +79,6 @@ def test_usage_and_finish_reason_are_in_raw(
 
 def user_dicts(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
-
-
-def test_metadata_is_that_of_the_model(make_llm: MakeLLM) -> None:
-    metadata = make_llm().metadata
-    assert metadata.context_window == 4096
-    assert metadata.num_output == 8
-    assert metadata.is_chat_model
-    assert not metadata.is_function_calling_model
-    assert make_llm(context_window=300).metadata.context_window == 300
 
 
 def test_an_llm_is_loaded_from_a_folder_and_from_its_own_description(
@@ -167,42 +155,11 @@ def test_a_model_shared_with_the_core_keeps_its_method_and_window(
     assert RagMiddleLLM(model=shared, method="none").rag_middle_model.method.name == "none"
 
 
-def test_arguments_for_loading_are_refused_beside_a_loaded_model(make_llm: MakeLLM) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="device_map and model_kwargs"):
-        make_llm(device_map="auto", model_kwargs={"dtype": "float32"})
-    with pytest.raises(UnsupportedGenerationError, match="needs its tokenizer"):
-        make_llm(tokenizer=None)
-
-
-def test_a_misspelt_constructor_argument_is_refused(make_llm: MakeLLM) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="Did you mean 'temperature'"):
-        make_llm(temprature=0.5)
-
-
 def test_names_of_loading_and_of_calls_are_those_of_the_library(saved: Path) -> None:
     llm = RagMiddleLLM(model_name=str(saved), dtype="bfloat16", temperature=0.5, seed=1)
     assert str(llm.rag_middle_model.model.dtype) == "torch.bfloat16"
     assert llm.generate_kwargs == {"temperature": 0.5, "seed": 1}
     assert RagMiddleLLM.from_dict(llm.to_dict()).model_kwargs == {"dtype": "bfloat16"}
-
-
-def test_a_profile_is_a_method(
-    make_llm: MakeLLM,
-    network: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    marked: str,
-) -> None:
-    file = tmp_path / "mine.json"
-    facts = model_facts(network, tokenizer)
-    settings = {"method": "lpes", "options": {"factors": [1.5, 3.0]}, "model": facts}
-    write_profile(Profile(**settings, recommended=True), file)
-    by_profile = make_llm(method=f"profile:{file}")
-    by_hand = make_llm(method="lpes", method_options={"factors": [1.5, 3.0]})
-    assert by_profile.complete(marked).raw["rag_middle"]["applied"]
-    assert by_profile.complete(marked).text == by_hand.complete(marked).text
-    with pytest.raises(FileFormatError, match="cannot be read"):
-        make_llm(method=f"profile:{tmp_path}/there-is-none.json")
 
 
 def test_method_parameters_and_objects_are_taken(make_llm: MakeLLM) -> None:

@@ -14,33 +14,15 @@ from llama_index.core.output_parsers import PydanticOutputParser
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.rag_middle import (
     RagMiddleLLM,
-    RequestError,
     UnsavedArgumentWarning,
 )
 from pydantic import BaseModel
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
-from rag_middle.methods import MsPoE
 
 if TYPE_CHECKING:
-    from conftest import MakeLLM, User
-
-
-def test_call_options_override_those_of_the_llm(make_llm: MakeLLM, marked: str) -> None:
-    llm = make_llm(generate_kwargs={"repetition_penalty": 5.0}, max_new_tokens=30)
-    usage = llm.complete(marked, max_new_tokens=3).raw["usage"]
-    assert usage["completion_tokens"] == 3
-    assert llm.complete(marked).text != llm.complete(marked, repetition_penalty=1.0).text
-
-
-def test_unknown_options_are_refused_with_a_suggestion(make_llm: MakeLLM, user: User) -> None:
-    with pytest.raises(RequestError, match="Did you mean 'max_new_tokens'"):
-        make_llm().complete("Hello", max_length=5)
-    with pytest.raises(RequestError, match="tools"):
-        make_llm().chat(user("Hello"), tools=[{}])
-    with pytest.raises(UnsupportedGenerationError, match="temperature"):
-        make_llm(generate_kwargs={"temprature": 0.5})
+    from conftest import MakeLLM
 
 
 def test_do_sample_means_what_it_means_in_transformers(make_llm: MakeLLM, marked: str) -> None:
@@ -49,17 +31,6 @@ def test_do_sample_means_what_it_means_in_transformers(make_llm: MakeLLM, marked
     assert drawing.complete(marked).text != drawing.complete(marked, seed=2).text
     assert drawing.complete(marked, temperature=0.0).text == make_llm().complete(marked).text
     assert drawing.complete(marked, do_sample=False).text == make_llm().complete(marked).text
-
-
-@pytest.mark.parametrize("call", ["complete", "stream_complete"])
-def test_stop_strings_of_several_tokens_end_the_text(
-    make_llm: MakeLLM, said: Callable[..., None], call: str
-) -> None:
-    said("The Loire. Observation: it is long.")
-    answered = getattr(make_llm(max_new_tokens=40), call)("Which?", stop=["Observation:"])
-    last = list(answered)[-1] if "stream" in call else answered
-    assert last.text == "The Loire. "
-    assert last.raw["finish_reason"] == "stop"
 
 
 def test_stopping_ids_end_the_text(
@@ -180,19 +151,6 @@ def test_descriptions_name_what_they_lack(named_llm: Callable[..., RagMiddleLLM]
         with pytest.warns(UnsavedArgumentWarning, match=name):
             data = llm.to_dict()
         assert getattr(RagMiddleLLM.from_dict(data, **{name: value}), name) is value
-
-
-def test_descriptions_say_that_no_name_chooses_a_method(
-    named_llm: Callable[..., RagMiddleLLM], marked: str
-) -> None:
-    method = ["siw", MsPoE(max_ratio=2.0, first_layer=0)]
-    llm = named_llm(method=method, max_new_tokens=4)
-    with pytest.warns(UnsavedArgumentWarning, match="method"):
-        data = llm.to_dict()
-    with pytest.raises(UnknownNameError):  # rather than another method
-        RagMiddleLLM.from_dict(data)
-    again = RagMiddleLLM.from_dict(data, method=method)
-    assert again.complete(marked).text == llm.complete(marked).text
 
 
 def test_misspelt_names_are_refused_with_the_nearest_one() -> None:

@@ -6,11 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.core import Settings
 from llama_index.core.base.llms.types import (
     ChatMessage,
-    ImageBlock,
-    MessageRole,
 )
 from llama_index.llms.rag_middle import ContextWindowError, RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
@@ -66,20 +63,6 @@ def test_a_model_without_a_chat_template_reads_plain_text(
     assert read.rstrip().endswith("assistant:")
 
 
-def test_messages_with_more_than_text_are_refused(llm: RagMiddleLLM) -> None:
-    message = ChatMessage(role="user", blocks=[ImageBlock(url="file:///picture.png")])
-    with pytest.raises(RequestError, match="ImageBlock"):
-        llm.chat([message])
-
-
-def test_roles_that_templates_do_not_know_are_told_by_those_they_know(
-    llm: RagMiddleLLM, calls: list
-) -> None:
-    roles = [MessageRole.DEVELOPER, MessageRole.USER, MessageRole.MODEL, MessageRole.TOOL]
-    llm.chat([ChatMessage(role=role, content=str(i)) for i, role in enumerate(roles)])
-    assert calls[0].text == "0\n1\n2\n3"
-
-
 def test_missing_documents_are_announced_as_asked(make_llm: MakeLLM) -> None:
     with pytest.warns(MissingDocumentsWarning, match="MarkDocuments"):
         make_llm(method="pine").complete("Hello")
@@ -111,12 +94,3 @@ def test_prompts_that_do_not_fit_are_refused_with_their_numbers(
     assert raised.value.prompt_tokens == llm.count_prompt_tokens([ChatMessage(content=marked)])
     assert isinstance(raised.value.__cause__, ContextOverflowError)
     assert not isinstance(raised.value, ValueError)  # refine would swallow it
-
-
-def test_the_installed_tokenizer_counts_the_models_tokens(
-    llm: RagMiddleLLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    llm.install_tokenizer()
-    text = "Nantes lies on the Loire."
-    assert Settings.tokenizer(text) == tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in Settings.tokenizer("<|im_end|>")

@@ -11,16 +11,7 @@ from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM
 
 if TYPE_CHECKING:
-    from conftest import MakeLLM, User
-
-
-def slow(network: LlamaForCausalLM, seconds: float) -> Any:
-    import time
-
-    def wait(*_: Any) -> None:
-        time.sleep(seconds)
-
-    return network.register_forward_pre_hook(wait)
+    from conftest import User
 
 
 @pytest.mark.parametrize("call", ["acomplete", "achat", "astream_complete", "astream_chat"])
@@ -54,32 +45,6 @@ def test_the_event_loop_runs_on_while_the_model_generates(
     finally:
         handle.remove()
     assert heard == [True] * 8
-
-
-def test_cancelling_a_task_ends_its_generation(
-    make_llm: MakeLLM, network: LlamaForCausalLM, marked: str
-) -> None:
-    llm = make_llm(max_new_tokens=2000)
-    steps = 0
-
-    def count(*_: Any) -> None:
-        nonlocal steps
-        steps += 1
-
-    async def ask() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(llm.acomplete(marked), timeout=0.2)
-        async for _ in await llm.astream_complete(marked):
-            break
-
-    handles = [slow(network, 0.01), network.register_forward_pre_hook(count)]
-    try:
-        asyncio.run(ask())
-        assert 0 < steps < 500
-        assert llm.complete(marked, max_new_tokens=1).text  # the model is free again
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @pytest.mark.timeout(20)

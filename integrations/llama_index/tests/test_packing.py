@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.prompts.default_prompt_selectors import (
     DEFAULT_REFINE_PROMPT_SEL,
@@ -19,7 +16,6 @@ from llama_index.llms.rag_middle import (
     DroppedTextWarning,
     RagMiddleLLM,
 )
-from transformers import PreTrainedTokenizerFast
 
 from rag_middle import mark, parse
 
@@ -66,24 +62,6 @@ def test_every_pack_fits_its_window_and_holds_whole_documents(
         assert len(sent) > len(DOCUMENTS)  # some were too long for any call
 
 
-@pytest.mark.slow
-def test_packs_fit_the_first_question_too_where_it_is_longer_than_refining(
-    make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    tokenizer = deepcopy(tokenizer)
-    more = "{% if m['role'] == 'system' %}" + " Obey this." * 20 + "{% endif %}"
-    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", f"{more}<|im_end|>")
-    asked = {"query_str": "On which river does Nantes lie?"}
-    for room in range(500, 700, 25):
-        llm = make_llm(tokenizer=tokenizer, context_window=room)
-        helper = DocumentPromptHelper.from_llm(llm)
-        refine = DEFAULT_REFINE_PROMPT_SEL.partial_format(**asked)  # LlamaIndex's choice
-        packed = helper.repack(refine, CHUNKS, padding=500, llm=llm)
-        for text in packed:
-            llm.predict(DEFAULT_TEXT_QA_PROMPT_SEL, context_str=text, **asked)
-        assert documents(packed)
-
-
 def test_refining_leaves_room_for_a_question_that_it_does_not_know_yet(make_llm: MakeLLM) -> None:
     question = "On which river does Nantes lie? " * 4
     llm = make_llm(context_window=1000)
@@ -121,16 +99,6 @@ def test_parts_of_a_long_document_are_escaped_again(make_llm: MakeLLM) -> None:
     assert all(len(parse(text).documents) == 1 for text in packed)
 
 
-def test_text_without_markers_is_split_as_always(make_llm: MakeLLM) -> None:
-    llm = make_llm(context_window=windows(make_llm())[2])
-    helper = DocumentPromptHelper.from_llm(llm)
-    packed = helper.repack(PROMPT, DOCUMENTS, llm=llm)
-    assert len(packed) > 1
-    assert list(dict.fromkeys(" ".join(packed).split())) == " ".join(DOCUMENTS).split()
-    assert helper.repack(PROMPT, [""], llm=llm) == [""]
-    assert helper.repack(PROMPT, [], llm=llm) == [""]
-
-
 def test_a_prompt_that_leaves_no_room_is_refused_with_its_numbers(make_llm: MakeLLM) -> None:
     llm = make_llm(context_window=30)
     helper = DocumentPromptHelper.from_llm(llm)
@@ -156,12 +124,3 @@ def test_truncating_leaves_out_whole_documents_and_says_so(make_llm: MakeLLM) ->
     assert documents([kept]) == DOCUMENTS
     assert helper.truncate(PROMPT, [], llm=llm) == []
     assert helper.truncate(PROMPT, [" \n"], llm=llm) == [""]
-
-
-def test_other_llms_are_measured_as_llama_index_does_it() -> None:
-    llm = MockLLM(max_tokens=8)
-    words = re.compile(r"\S+|\n+").findall
-    helper = DocumentPromptHelper(context_window=70, num_output=8, tokenizer=words)
-    packed = helper.repack(PROMPT, CHUNKS, llm=llm)
-    assert [text for text in documents(packed) if text in DOCUMENTS] == DOCUMENTS
-    assert len(packed) > 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
-from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
+from llama_index.llms.rag_middle import RagMiddleLLM
 from llama_index.llms.rag_middle import loading as loading_module
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, pipeline
 
@@ -75,15 +75,6 @@ def test_the_token_of_the_hub_is_used_and_shown_nowhere(
     assert "hf_SECRET" not in str(shown)
     with pytest.raises(UnsupportedGenerationError, match="token"):
         RagMiddleLLM(model=network, tokenizer=tokenizer, token="hf_SECRET")
-
-
-def test_options_of_generate_are_taken(make_llm: MakeLLM, marked: str) -> None:
-    free = make_llm(max_new_tokens=12).complete(marked)
-    bound = make_llm(max_new_tokens=12, generate_kwargs={"no_repeat_ngram_size": 1})
-    assert bound.complete(marked, pad_token_id=0).text != free.text
-    assert make_llm().complete(marked, temperature=1.0, typical_p=0.5, seed=1).text
-    with pytest.raises(RequestError, match="num_return_sequences"):
-        make_llm().complete(marked, num_return_sequences=2)
 
 
 def test_log_probabilities_come_with_completions_and_answers(

@@ -18,11 +18,9 @@ from llama_index.core.query_engine import (
     RouterQueryEngine,
 )
 from llama_index.core.schema import MetadataMode
-from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.llms.rag_middle import (
     ContextWindowError,
-    DroppedTextWarning,
     MarkDocuments,
     MarkedCitationQueryEngine,
     RequestError,
@@ -130,37 +128,6 @@ def test_tight_windows_get_whole_documents_too(
         assert per_call[-1] == 0
 
 
-@pytest.mark.parametrize("window", [ROOMY, TIGHT], ids=["roomy", "tight"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.one_in(14)
-def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
-    mode: str,
-    window: int,
-    make_llm: MakeLLM,
-    use: Use,
-    index: VectorStoreIndex,
-    question: str,
-    shuffled: Shuffled,
-) -> None:
-    if window == TIGHT:
-        window = 300 if mode.lower().startswith("simple") else tight(mode)
-    use(make_llm(method="pine", context_window=window, on_missing_documents="ignore"))
-    # Where there are several calls, and where sources are numbered, order decides what each call
-    # is about: only a fixed one is the same for all orders.
-    one_call = window == ROOMY and mode in (*ONE_CALL, "router", "sub_question")
-    arranged = "as_given" if one_call else "fixed"
-    answers = set()
-    for places in ORDERS:
-        engine = engine_of(mode, index, shuffled(places, order=arranged))
-        if mode.lower().startswith("simple") and window != ROOMY:
-            with pytest.warns(DroppedTextWarning):
-                answers.add(str(engine.query(question)))
-        else:
-            answers.add(str(engine.query(question)))
-    assert len(answers) == 1
-    assert answers != {"Empty Response"}
-
-
 @pytest.mark.usefixtures("unstripped_streams")
 @pytest.mark.parametrize("mode", ["compact", "refine", "tree_summarize"])
 @pytest.mark.one_in(3)
@@ -179,25 +146,6 @@ def test_streamed_answers_are_the_same(
 
 
 # -- engines that plan with the model -------------------------------------------------------------
-
-
-def test_a_router_that_asks_the_model_marks_what_its_engine_reads(
-    make_llm: MakeLLM,
-    use: Use,
-    index: VectorStoreIndex,
-    question: str,
-    calls: list,
-    said: Callable[..., None],
-) -> None:
-    said('[{"choice": 1, "reason": "towns"}]', "The Loire.")
-    llm = make_llm(max_new_tokens=60, on_missing_documents="ignore")
-    use(llm)
-    inner = tool(index.as_query_engine(similarity_top_k=6, node_postprocessors=[MarkDocuments()]))
-    router = RouterQueryEngine(
-        selector=LLMSingleSelector.from_defaults(), query_engine_tools=[inner]
-    )
-    assert str(router.query(question)) == "The Loire."
-    assert [call.documents for call in calls] == [0, 6]
 
 
 # -- citations ------------------------------------------------------------------------------------

@@ -9,10 +9,7 @@ import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.bridge.pydantic import BaseModel
-from llama_index.core.program import LLMTextCompletionProgram
-from llama_index.core.program.utils import get_program_for_llm
 from llama_index.core.prompts import PromptTemplate
-from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
 
 if TYPE_CHECKING:
@@ -28,12 +25,6 @@ class River(BaseModel):
 
 PROMPT = PromptTemplate("Name a river of {country}.")
 LOIRE = '{"name": "Loire", "length_km": 1006}'
-
-
-def test_programs_are_made_of_text_completion(llm: RagMiddleLLM) -> None:
-    assert isinstance(get_program_for_llm(River, PROMPT, llm), LLMTextCompletionProgram)
-    with pytest.raises(ValueError, match="does not support function calling"):
-        get_program_for_llm(River, PROMPT, llm, pydantic_program_mode=PydanticProgramMode.FUNCTION)
 
 
 def test_structured_predict_reads_what_the_model_wrote(
@@ -77,7 +68,3 @@ def test_query_engines_return_objects_made_from_marked_documents(
     )
     assert engine.query(question).response.name == "Loire"
     assert [call.documents for call in calls] == [6]
-
-
-async def collected(stream: Any) -> list[Any]:
-    return [item async for item in await stream]

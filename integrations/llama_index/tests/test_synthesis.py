@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
-from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM, RequestError
+from llama_index.llms.rag_middle import MarkDocuments
 from llama_index.llms.rag_middle.synthesis import current_synthesis
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rag_middle import mark
 from rag_middle.generation import MissingDocumentsWarning
 
 if TYPE_CHECKING:
@@ -60,15 +56,6 @@ def test_forgotten_marks_are_announced(
         asyncio.run(index.as_query_engine().aquery(question))
 
 
-def test_a_synthesis_that_fails_is_over(
-    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
-) -> None:
-    use(make_llm(method="pine", generate_kwargs={"on_missing_documents": "error"}))
-    with pytest.raises(RequestError, match="needs documents"):
-        index.as_query_engine().query(question)
-    assert current_synthesis() is None
-
-
 def test_context_only_gives_text_without_markers(
     make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
 ) -> None:
@@ -80,44 +67,3 @@ def test_context_only_gives_text_without_markers(
     assert "Nantes lies on the Loire" in str(response)
     assert "[[" not in str(response)
     assert "rag_middle" not in response.metadata  # nothing was asked of the model
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        ChatMessage(role="assistant", content="", additional_kwargs={"tool_calls": [{}]}),
-        ChatMessage(
-            role="assistant", blocks=[ToolCallBlock(tool_name="search", tool_kwargs={"q": "Lyon"})]
-        ),
-    ],
-)
-def test_documents_of_several_tool_calls_count_together(
-    make_llm: MakeLLM, question: str, call: ChatMessage
-) -> None:
-    tools = [
-        ChatMessage(role="tool", content=mark(text))
-        for text in ("Lyon lies on the Rhône.", "Nantes lies on the Loire.")
-    ]
-    messages = [ChatMessage(role="user", content=question), call, tools[0], call, tools[1]]
-    llm = make_llm(method="pine")
-    llm.chat(messages)
-    assert llm.last_report is not None
-    assert llm.last_report["documents"] == 2
-    llm.chat([*messages, ChatMessage(role="assistant", content="The Loire."), *messages[:1]])
-    assert llm.last_report["documents"] == 2
-    llm.chat([*messages, ChatMessage(role="assistant", content=""), tools[0]])
-    assert llm.last_report["documents"] == 1
-    own = make_llm(method="pine", messages_to_prompt=lambda turns: "\n".join(map(str, turns)))
-    own.chat(messages)
-    assert own.last_report is not None
-    assert own.last_report["documents"] == 2
-
-
-def test_options_of_the_tokenizer_are_its_own(
-    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    network.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    options = {"trust_remote_code": True, "revision": "main", "padding_side": "right"}
-    llm = RagMiddleLLM(model_name=str(tmp_path), tokenizer_kwargs=options)
-    assert llm.rag_middle_model.tokenizer.padding_side == "right"

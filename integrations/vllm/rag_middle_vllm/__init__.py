@@ -18,6 +18,6 @@ def register() -> None:
         UnsupportedVLLMError: this vLLM has other entries, so that the option would be ignored.
     """
     # Not at import: vLLM logs a plugin that fails to import and serves the unmodified model.
-    from rag_middle_vllm.plugin import hook
+    from rag_middle_vllm.plugin import hook_engine
 
-    hook()
+    hook_engine()

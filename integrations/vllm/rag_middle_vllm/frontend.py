@@ -8,7 +8,6 @@ which leaves the plain text that was marked. Requests that name a method have be
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -20,6 +19,7 @@ from rag_middle.errors import RagMiddleError
 from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import refusal
+from rag_middle_vllm.hooks import hook
 from rag_middle_vllm.options import DOCUMENTS, method_of, option_of
 
 
@@ -56,26 +56,24 @@ class MarkerReader:
 
 def _plain_messages(messages: Iterable[Any]) -> list[Any]:
     reader = MarkerReader()
-    plain = []
-    for message in messages:
-        if isinstance(message, Mapping):
-            role, content = str(message.get("role")), message.get("content")
-            if isinstance(content, str):
-                message = {**message, "content": reader.plain(content, role)}
-            elif isinstance(content, list):
-                parts = [_plain_part(part, role, reader) for part in content]
-                message = {**message, "content": parts}
-        plain.append(message)
+    plain = [_plain_fields(message, reader) for message in messages]
     reader.check()
     return plain
 
 
-def _plain_part(part: Any, role: str, reader: MarkerReader) -> Any:
-    if isinstance(part, str):
-        return reader.plain(part, role)
-    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-        return {**part, "text": reader.plain(part["text"], role)}
-    return part
+def _plain_fields(value: Any, reader: MarkerReader, role: str = "user") -> Any:
+    """A message, or a part of one: a text, or a mapping with a ``content`` or a ``text``."""
+    if isinstance(value, str):
+        return reader.plain(value, role)
+    if not isinstance(value, Mapping):
+        return value
+    role, fields = str(value.get("role", role)), dict(value)
+    for name in fields.keys() & {"content", "text"}:
+        if isinstance(fields[name], list):
+            fields[name] = [_plain_fields(part, reader, role) for part in fields[name]]
+        elif isinstance(fields[name], str):
+            fields[name] = reader.plain(fields[name], role)
+    return fields
 
 
 def _plain_prompt(prompt: Any) -> Any:
@@ -110,32 +108,30 @@ def _plain_document(document: Any) -> Any:
 
     if not isinstance(document, Mapping):
         return plain(document)
-    fields = {name: plain(value) for name, value in document.items()}
-    return fields
+    return {name: plain(value) for name, value in document.items()}
 
 
 def hook_texts(renderer: type[Any]) -> None:
     """Let a class `BaseRenderer` render marked text, strings and chats, as plain text.
 
     Raises:
-        AttributeError: it has other functions; nothing has changed then.
+        AttributeError: it has other functions.
     """
-    if getattr(renderer.render_chat, "of_rag_middle", False):
-        return
 
-    def reading(render: Callable[..., Any], plain: Mapping[str, Callable[[Any], Any]]) -> Any:
-        @functools.wraps(render)
-        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            values = list(args)
-            for at, (name, plain_value) in enumerate(plain.items()):
-                if name in kwargs:
-                    kwargs[name] = plain_value(kwargs[name])
-                elif at < len(values):
-                    values[at] = plain_value(values[at])
-            return render(self, *values, **kwargs)
+    def reading(plain: Mapping[str, Callable[[Any], Any]]) -> Callable[..., Any]:
+        def wrapper(render: Callable[..., Any]) -> Callable[..., Any]:
+            def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+                values = list(args)
+                for at, (name, plain_value) in enumerate(plain.items()):
+                    if name in kwargs:
+                        kwargs[name] = plain_value(kwargs[name])
+                    elif at < len(values):
+                        values[at] = plain_value(values[at])
+                return render(self, *values, **kwargs)
 
-        read.of_rag_middle = True  # type: ignore[attr-defined]
-        return read
+            return read
+
+        return wrapper
 
     # The first parameters of vLLM's functions, in order.
     of_chats = {
@@ -143,17 +139,9 @@ def hook_texts(renderer: type[Any]) -> None:
         "chat_params": _plain_params,
     }
     of_completions = {"prompts": lambda prompts: [_plain_prompt(prompt) for prompt in prompts]}
-    hooks = {
-        function: reading(getattr(renderer, function), plain)
-        for function, plain in (
-            ("render_chat", of_chats),
-            ("render_chat_async", of_chats),
-            ("render_cmpl", of_completions),
-            ("render_cmpl_async", of_completions),
-        )
-    }
-    for function, hook in hooks.items():
-        setattr(renderer, function, hook)
+    for asynchronous in ("", "_async"):
+        hook(renderer, f"render_chat{asynchronous}", reading(of_chats))
+        hook(renderer, f"render_cmpl{asynchronous}", reading(of_completions))
 
 
 def hook_harmony(module: ModuleType) -> None:
@@ -162,22 +150,20 @@ def hook_harmony(module: ModuleType) -> None:
     Raises:
         AttributeError: it has no such function.
     """
-    render = module.render_for_completion
-    if getattr(render, "of_rag_middle", False):
-        return
 
-    @functools.wraps(render)
-    def read(messages: Any) -> Any:
-        reader = MarkerReader()
-        for message in messages:
-            for part in message.content:
-                if isinstance(getattr(part, "text", None), str):
-                    part.text = reader.plain(part.text, message.author.role.value)
-        reader.check()
-        return render(messages)
+    def reading(render: Callable[..., Any]) -> Callable[..., Any]:
+        def read(messages: Any) -> Any:
+            reader = MarkerReader()
+            for message in messages:
+                for part in message.content:
+                    if isinstance(getattr(part, "text", None), str):
+                        part.text = reader.plain(part.text, message.author.role.value)
+            reader.check()
+            return render(messages)
 
-    read.of_rag_middle = True  # type: ignore[attr-defined]
-    module.render_for_completion = read  # type: ignore[attr-defined]
+        return read
+
+    hook(module, "render_for_completion", reading)
 
 
 def hook_models(models: type[Any]) -> None:
@@ -186,22 +172,20 @@ def hook_models(models: type[Any]) -> None:
     Raises:
         AttributeError: it has other functions.
     """
-    show = models.show_available_models
-    if getattr(show, "of_rag_middle", False):
-        return
 
-    @functools.wraps(show)
-    async def described(self: Any) -> Any:
-        listed = await show(self)
-        config = self.engine_client.vllm_config
-        option = option_of(config, config.model_config)
-        if option is not None:
-            for card in listed.data:  # vLLM's cards, like OpenAI's, may have more fields
-                card.rag_middle = _served(option)
-        return listed
+    def describing(show: Callable[..., Any]) -> Callable[..., Any]:
+        async def described(self: Any) -> Any:
+            listed = await show(self)
+            config = self.engine_client.vllm_config
+            option = option_of(config, config.model_config)
+            if option is not None:
+                for card in listed.data:  # vLLM's cards, like OpenAI's, may have more fields
+                    card.rag_middle = _served(option)
+            return listed
 
-    described.of_rag_middle = True  # type: ignore[attr-defined]
-    models.show_available_models = described
+        return described
+
+    hook(models, "show_available_models", describing)
 
 
 def _served(option: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rag_middle.errors import FileFormatError, MethodConfigError
+from rag_middle.errors import MethodConfigError
 from rag_middle.methods import Method, method_from_profile, resolve_method
 from rag_middle.profiles import Profile
 
@@ -100,30 +100,10 @@ def option_of(vllm_config: Any, model_config: Any) -> Any | None:
 
 
 def _checked(option: object) -> dict[str, Any]:
-    if not isinstance(option, Mapping):
-        raise MethodConfigError(
-            f"{OPTION} should be an object such as {_EXAMPLES}; got {option!r}."
-        )
-    fields = dict(option)
-    if set(fields) == {DOCUMENTS}:
-        return fields
-    unknown = sorted(set(fields) - {"profile", "source", "method", "options"})
-    if unknown or ("profile" in fields) == ("method" in fields):
-        raise MethodConfigError(
-            f"{OPTION} has either 'profile', or 'method' with or without 'options', or "
-            f"'{DOCUMENTS}': {_EXAMPLES}. Got {sorted(fields)}."
-        )
-    if "profile" in fields:
-        if "options" in fields:
-            raise MethodConfigError(f"{OPTION}: a profile takes no options; leave them out.")
-        if not isinstance(fields["profile"], str | Mapping):
-            raise FileFormatError(
-                f"{OPTION}: 'profile' is a path, or what such a file holds; got "
-                f"{fields['profile']!r}."
-            )
-        return fields
-    if not isinstance(fields["method"], str):
-        raise MethodConfigError(f"{OPTION}: 'method' is a name; got {fields['method']!r}.")
-    if not isinstance(fields.get("options", {}), Mapping):
-        raise MethodConfigError(f"{OPTION}: 'options' is an object; got {fields['options']!r}.")
+    fields = dict(option) if isinstance(option, Mapping) else {}
+    kinds: dict[str, Any] = {"profile": str | Mapping, "method": str, "options": Mapping}
+    are_typed = all(isinstance(fields[name], kinds[name]) for name in kinds.keys() & fields.keys())
+    names = {*fields} - {"source"}
+    if not are_typed or names not in ({DOCUMENTS}, {"profile"}, {"method"}, {"method", "options"}):
+        raise MethodConfigError(f"{OPTION} should be as {_EXAMPLES}; got {option!r:.300}.")
     return fields

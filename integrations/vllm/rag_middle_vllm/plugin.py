@@ -10,7 +10,6 @@ documents of each prompt, what receives requests and looks for them in the prefi
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import re
@@ -20,6 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 from rag_middle.errors import RagMiddleError
+from rag_middle_vllm.hooks import hook
 
 #: The oldest version whose modules this package knows, and the newest it was run with.
 OLDEST, NEWEST = (0, 32), (0, 32)
@@ -34,7 +34,7 @@ class UnsupportedVLLMError(RagMiddleError, ImportError):
     """The installed vLLM is too old, or lacks what the plugin takes hold of."""
 
 
-def hook() -> None:
+def hook_engine() -> None:
     """Wrap vLLM's functions; more than once does no more.
 
     Raises:
@@ -44,19 +44,16 @@ def hook() -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.model_executor.model_loader import BaseModelLoader
 
-        hooks = (EngineArgs.create_engine_config, BaseModelLoader.load_model)
+        hook(EngineArgs, "create_engine_config", _reading_profiles)
+        loaders = [BaseModelLoader]
+        for loader in loaders:
+            _hook_loader(loader)
+            loaders += loader.__subclasses__()
     except (ImportError, AttributeError) as error:
         raise UnsupportedVLLMError(
             f"rag-middle-vllm finds no place for itself in {_vllm()} ({error}): it needs "
             f"{_OLDEST}. Install one of these, or uninstall rag-middle-vllm to go on without."
         ) from error
-    if any(getattr(hook, "of_rag_middle", False) for hook in hooks):
-        return
-    EngineArgs.create_engine_config = _reading_profiles(EngineArgs.create_engine_config)
-    loaders = [BaseModelLoader]
-    for loader in loaders:
-        _hook_loader(loader)
-        loaders += loader.__subclasses__()
     # Loaders that other plugins register later may have a `load_model` of their own.
     BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
     try:
@@ -102,21 +99,17 @@ def _hook_requests() -> None:
     from rag_middle_vllm.documents.admission import hook_admission, hook_cache
     from rag_middle_vllm.documents.openai import hook_renderer
 
-    if getattr(InputProcessor.process_inputs, "of_rag_middle", False):
-        return
     hook_cache(KVCacheManager)
     hook_renderer(OnlineRenderer)
     hook_admission(InputProcessor)
 
 
 def _hook_loader(loader: type[Any], /, **_: object) -> None:
-    load_model = vars(loader).get("load_model")
-    if load_model is not None and not getattr(load_model, "of_rag_middle", False):
-        loader.load_model = _changing_layers(load_model)
+    if "load_model" in vars(loader):
+        hook(loader, "load_model", _changing_layers)
 
 
 def _reading_profiles(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(create_engine_config)
     def create(self: Any, *args: Any, **kwargs: Any) -> Any:
         from rag_middle_vllm.options import DOCUMENTS, OPTION, resolved
 
@@ -130,14 +123,12 @@ def _reading_profiles(create_engine_config: Callable[..., Any]) -> Callable[...,
                     self.enable_chunked_prefill = False  # documents are read in one piece
         return create_engine_config(self, *args, **kwargs)
 
-    create.of_rag_middle = True  # type: ignore[attr-defined]
     return create
 
 
 def _changing_layers(load_model: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(load_model)
 
-    @functools.wraps(load_model)
     def load(*args: Any, **kwargs: Any) -> Any:
         configs = signature.bind(*args, **kwargs).arguments
         vllm_config, model_config = configs["vllm_config"], configs["model_config"]
@@ -158,7 +149,6 @@ def _changing_layers(load_model: Callable[..., Any]) -> Callable[..., Any]:
             _changed.add(model)
         return model
 
-    load.of_rag_middle = True  # type: ignore[attr-defined]
     return load
 
 

@@ -24,7 +24,7 @@ from rag_middle_vllm.documents.admission import BOUNDS, METHOD
 from rag_middle_vllm.documents.attention import attend_to_documents
 from rag_middle_vllm.documents.batch import DocumentBatch, PartlyReadError
 from rag_middle_vllm.documents.methods import document_methods
-from rag_middle_vllm.documents.runners import document_model_state, hook_runner
+from rag_middle_vllm.documents.runners import hook_runner
 from rag_middle_vllm.layers import LoadedModel
 from tests.reader import reader_path
 
@@ -107,9 +107,9 @@ def test_a_step_of_several_requests(batch: DocumentBatch) -> None:
 def test_later_tokens_go_on_where_the_documents_end(batch: DocumentBatch) -> None:
     positions = torch.tensor([11, 12])
     requests = [params("parallel_context_windows"), params("no_inter_document_attention")]
-    batch.prepare(requests, [11, 12], [1, 1], positions)
+    with batch.step(requests, [11, 12], [1, 1], positions):
+        assert batch.rows == ()
     assert positions.tolist() == [8, 12]
-    assert batch.rows == ()
 
 
 @pytest.mark.parametrize(("computed", "scheduled"), [(0, 8), (4, 20), (8, 1)])
@@ -117,8 +117,9 @@ def test_documents_in_pieces_are_refused(
     batch: DocumentBatch, computed: int, scheduled: int
 ) -> None:
     positions = torch.arange(computed, computed + scheduled)
-    with pytest.raises(PartlyReadError, match="documents end at 9"):
-        batch.prepare([params("rotor")], [computed], [scheduled], positions)
+    reading = batch.step([params("rotor")], [computed], [scheduled], positions)
+    with pytest.raises(PartlyReadError, match="documents end at 9"), reading:
+        pass
 
 
 def test_only_document_rows_are_written_anew(batch: DocumentBatch, config: VllmConfig) -> None:
@@ -172,7 +173,7 @@ def test_layers_that_cannot_read_documents_are_refused(
         attend_to_documents(decoder, methods, batch)
 
 
-def test_version_1_says_what_a_step_holds(batch: DocumentBatch) -> None:
+def test_the_runner_says_what_a_step_holds(batch: DocumentBatch) -> None:
     rows_in_model = []
 
     class Runner:
@@ -194,37 +195,4 @@ def test_version_1_says_what_a_step_holds(batch: DocumentBatch) -> None:
         runner = Runner(module)
         assert runner._model_forward(input_ids=None, positions=torch.arange(11)) == "states"
     assert rows_in_model == [1, 0]
-    assert batch.rows == ()
-
-
-def test_version_2_asks_the_model_for_its_inputs(batch: DocumentBatch, config: VllmConfig) -> None:
-    """With vLLM's own `DefaultModelState`; no engine runs."""
-    from vllm.v1.worker.gpu.model_states import resolve_model_state_cls
-    from vllm.v1.worker.gpu.model_states.default import DefaultModelState
-
-    module = model()
-    assert resolve_model_state_cls(config, module) is DefaultModelState
-    kind = document_model_state(batch)
-    module.get_model_state_cls = lambda: kind
-    assert resolve_model_state_cls(config, module) is kind
-    state = kind(config, module, None, torch.device("cpu"))
-    new = SimpleNamespace(req_id="a", sampling_params=params("parallel_context_windows"))
-    state.add_request(0, new)
-    step = SimpleNamespace(
-        req_ids=["b", "a"],
-        num_computed_tokens_np=np.array([4, 0]),
-        num_scheduled_tokens=np.array([1, 11]),
-        positions=torch.tensor([4, *range(11), 0, 0, 0, 0]),
-        num_tokens_after_padding=16,
-    )
-    inputs = state.prepare_inputs(step, None)
-    assert [row.start for row in batch.rows] == [1]
-    assert inputs["positions"].tolist()[:12] == [4, 0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 7]
-    assert step.positions.tolist()[:12] == [4, *range(11)]  # vLLM's own stay
-    dummy = state.prepare_dummy_inputs(1, 16)["positions"]
-    # CUDA graphs replay with what they were captured with.
-    assert dummy.data_ptr() == inputs["positions"].data_ptr()
-    assert batch.rows == ()
-    state.remove_request("a")
-    state.prepare_inputs(step, None)
     assert batch.rows == ()

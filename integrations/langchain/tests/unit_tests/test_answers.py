@@ -6,18 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from langchain_core._api import LangChainBetaWarning
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
 from rag_middle import RagMiddleModel
 
 pytestmark = pytest.mark.anyio
-
-beta = pytest.mark.filterwarnings(
-    f"ignore::{LangChainBetaWarning.__module__}.{LangChainBetaWarning.__name__}"
-)
 
 
 def chat(model: Any, **settings: Any) -> ChatRagMiddle:
@@ -86,16 +81,6 @@ class TestStream:
         assert whole.response_metadata["finish_reason"] == "length"
         assert whole.response_metadata["model_name"] == "LlamaForCausalLM"
         assert [chunk.chunk_position for chunk in chunks] == [None] * (len(chunks) - 1) + ["last"]
-
-    @beta
-    def test_events_of_version_3(self, tiny: Any) -> None:
-        stream = chat(tiny).stream_events("Hello", version="v3")
-        assert "".join(stream.text) == reference(tiny)
-        message = stream.output
-        assert isinstance(message, AIMessage)
-        assert message.usage_metadata is not None
-        assert message.usage_metadata["output_tokens"] == 8
-        assert message.response_metadata["rag_middle"]["method"] == "none"
 
     def test_streaming_shows_pieces_to_callbacks_of_invoke(self, tiny: Any) -> None:
         seen: list[str] = []

@@ -11,7 +11,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
-from rag_middle import ContextOverflowError, MarkerError, UnsupportedGenerationError, mark
+from rag_middle import ContextOverflowError, MarkerError, mark
 
 INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
 APART = f"{mark('a')} and {mark('b')}"  # refused: documents stand together
@@ -122,19 +122,6 @@ def test_inputs_in_the_cache_are_not_generated_again(tiny: Any, batch: Any) -> N
     assert tiny.sent.batch_sizes == [1, 1, 3]
 
 
-def test_none_and_one_and_many(tiny: Any, batch: Any) -> None:
-    assert batch(chat(tiny), []) == []
-    assert len(batch(chat(tiny), ["a"])) == 1
-    answers = batch(chat(tiny, max_tokens=1), [str(number) for number in range(70)])
-    assert len(answers) == 70
-    assert tiny.sent.batch_sizes[1:] == [64, 6]
-
-
 def test_streams_inside_a_batch_do_not_keep_it_waiting(tiny: Any, batch: Any) -> None:
     answers = batch(chat(tiny, streaming=True), INPUTS)
     assert [a.content for a in answers] == [chat(tiny).invoke(each).content for each in INPUTS]
-
-
-def test_a_limit_below_one_is_refused(tiny: Any, batch: Any) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="max_concurrency must be at least 1"):
-        batch(chat(tiny), INPUTS, {"max_concurrency": -1})

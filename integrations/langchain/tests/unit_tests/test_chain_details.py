@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
-from langchain.agents.middleware import dynamic_prompt
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_core.documents import Document
-from langchain_core.messages import HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_rag_middle import (
@@ -46,20 +43,3 @@ def test_a_separator_may_be_signs_and_words_are_refused(tiny: Any, rivers: list[
         stuffing(model, document_separator="\nNext:\n").invoke(asked)
     with pytest.raises(PromptError, match="separated by whitespace or signs"):
         format_docs(rivers, separator="\nNext:\n")
-
-
-async def test_an_agent_streams_the_answer(tiny: Any, rivers: list[Document]) -> None:
-    @dynamic_prompt
-    def with_documents(request: Any) -> str:
-        return f"Read:\n\n{format_docs(rivers)}"
-
-    model = ChatRagMiddle(model=tiny, method="pine", max_tokens=6)
-    built: Any = create_agent(model, tools=[], middleware=[with_documents])
-    pieces = [
-        message.content
-        async for message, _ in built.astream(
-            {"messages": [HumanMessage(QUESTION)]}, stream_mode="messages"
-        )
-    ]
-    assert len(pieces) > 3
-    assert tiny.sent.documents == texts(rivers)

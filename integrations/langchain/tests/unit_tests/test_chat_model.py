@@ -9,9 +9,8 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.rate_limiters import InMemoryRateLimiter
-from transformers import LlamaConfig
 
-from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, chat_models, format_docs
+from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, format_docs
 from rag_middle import (
     ContextOverflowError,
     MethodConfigError,
@@ -21,7 +20,6 @@ from rag_middle import (
     UnknownNameError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation import MissingDocumentsWarning
 from rag_middle.methods import PINE, MsPoE
 
 
@@ -41,27 +39,6 @@ class TestConstruction:
         expected = reference(tiny)  # the same weights
         assert chat(str(tiny_folder)).invoke("Hello").content == expected
         assert chat(tiny_folder).invoke("Hello").content == expected
-
-    def test_from_a_loaded_model_whose_method_holds(self, make_model: Any) -> None:
-        model = make_model(method="pine")
-        answer = chat(model).invoke(f"{format_docs([Document('a')])}\n\nWhy?")
-        assert answer.response_metadata["rag_middle"]["method"] == "pine"
-
-    @pytest.mark.parametrize(
-        ("method", "options", "name"),
-        [
-            ("ms_poe", {"min_ratio": 1.2, "max_ratio": 1.8}, "ms_poe"),
-            (MsPoE(), None, "ms_poe"),
-            ("siw+ms_poe", None, "siw+ms_poe"),
-            (["siw", "ms_poe"], None, "siw+ms_poe"),
-        ],
-    )
-    def test_methods_in_every_form(
-        self, tiny: Any, method: Any, options: dict[str, Any] | None, name: str
-    ) -> None:
-        model = chat(tiny, method=method, method_options=options)
-        answer = model.invoke("Why?", documents=["Because of this.", "And of that."])
-        assert answer.response_metadata["rag_middle"]["method"] == name
 
     def test_nothing_is_loaded_before_the_first_call(self) -> None:
         model = chat("nowhere/at-all", method="ms_poe")
@@ -160,27 +137,10 @@ class TestOptions:
         with pytest.raises(MethodConfigError, match="without a method"):
             model.model_copy(update={"method_options": {"max_ratio": 2.0}})
 
-    def test_a_template_can_be_told_more(self, make_model: Any) -> None:
-        model = make_model("{{ flag }}{% for m in messages %}{{ m['content'] }}{% endfor %}")
-        chat(model, template_options={"flag": "[think]"}).invoke("Hello")
-        assert "[think]Hello" in model.sent.text
-
     def test_beams_are_streamed_in_one_piece(self, tiny: Any) -> None:
         model = chat(tiny, num_beams=2)
         pieces = [chunk.content for chunk in model.stream("Hello")]
         assert pieces == [model.invoke("Hello").content, ""]
-
-
-class TestDocuments:
-    def test_where_there_are_none_this_is_said_in_langchains_terms(self, tiny: Any) -> None:
-        with pytest.warns(MissingDocumentsWarning, match="document_prompt=DocumentPrompt"):
-            answer = chat(tiny, method="pine").invoke("Why?")
-        assert answer.response_metadata["rag_middle"]["applied"] is False
-
-    def test_what_a_call_says_about_them_reaches_the_model(self, tiny: Any) -> None:
-        with pytest.warns(MissingDocumentsWarning):
-            chat(tiny, method="pine").invoke("Why?")
-        assert tiny.sent.options[-1]["on_missing_documents"] == "warn"
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) -> None:
@@ -210,41 +170,6 @@ class TestTokens:
         usage = model.invoke(messages).usage_metadata
         assert usage is not None
         assert count == usage["input_tokens"]
-
-    def test_a_counter_of_ones_own_is_used(self, tiny: Any) -> None:
-        assert chat(tiny, custom_get_token_ids=lambda text: [1] * 5).get_num_tokens("a") == 5
-
-
-class TestHonesty:
-    def test_the_profile_says_what_is_possible(self, tiny: Any, tiny_folder: Path) -> None:
-        for model in (chat(tiny), chat(tiny_folder)):
-            assert model.profile is not None
-            assert model.profile["max_input_tokens"] == 2048
-            assert model.profile["tool_calling"] is False  # its template shows none
-        limited = chat(tiny_folder, context_window=100).profile
-        assert limited is not None
-        assert limited["max_input_tokens"] == 100
-        assert "max_input_tokens" not in (chat("nobody/knows-this-model").profile or {})
-
-    def test_the_profile_claims_tools_and_forms_where_they_can_be_had(
-        self, make_model: Any, templates: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model = make_model(templates["tools"])
-        model.tokenizer.save_pretrained(tmp_path)
-        LlamaConfig().save_pretrained(tmp_path)
-        unknown = make_model(templates["tools"].replace("<tool_call>", "<unheard-of>"))
-        unknown.tokenizer.save_pretrained(tmp_path / "unknown")
-        for source, claimed in (
-            (model, True),
-            (tmp_path, True),
-            (unknown, False),
-            (tmp_path / "unknown", False),
-            ("nobody/knows-this-model", False),
-        ):
-            assert (chat(source).profile or {})["tool_calling"] is claimed
-        assert (chat(model).profile or {})["structured_output"] is True
-        monkeypatch.setattr(chat_models, "find_spec", lambda _: None)
-        assert (chat(model).profile or {})["structured_output"] is False
 
 
 def test_the_rate_limiter_is_asked_for_every_call(

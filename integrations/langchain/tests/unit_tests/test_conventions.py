@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
@@ -116,12 +116,3 @@ def test_streams_end_with_their_citations(model: ChatRagMiddle) -> None:
     for chunk in model.stream(QUESTION, documents=documents):
         whole += chunk
     assert annotations(whole) == annotations(model.invoke(QUESTION, documents=documents))
-
-
-def test_a_tools_documents_are_cited(model: ChatRagMiddle) -> None:
-    documents = [Document(written(title), metadata={"title": title}) for title in FACTS]
-    content = "\n\n".join(document.page_content for document in documents)
-    tool = ToolMessage(content, tool_call_id="1", artifact=documents)
-    answer = model.invoke([tool, HumanMessage(QUESTION)])
-    assert facts(answer) == RIGHT
-    assert [c["title"] for c in annotations(answer)] == ["Bramstow Melcroft"]

@@ -7,10 +7,9 @@ import copy
 import pickle
 
 import pytest
-from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_rag_middle import RagMiddleEmbeddings, format_docs, unmark
+from langchain_rag_middle import RagMiddleEmbeddings
 
 
 def test_a_vector_store_finds_documents_by_meaning() -> None:
@@ -26,11 +25,6 @@ def test_a_vector_store_finds_documents_by_meaning() -> None:
     assert sum(x * x for x in vector) == pytest.approx(1.0, abs=1e-5)
     assert asyncio.run(embeddings.aembed_documents(texts))[0] == pytest.approx(vector, abs=1e-5)
     assert embeddings.embed_documents([]) == []
-
-
-def test_a_history_can_be_saved_without_markers() -> None:
-    text = f"Read.\n\n{format_docs([Document('Lyon [[rm:doc]]'), Document('Nantes')])}\n\nWhy?"
-    assert unmark(text) == "Read.\n\nLyon [[rm:doc]]\n\nNantes\n\nWhy?"
 
 
 def test_copies_and_other_processes_load_the_same_embedder() -> None:

@@ -13,18 +13,14 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.load import dumps
 from langchain_core.prompt_values import StringPromptValue
-from langchain_core.tracers import BaseTracer
-from pydantic import create_model
 
 from langchain_rag_middle import (
     ChatRagMiddle,
     DocumentPrompt,
     RagMiddleLLM,
 )
-from langchain_rag_middle.schemas import openai_tool_of
 from rag_middle import (
     MethodConfigError,
-    PromptError,
     RagMiddleModel,
     UnknownNameError,
     UnsupportedGenerationError,
@@ -107,49 +103,6 @@ def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
     other = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4, method="ms_poe")
     other.invoke(prompt)
     assert len(tiny.sent.prompts) == len(calls) + 1
-
-
-class TestCalls:
-    def test_tools_are_known_by_what_the_model_is_shown(self, tiny: Any) -> None:
-        chat = ChatRagMiddle(model=tiny)
-        tools: list[Any] = [
-            create_model("Search", query=(int, ...)),
-            create_model("Search", town=(bool, ...)),
-        ]
-        keys = [chat._get_llm_string(tools=[tool]) for tool in tools]
-        assert keys[0] != keys[1]
-        assert keys == [chat._get_llm_string(tools=[openai_tool_of(tool)]) for tool in tools]
-
-    @pytest.mark.parametrize("cache", [None, InMemoryCache()])
-    def test_what_can_be_read_once_is_refused(self, cache: Any, tiny: Any) -> None:
-        chat = ChatRagMiddle(model=tiny, cache=cache, max_tokens=1)
-        for documents in (iter(["a"]), map(str, "a"), reversed(["a"])):
-            with pytest.raises(PromptError, match="list"):
-                chat.invoke("Hello", documents=documents)
-        with pytest.raises(UnsupportedGenerationError, match="list"):
-            chat.invoke("Hello", tools=iter([{"name": "f", "parameters": {}}]))
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_traces_name_the_model_and_its_options(kind: Any, tiny_folder: Path) -> None:
-    runs: list[Any] = []
-
-    class Runs(BaseTracer):
-        def _persist_run(self, run: Any) -> None:
-            runs.append(run)
-
-    model = kind(model=tiny_folder, method="ms_poe", max_tokens=2)
-    model.invoke("Hello", config={"callbacks": [Runs()]}, temperature=0.5, stop=["x"])
-    [run] = runs
-    metadata = run.metadata
-    assert metadata["ls_provider"] == "rag-middle"
-    assert metadata["ls_model_name"] == str(tiny_folder)
-    assert metadata["ls_model_type"] == ("chat" if kind is ChatRagMiddle else "llm")
-    assert (metadata["ls_temperature"], metadata["ls_stop"]) == (0.5, ["x"])
-    assert metadata["ls_max_tokens"] == 2
-    versions = metadata["lc_versions"]
-    assert {"langchain-core", "langchain-rag-middle"} <= set(versions)
-    assert "MsPoE" in run.extra["invocation_params"]["method"]
 
 
 class TestSharedWeights:

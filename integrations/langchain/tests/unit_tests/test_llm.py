@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
-from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import RagMiddleLLM, format_docs
@@ -48,12 +47,6 @@ def test_prompts_go_through_the_model_together(tiny: Any) -> None:
     assert model.batch(prompts) == alone
     assert [g[0].text for g in model.generate(prompts).generations] == alone
     assert tiny.sent.batch_sizes == [3, 3]
-
-
-async def test_asynchronously_too(tiny: Any) -> None:
-    model = llm(tiny)
-    assert await model.abatch(["a", "b b"]) == model.batch(["a", "b b"])
-    assert tiny.sent.batch_sizes == [2, 2]
 
 
 def test_usage_and_how_it_came_about_are_told(tiny: Any) -> None:
@@ -102,26 +95,3 @@ def test_the_cache_tells_options_of_a_call_apart(tiny: Any) -> None:
     assert model.invoke(PROMPT) == plain
     assert model.bind(method="pine").invoke(PROMPT) != plain
     assert tiny.sent.batch_sizes == [1] * 4  # both were known
-
-
-@pytest.mark.parametrize(
-    ("template", "template_format"),
-    [
-        ("Read: {context}\n\nQuestion: {question}", "f-string"),
-        ("Read: {{ context }}\n\nQuestion: {{ question }}", "jinja2"),
-        ("Read: {{{context}}}\n\nQuestion: {{{question}}}", "mustache"),
-    ],
-)
-@pytest.mark.parametrize("kind", [PromptTemplate, ChatPromptTemplate])
-@pytest.mark.one_in(3)
-def test_templates_of_every_format(
-    tiny: Any, rivers: list[Document], template: str, template_format: str, kind: Any
-) -> None:
-    prompt = kind.from_template(template, template_format=template_format)
-    chain = prompt | llm(tiny, method="pine")
-    answers = {
-        chain.invoke({"context": format_docs(documents), "question": "Which?"})
-        for documents in (rivers, rivers[::-1])
-    }
-    assert tiny.sent.documents == [document.page_content for document in rivers[::-1]]
-    assert len(answers) == 1

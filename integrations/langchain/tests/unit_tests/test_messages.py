@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -23,7 +22,7 @@ from langchain_core.messages import (
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, MarkDocuments, format_docs
+from langchain_rag_middle import ChatRagMiddle, MarkDocuments, format_docs
 from langchain_rag_middle.messages import prompt_messages
 from rag_middle import Document as PromptDocument
 from rag_middle import MarkerError, PromptError
@@ -51,7 +50,7 @@ def turn(role: str, text: str) -> str:
 )
 def test_earlier_thinking_reaches_the_template(message: AIMessage) -> None:
     messages = [HumanMessage("A river?"), message, HumanMessage("Which?")]
-    read = prompt_messages(messages, document_prompt=DocumentPrompt())
+    read = prompt_messages(messages)
     assert [one.get("reasoning_content") for one in read] == [None, "Hm.", None]
     assert read[1]["content"] == "Yes."
 
@@ -78,20 +77,6 @@ def test_roles_become_those_of_the_template(tiny: Any) -> None:
             "<|im_start|>assistant\n",
         ]
     )
-
-
-def test_strict_templates_get_one_message_per_turn(
-    make_model: MakeModel, templates: Mapping[str, str]
-) -> None:
-    model = make_model(templates["gemma"])
-    messages = [
-        SystemMessage("Be brief."),
-        HumanMessage("Hello"),
-        HumanMessage(f"{format_docs(TWO)}\n\nWhich?"),
-    ]
-    chat(model).invoke(messages)
-    assert model.sent.documents == TEXTS
-    assert model.sent.text.startswith("<s><|im_start|>user\nBe brief.\n\nHello\n\nLyon")
 
 
 BLOCKS = {
@@ -220,64 +205,6 @@ def test_an_artifact_stays_documents_in_checkpoints_and_histories(tiny: Any, kin
         assert answer.response_metadata["rag_middle"]["document_ids"] == ["0", "1"]
 
 
-@pytest.mark.parametrize(
-    "artifact",
-    [
-        [1, 2],
-        [{"page_content": 1}],
-        [{"page_content": "b", "metadata": {}}, {"url": "b"}],
-        [{"text": 1, "title": None, "id": None, "metadata": {}}],
-        {"page_content": "b"},
-    ],
-)
-def test_an_artifact_of_something_else_changes_nothing(tiny: Any, artifact: Any) -> None:
-    chat(tiny).invoke([HumanMessage("a"), ToolMessage("b", tool_call_id="1", artifact=artifact)])
-    assert "b<|im_end|>" in tiny.sent.text
-    assert tiny.sent.documents == []
-
-
-def test_documents_of_several_tools_in_one_turn_all_count(tiny: Any) -> None:
-    tools = [
-        ToolMessage(text, tool_call_id=str(n), artifact=[each])
-        for n, (text, each) in enumerate(zip(TEXTS, TWO, strict=True))
-    ]
-    chat(tiny).invoke([HumanMessage("Which?"), *tools])
-    assert tiny.sent.documents == TEXTS
-
-
-def test_of_several_turns_with_documents_the_last_ones_count(tiny: Any) -> None:
-    messages = [
-        HumanMessage(f"{format_docs(TWO[:1])}\n\nWhere is Lyon?"),
-        AIMessage("On the Rhône."),
-        HumanMessage(f"{format_docs(TWO[1:])}\n\nAnd Nantes?"),
-    ]
-    chat(tiny).invoke(messages)
-    assert tiny.sent.documents == TEXTS[1:]
-    assert f"user\n{TEXTS[0]}\n\nWhere is Lyon?" in tiny.sent.text  # as plain text
-    chat(tiny).invoke([*messages, AIMessage("On the Loire."), HumanMessage("Thanks!")])
-    assert tiny.sent.documents == TEXTS[1:]
-
-
-@pytest.mark.parametrize("nothing", ["", "\n"])
-def test_a_call_without_a_word_ends_no_turn_and_an_empty_answer_does(
-    tiny: Any, nothing: str
-) -> None:
-    calls = [{"name": "search", "args": {}, "id": str(n)} for n in range(2)]
-    rounds = [
-        message
-        for each, called in zip(TWO, calls, strict=True)
-        for message in (
-            AIMessage(nothing, tool_calls=[called]),
-            ToolMessage(format_docs([each]), tool_call_id=called["id"]),
-        )
-    ]
-    chat(tiny).invoke([HumanMessage("Which?"), *rounds])
-    assert tiny.sent.documents == TEXTS
-    first, second = (HumanMessage(f"{format_docs([each])}\n\nWhere?") for each in TWO)
-    chat(tiny).invoke([first, AIMessage(nothing), second])
-    assert tiny.sent.documents == TEXTS[1:]
-
-
 def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> None:
     model = chat(tiny)
     apart = f"{format_docs(TWO[:1])} see {format_docs(TWO[1:])}"  # a user sent one again
@@ -337,22 +264,6 @@ def test_how_documents_of_a_call_are_written_can_be_chosen(tiny: Any) -> None:
     document = Document("Lyon lies on the Rhône.", metadata={"title": "Lyon"})
     chat(tiny, document_prompt=prompt).invoke("Which?", documents=[document])
     assert tiny.sent.documents == ["(Lyon) Lyon lies on the Rhône."]
-
-
-def test_what_the_model_said_holds_no_documents(tiny: Any) -> None:
-    said = AIMessage("Look: [[rm:doc]]forged[[/rm:doc]]")
-    chat(tiny).invoke([HumanMessage("a"), said, HumanMessage("b")])
-    assert tiny.sent.documents == []
-    assert "[[rm:doc]]forged[[/rm:doc]]" in tiny.sent.text
-
-
-def test_a_document_sent_again_by_the_user_does_not_break_later_turns(tiny: Any) -> None:
-    again = HumanMessage(f"{format_docs(TWO[:1])} and {format_docs(TWO[:1])}")
-    tool = ToolMessage(format_docs(TWO), tool_call_id="1")
-    with pytest.raises(MarkerError, match="'and' stands between"):
-        chat(tiny).invoke([again, tool])
-    chat(tiny).invoke([again, tool, AIMessage("So."), HumanMessage("And?")])
-    assert tiny.sent.documents == [TEXTS[0], *TEXTS]
 
 
 def test_answers_in_blocks_come_back_as_their_text(tiny: Any) -> None:

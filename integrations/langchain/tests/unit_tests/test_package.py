@@ -8,25 +8,6 @@ import sys
 import langchain_rag_middle
 from rag_middle.options import OPTIONS
 
-EXPECTED = [
-    "ChatRagMiddle",
-    "DocumentPrompt",
-    "FaissRetriever",
-    "IgnoredArgumentWarning",
-    "LongContextReorder",
-    "MarkDocuments",
-    "RagMiddleEmbeddings",
-    "RagMiddleLLM",
-    "format_docs",
-    "release_models",
-    "unmark",
-]
-
-
-def test_every_public_name_is_there() -> None:
-    assert sorted(langchain_rag_middle.__all__) == EXPECTED
-    assert all(hasattr(langchain_rag_middle, name) for name in EXPECTED)
-
 
 def test_options_are_those_of_the_library() -> None:
     settings = langchain_rag_middle.ChatRagMiddle.model_fields

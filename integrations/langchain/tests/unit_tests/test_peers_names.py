@@ -60,12 +60,6 @@ class TestConstructors:
             with pytest.raises(UnsupportedGenerationError, match=reason):
                 kind(model="some/model", **options)
 
-    def test_without_a_name_it_is_the_model_of_the_commands(
-        self, kind: Any, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("langchain_rag_middle.arguments.default_model", lambda: tiny_folder)
-        assert kind(max_tokens=1).model_name == str(tiny_folder)
-
     def test_a_loaded_model_comes_with_its_tokenizer(
         self, kind: Any, tiny: Any, tiny_folder: Path
     ) -> None:
@@ -140,18 +134,6 @@ class TestOlderCallbacks:
         [[generation]] = result.generations
         info = generation.generation_info
         assert info == {"model_name": model.model_name, "finish_reason": "length"}
-
-    def test_usage_of_several_calls_is_summed(self, tiny: Any) -> None:
-        model = ChatRagMiddle(model=tiny, max_tokens=2, temperature=1.0, n=2)
-        messages = model._convert_input("Hello").to_messages()
-        output = model.generate([messages, messages]).llm_output
-        assert output is not None
-        alone = model.generate([messages]).llm_output
-        assert alone is not None
-        assert alone["token_usage"]["completion_tokens"] == 4
-        assert output["token_usage"] == {k: 2 * v for k, v in alone["token_usage"].items()}
-        llm = RagMiddleLLM(model=tiny, max_tokens=2, temperature=1.0, n=2)
-        assert llm.generate(["Hello"]).llm_output == alone
 
 
 class TestLogProbabilities:

@@ -12,12 +12,11 @@ from langchain_core.documents import Document
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.tools import StructuredTool, create_retriever_tool
+from langchain_core.tools import create_retriever_tool
 from pydantic import BaseModel, Field
 
 from langchain_rag_middle import ChatRagMiddle, DocumentPrompt
-from langchain_rag_middle.schemas import json_schema_of, openai_tool_of
-from rag_middle import ChatTemplateError, RagMiddleModel, UnsupportedGenerationError, mark
+from rag_middle import ChatTemplateError, RagMiddleModel, UnsupportedGenerationError
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
 
@@ -138,24 +137,6 @@ def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
     assert local.sent.text.count("<tool_call>") == 2  # the template's example, and the call
 
 
-@pytest.mark.parametrize("said", ["", "Let me look.", "<think>Where?</think>"])
-@pytest.mark.one_in(3)
-def test_documents_of_all_steps_of_an_agent_count_together(
-    local: Any, write: Write, said: str
-) -> None:
-    texts = iter(["Lyon lies on the Rhône.", "Nantes lies on the Loire."])
-
-    def search(query: str) -> str:
-        """Find documents."""
-        return mark(next(texts))
-
-    local.checked_method("pine")  # as above
-    write(local, f"{said}{CALL}", f"{said}{CALL}", f"{said}On the Loire.")
-    agent = create_agent(chat(local, method="pine"), [search])
-    agent.invoke({"messages": [HumanMessage("Where is Nantes?")]})
-    assert [len(prompt.documents_ids) for prompt in local.sent.prompts] == [0, 1, 2]
-
-
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
 @pytest.mark.one_in(3)
 def test_structured_output_is_of_the_schema_whatever_the_model_would_write(
@@ -183,27 +164,6 @@ def test_recursive_schemas_reach_the_model_whole(
     assert Node.model_validate(structured.invoke("Grow.")) == Node(name="n", children=[])
 
 
-def plant(tree: Node) -> str:
-    """Plant it."""
-    return tree.name
-
-
-@pytest.mark.parametrize("tool", [plant, StructuredTool.from_function(plant)])
-def test_tools_with_recursive_arguments(local: Any, tool: Any, prefer: Callable[..., None]) -> None:
-    prefer(local, "]", "]}", "}")
-    (call,) = chat(local).bind_tools([tool], tool_choice="any").invoke("Grow.").tool_calls
-    assert call["args"] == {"tree": {"name": "n", "children": []}}
-
-
-def test_schemas_without_properties() -> None:
-    either = {"title": "Either", "anyOf": [River.model_json_schema()]}
-    assert openai_tool_of(either)["function"]["parameters"] == {"anyOf": either["anyOf"]}
-    assert json_schema_of({"title": "N", "enum": [1]}) == {"title": "N", "enum": [1]}
-    assert openai_tool_of(TREE, strict=True)["function"]["parameters"]["required"]
-    with pytest.raises(UnsupportedGenerationError, match="arguments are an object"):
-        openai_tool_of({"title": "N", "type": "array"})
-
-
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 def test_structured_output_that_is_cut_is_an_error(
     local: Any, method: Any, prefer: Callable[..., None]
@@ -214,13 +174,6 @@ def test_structured_output_that_is_cut_is_an_error(
         structured.invoke("Name a river.")
     raw = chat(local, max_tokens=20).with_structured_output(River, method=method, include_raw=True)
     assert raw.invoke("Name a river.")["parsing_error"] is not None
-
-
-def test_an_agent_ends_with_an_answer_of_its_form(local: Any, write: Write) -> None:
-    write(local, CALL, '{"name": "Loire", "length_km": 1006}')
-    agent = create_agent(chat(local), [search], response_format=River)
-    state = agent.invoke({"messages": [HumanMessage("Where is Nantes?")]})
-    assert state["structured_response"] == River(name="Loire", length_km=1006)
 
 
 def test_what_cannot_be_served_is_refused(local: Any, tiny: Any) -> None:

@@ -8,7 +8,6 @@ that no other request can choose.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from rag_middle_vllm.documents.methods import DocumentMethod, document_methods
+from rag_middle_vllm.hooks import hook
 from rag_middle_vllm.options import DOCUMENTS, OPTION, option_of
 
 #: Keys of `extra_args` (``vllm_xargs`` in HTTP): the method's name, and the indices of the tokens
@@ -158,17 +158,17 @@ def refusal(reason: str) -> Exception:
 
 def hook_admission(processor: type[Any]) -> None:
     """Let a class `InputProcessor` admit what it processes."""
-    process_inputs = processor.process_inputs
 
-    @functools.wraps(process_inputs)
-    def process(self: Any, *args: Any, **kwargs: Any) -> Any:
-        request = process_inputs(self, *args, **kwargs)
-        admission = Admission.of_engine(self.vllm_config)
-        admission.admit(request, resumable=kwargs.get("resumable", False))
-        return request
+    def admitting(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
+        def process(self: Any, *args: Any, **kwargs: Any) -> Any:
+            request = process_inputs(self, *args, **kwargs)
+            admission = Admission.of_engine(self.vllm_config)
+            admission.admit(request, resumable=kwargs.get("resumable", False))
+            return request
 
-    process.of_rag_middle = True  # type: ignore[attr-defined]
-    processor.process_inputs = process
+        return process
+
+    hook(processor, "process_inputs", admitting)
 
 
 def hook_cache(manager: type[Any]) -> None:
@@ -177,14 +177,15 @@ def hook_cache(manager: type[Any]) -> None:
     A document's tokens are read together with all that they attend to. Where only some of it is
     cached (blocks are evicted one by one, and end anywhere in a prompt), it is read again.
     """
-    get_computed_blocks: Callable[..., Any] = manager.get_computed_blocks
 
-    @functools.wraps(get_computed_blocks)
-    def get(self: Any, request: Any) -> Any:
-        computed = get_computed_blocks(self, request)
-        documents = carried(request.sampling_params)
-        if documents is None or computed[1] >= documents[1][-1]:
-            return computed
-        return self.empty_kv_cache_blocks, 0, *computed[2:]
+    def whole(get_computed_blocks: Callable[..., Any]) -> Callable[..., Any]:
+        def get(self: Any, request: Any) -> Any:
+            computed = get_computed_blocks(self, request)
+            documents = carried(request.sampling_params)
+            if documents is None or computed[1] >= documents[1][-1]:
+                return computed
+            return self.empty_kv_cache_blocks, 0, *computed[2:]
 
-    manager.get_computed_blocks = get
+        return get
+
+    hook(manager, "get_computed_blocks", whole)

@@ -49,25 +49,11 @@ class DocumentBatch:
             lambda name, bounds: DocumentSpans.of_bounds(methods[name], bounds)
         )
 
-    def clear(self) -> None:
-        """No documents are read: a step that the engine makes up to measure itself."""
-        self.rows = ()
-
     @contextmanager
     def step(
         self, params: Sequence[Any], computed: Any, scheduled: Any, positions: Tensor
     ) -> Iterator[None]:
-        """`prepare`, for the time of a block."""
-        self.prepare(params, computed, scheduled, positions)
-        try:
-            yield
-        finally:
-            self.clear()
-
-    def prepare(
-        self, params: Sequence[Any], computed: Any, scheduled: Any, positions: Tensor
-    ) -> None:
-        """Note where documents are read, and put tokens where their methods have them.
+        """For the time of a block, note where documents are read, and put tokens in their places.
 
         Args:
             params: `SamplingParams` of each request of the step, in its order.
@@ -87,6 +73,10 @@ class DocumentBatch:
                     rows.append(PromptRow(start, spans))
             start += int(count)
         self.rows = tuple(rows)
+        try:
+            yield
+        finally:
+            self.rows = ()
 
     def _place(self, spans: DocumentSpans, computed: int, positions: Tensor) -> bool:
         """Set the positions of one request's tokens; whether its documents are among them."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +22,7 @@ from rag_middle.tokens.conversation import MODEL_ROLES
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
 from rag_middle_vllm.documents.prompts import document_edges, plain_messages, without_developers
 from rag_middle_vllm.frontend import MarkerReader
+from rag_middle_vllm.hooks import hook
 
 
 class _DocumentReader:
@@ -81,18 +81,19 @@ def _forget_none(request: Any, methods: Mapping[str, Any]) -> None:
 
 def hook_renderer(renderer: type[Any]) -> None:
     """Let a class `OnlineRenderer` read documents."""
-    preprocess_chat = renderer.preprocess_chat
-    preprocess_completion = renderer.preprocess_completion
+    hook(renderer, "preprocess_chat", _reading_chats)
+    hook(renderer, "preprocess_completion", _reading_completions)
 
-    @functools.wraps(preprocess_chat)
+
+def _reading_chats(preprocess: Callable[..., Any]) -> Callable[..., Any]:
     async def chat(self: Any, request: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
         methods = Admission.of_engine(self.renderer.config).methods
         _forget_none(request, methods)
         takes_tokens = hasattr(request, "kv_transfer_params")  # chats and responses
-        is_chat = takes_tokens and hasattr(request, "documents")
-        if method_name(request) is not None and not is_chat:
+        is_named = method_name(request) is not None
+        if is_named and not (takes_tokens and hasattr(request, "documents")):
             raise refusal("Documents are read in chats and completions, not in other requests.")
-        if method_name(request) is not None or (methods and takes_tokens and _marked(messages)):
+        if is_named or (methods and takes_tokens and _marked(messages)):
             ids = await _chat_tokens(self, request, messages, kwargs.get("tool_dicts"))
             # As vLLM is told that another server has rendered the messages already.
             request.kv_transfer_params = {
@@ -100,38 +101,38 @@ def hook_renderer(renderer: type[Any]) -> None:
                 "prompt_token_ids": ids,
             }
             messages = []
-        return await preprocess_chat(self, request, messages, *args, **kwargs)
+        return await preprocess(self, request, messages, *args, **kwargs)
 
-    @functools.wraps(preprocess_completion)
-    async def completion(
-        self: Any, request: Any, prompt_input: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        methods = Admission.of_engine(self.renderer.config).methods
-        _forget_none(request, methods)
-        named = method_name(request) is not None
-        texts = [prompt_input] if isinstance(prompt_input, str) else prompt_input
+    return chat
+
+
+def _reading_completions(preprocess: Callable[..., Any]) -> Callable[..., Any]:
+    async def completion(self: Any, request: Any, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        admission = Admission.of_engine(self.renderer.config)
+        _forget_none(request, admission.methods)
+        is_named = method_name(request) is not None
+        texts = [prompt] if isinstance(prompt, str) else prompt
         are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-        if named:
-            Admission.of_engine(self.renderer.config).method(method_name(request))
+        if is_named:
+            admission.method(method_name(request))
             _refuse_options(request)
             if are_texts and len(texts) == 1:
                 _refuse_unread(texts)
-            elif not _are_tokens(prompt_input):
+            elif not _are_tokens(prompt):
                 raise refusal("A completion read by a method has one prompt: send them one by one.")
-        if are_texts and methods:
+        if are_texts and admission.methods:
             # The whole prompt is the caller's, as it is in vLLM; only documents are inert.
             options = {"template": "raw", "allow_control_tokens": True}
-            prompt_input = []
+            prompt = []
             for text in texts:
-                if named or MarkedText(text).has_documents():
+                if is_named or MarkedText(text).has_documents():
+                    admission.check_characters(len(text))
                     reader = _DocumentReader.of_renderer(self.renderer)
-                    reader.admission.check_characters(len(text))
                     text = await reader.tokens(request, text, **options)
-                prompt_input.append(text)
-        return await preprocess_completion(self, request, prompt_input, *args, **kwargs)
+                prompt.append(text)
+        return await preprocess(self, request, prompt, *args, **kwargs)
 
-    renderer.preprocess_chat = chat
-    renderer.preprocess_completion = completion
+    return completion
 
 
 async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -> list[int]:

@@ -1,13 +1,7 @@
-"""Where vLLM's model runners say what a step holds: the hooks of both versions.
-
-Version 1 is proven on a CPU. Version 2, the default where Triton runs, asks the model for a class
-of its own to prepare inputs; that hook is tested against vLLM's classes and was **not run** in an
-engine, which needs a GPU.
-"""
+"""Where vLLM's model runner says what a step holds."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +11,7 @@ from rag_middle.errors import MethodConfigError
 from rag_middle_vllm.documents.attention import attend_to_documents
 from rag_middle_vllm.documents.batch import DocumentBatch
 from rag_middle_vllm.documents.methods import DocumentMethod
+from rag_middle_vllm.hooks import hook
 from rag_middle_vllm.layers import LoadedModel
 
 #: The attribute of a model that reads documents.
@@ -46,18 +41,9 @@ def serve_documents(
     batch = DocumentBatch(methods)
     attend_to_documents(loaded, methods, batch)
     setattr(model, _BATCH, batch)
-    if vllm_config.use_v2_model_runner:
-        from vllm.v1.worker.gpu.model_states import resolve_model_state_cls
-        from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-        if resolve_model_state_cls(vllm_config, model) is not DefaultModelState:
-            raise loaded.refused("vLLM prepares its inputs in a way of its own.")
-        state = document_model_state(batch)
-        vars(model)["get_model_state_cls"] = lambda: state
-    else:
-        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-        hook_runner(GPUModelRunner)
+    hook_runner(GPUModelRunner)
 
 
 def check_engine(vllm_config: Any) -> None:
@@ -70,6 +56,7 @@ def check_engine(vllm_config: Any) -> None:
     compilation, cache = vllm_config.compilation_config, vllm_config.cache_config
     fused, mixed = compilation.pass_config.fuse_attn_quant, compilation.cudagraph_mode.mixed_mode()
     reasons = {
+        "model runner 2 (VLLM_USE_V2_MODEL_RUNNER=1)": vllm_config.use_v2_model_runner,
         "chunked prefill (enable_chunked_prefill)": scheduler.enable_chunked_prefill,
         "long_prefill_token_threshold": scheduler.long_prefill_token_threshold,
         "a KV connector (kv_transfer_config)": vllm_config.kv_transfer_config,
@@ -91,70 +78,21 @@ def check_engine(vllm_config: Any) -> None:
 
 
 def hook_runner(runner: type[Any]) -> None:
-    """Let version 1's model runner say what each step holds; more than once does no more."""
-    if getattr(runner._model_forward, "of_rag_middle", False):
-        return
-    model_forward: Callable[..., Any] = runner._model_forward
+    """Let the model runner say what each step holds."""
 
-    @functools.wraps(model_forward)
-    def forward(
-        self: Any, input_ids: Any = None, positions: Any = None, *args: Any, **kw: Any
-    ) -> Any:
-        batch: DocumentBatch | None = getattr(self.model, _BATCH, None)
-        if batch is None:
-            return model_forward(self, input_ids, positions, *args, **kw)
-        step = self.input_batch
-        params = [self.requests[name].sampling_params for name in step.req_ids]
-        scheduled = self.num_scheduled_tokens.np
-        with batch.step(params, step.num_computed_tokens_cpu, scheduled, positions):
-            return model_forward(self, input_ids, positions, *args, **kw)
+    def telling(model_forward: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(
+            self: Any, input_ids: Any = None, positions: Any = None, *args: Any, **kw: Any
+        ) -> Any:
+            batch: DocumentBatch | None = getattr(self.model, _BATCH, None)
+            if batch is None:
+                return model_forward(self, input_ids, positions, *args, **kw)
+            step = self.input_batch
+            params = [self.requests[name].sampling_params for name in step.req_ids]
+            scheduled = self.num_scheduled_tokens.np
+            with batch.step(params, step.num_computed_tokens_cpu, scheduled, positions):
+                return model_forward(self, input_ids, positions, *args, **kw)
 
-    forward.of_rag_middle = True  # type: ignore[attr-defined]
-    runner._model_forward = forward
+        return forward
 
-
-def document_model_state(batch: DocumentBatch) -> type[Any]:
-    """The class by which version 2's model runner prepares a model's inputs.
-
-    Args:
-        batch: that the model's layers read.
-    """
-    import torch
-    from vllm.v1.worker.gpu.model_states.default import DefaultModelState
-
-    class DocumentModelState(DefaultModelState):  # type: ignore[misc]
-        """Positions of a buffer of its own, as CUDA graphs need, and the rows of each step."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._params: dict[str, Any] = {}
-            self._positions = torch.zeros(
-                self.max_num_tokens, dtype=torch.int64, device=self.device
-            )
-
-        def add_request(self, req_index: int, new_req_data: Any) -> None:
-            super().add_request(req_index, new_req_data)
-            self._params[new_req_data.req_id] = new_req_data.sampling_params
-
-        def remove_request(self, req_id: str) -> None:
-            super().remove_request(req_id)
-            self._params.pop(req_id, None)
-
-        def prepare_inputs(self, input_batch: Any, req_states: Any) -> dict[str, Any]:
-            inputs = super().prepare_inputs(input_batch, req_states)
-            positions = self._positions[: input_batch.num_tokens_after_padding]
-            positions.copy_(input_batch.positions[: len(positions)])
-            batch.prepare(
-                [self._params.get(name) for name in input_batch.req_ids],
-                input_batch.num_computed_tokens_np,
-                input_batch.num_scheduled_tokens,
-                positions,
-            )
-            return {**inputs, "positions": positions}
-
-        def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
-            batch.clear()
-            inputs = super().prepare_dummy_inputs(num_reqs, num_tokens)
-            return {**inputs, "positions": self._positions[:num_tokens]}
-
-    return DocumentModelState
+    hook(runner, "_model_forward", telling)

@@ -24,7 +24,7 @@ from llama_index.llms.rag_middle.synthesizers import (
     MarkedSynthesizer,
 )
 
-from rag_middle.documents import unmark
+from rag_middle import unmark
 from rag_middle.generation import release_models
 
 __all__ = [

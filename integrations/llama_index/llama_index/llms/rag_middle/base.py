@@ -31,19 +31,15 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
-from llama_index.llms.rag_middle.documents import documents_of_call, without_documents
+from llama_index.llms.rag_middle.documents import without_documents
 from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
-from llama_index.llms.rag_middle.loading import (
-    chosen_method,
-    loaded_model,
-    model_parts,
-    stop_strings,
-)
+from llama_index.llms.rag_middle.loading import loaded_model, model_parts, stop_strings
+from llama_index.llms.rag_middle.nodes import passed_document
 from llama_index.llms.rag_middle.objects import StructuredOutput
 from llama_index.llms.rag_middle.prompting import (
+    MARKING,
     Request,
     UnwrittenPrompt,
-    call_options,
     chat_request,
     completion_request,
     in_thread,
@@ -58,18 +54,19 @@ from llama_index.llms.rag_middle.synthesis import (
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, transformers_options
-from rag_middle.methods import method_in_words, method_name, resolve_method
-from rag_middle.notices import warn_caller
-from rag_middle.options import (
+from rag_middle.integration import (
     LOADING,
     OPTIONS,
-    MissingDocuments,
+    call_options,
+    chosen_method,
     renamed,
+    split_call,
     split_loading,
     unknown_option,
+    warn_caller,
     without_secrets,
 )
-from rag_middle.tokens.conversation import with_documents
+from rag_middle.methods import method_in_words, method_name, resolve_method
 
 watch_syntheses()
 
@@ -191,7 +188,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         *,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
-        on_missing_documents: MissingDocuments = "warn",
+        on_missing_documents: str = "warn",
         token: str | bool | None = None,
         **options: Any,
     ) -> None:
@@ -216,7 +213,9 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             model=model,
             tokenizer=tokenizer,
             tokenizer_name=tokenizer_name,
-            method=chosen_method(method, method_options, model),
+            method=chosen_method(
+                method, method_options, model if isinstance(model, RagMiddleModel) else None
+            ),
             context_window=context_window,
             device_map=device_map,
             model_kwargs=model_kwargs,
@@ -323,7 +322,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         choice = ("method", "method_options")
         if any(name in changed for name in choice):
             method, options = (changed.get(name, getattr(self, name)) for name in choice)
-            chosen = chosen_method(method, options, None)
+            chosen = chosen_method(method, options)
         elif "context_window" in update:
             chosen = self._model.method
         else:
@@ -436,7 +435,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         """
         with refusals():
             if isinstance(prompt, str):
-                request = completion_request(self, prompt, True, self._options({}))
+                request = self._completion_request(prompt, True, {})
             else:
                 request = self._chat_request(prompt, {})
             names = ("template", "system", "template_options", "allow_control_tokens")
@@ -453,28 +452,29 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             return super()._extend_prompt(formatted_prompt)
         return UnwrittenPrompt(formatted_prompt)
 
-    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         own = {
             "max_new_tokens": self.max_new_tokens,
             "on_missing_documents": self.on_missing_documents,
             **self.generate_kwargs,
         }
-        return call_options(own, given, self._stops)
+        options = call_options(own, call, MARKING)
+        if self._stops:
+            stop = options.get("stop", ())
+            options["stop"] = [*([stop] if isinstance(stop, str) else stop), *self._stops]
+        return options
 
-    def _chat_request(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
+    def _chat_request(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> Request:
         has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
-        documents, rest = documents_of_call(given)
+        documents, rest = split_call(call, passed_document, "nodes")
         if called_by_memory():  # a history in one message, documents of several turns included
             messages = without_documents(messages)
-        request = chat_request(self, messages, self._options(rest), has_chat_template=has_template)
-        return Request(with_documents(request.prompt, documents), request.options)
+        options = self._options(rest)
+        return chat_request(self, messages, documents, options, has_chat_template=has_template)
 
-    def _completion_request(
-        self, prompt: str, formatted: bool, given: Mapping[str, Any]
-    ) -> Request:
-        documents, rest = documents_of_call(given)
-        request = completion_request(self, prompt, formatted, self._options(rest))
-        return Request(with_documents(request.prompt, documents), request.options)
+    def _completion_request(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> Request:
+        documents, rest = split_call(call, passed_document, "nodes")
+        return completion_request(self, prompt, documents, formatted, self._options(rest))
 
     def _answer(self, request: Request) -> CompletionResponse:
         report = self._reporting()

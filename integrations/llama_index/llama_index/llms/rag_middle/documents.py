@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from io import IOBase
 from typing import Any
 
@@ -17,37 +17,29 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.core.schema import MetadataMode
-from llama_index.llms.rag_middle.nodes import as_node
 
-from rag_middle import ContextPrompt, Document, PromptError
-from rag_middle.conventions.documents import content_parts, passed_documents
-from rag_middle.conventions.messages import with_extra_body
-from rag_middle.documents import MarkedText, unmark
-from rag_middle.options import renamed
-from rag_middle.tokens.conversation import prompt_of_parts
+from rag_middle import Document, PromptError, unmark
+from rag_middle.integration import MarkedText, content_parts
 
 #: Blocks that are not for the model to read.
 _NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock, ToolCallBlock)
 
 
-def block_content(blocks: Iterable[Any], index: int, *, earlier: bool) -> str | ContextPrompt:
-    """A message's content: its text, or a prompt where it holds documents as objects.
+def message_parts(message: ChatMessage, index: int) -> list[MarkedText | Document]:
+    """What a message holds: its text, or texts and documents in order.
 
     Args:
-        blocks: of the message.
+        message: of a conversation.
         index: of the message, for errors.
-        earlier: the model has answered since.
 
     Raises:
         PromptError: a block holds something else than text.
     """
-    parts = _parts(blocks, index)
+    parts = _parts(message.blocks, index)
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
-        return "\n".join(texts)
-    read = [MarkedText(part) if isinstance(part, str) else part for part in parts]
-    return prompt_of_parts(read, "last" if earlier else "single")
+        return [MarkedText("\n".join(texts))]
+    return [MarkedText(part) if isinstance(part, str) else part for part in parts]
 
 
 def without_documents(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -94,27 +86,3 @@ def _parts(blocks: Iterable[Any], index: int) -> list[str | Document]:
                 "Use TextBlock, or CitableBlock or DocumentBlock for a document."
             )
     return parts
-
-
-def documents_of_call(given: Mapping[str, Any]) -> tuple[list[Document], dict[str, Any]]:
-    """The documents of a call, and its other arguments.
-
-    They come as ``documents=`` or, as clients of vLLM send them, in ``extra_body``: nodes, strings,
-    documents of rag-middle, or mappings ``{"title", "text"}`` as for vLLM. Other entries of
-    ``extra_body`` are options of the call.
-
-    Raises:
-        PromptError: they are none.
-        UnsupportedGenerationError: one thing twice.
-    """
-    rest = renamed(with_extra_body(given))
-    return passed_documents(rest.pop("documents", None) or (), _of_node, "nodes"), rest
-
-
-def _of_node(entry: object) -> Document | None:
-    scored = as_node(entry)
-    if scored is None:
-        return None
-    score = {} if scored.score is None else {"score": scored.score}
-    text = unmark(scored.node.get_content(MetadataMode.LLM))
-    return Document(text, id=scored.node.node_id, metadata={**scored.node.metadata, **score})

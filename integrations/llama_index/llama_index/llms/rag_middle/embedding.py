@@ -9,9 +9,8 @@ from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.callbacks import CallbackManager
 
-from rag_middle.options import unknown_option
+from rag_middle.integration import unknown_option
 from rag_middle.retrieval import DEFAULT_EMBEDDER, Embedder, SentenceTransformerEmbedder
-from rag_middle.retrieval.embedders import embed_questions
 
 
 class RagMiddleEmbedding(BaseEmbedding):
@@ -77,7 +76,8 @@ class RagMiddleEmbedding(BaseEmbedding):
         return self._get_text_embeddings([text])[0]
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        return [float(number) for number in embed_questions(self._embedder, [query])[0]]
+        embed: Any = getattr(self._embedder, "embed_query", self._embedder.embed)
+        return [float(number) for number in embed([query])[0]]
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
         return await asyncio.to_thread(self._get_query_embedding, query)

@@ -7,29 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle import Method, RagMiddleModel, UnsupportedGenerationError
-from rag_middle.generation import MethodLike, loaded_parts, shared_model
-from rag_middle.generation.loading import load_tokenizer
-from rag_middle.methods import resolve_method
-from rag_middle.methods.resolve import as_option
-from rag_middle.options import LOADING, with_token
-from rag_middle.small_model import default_model
-
-
-def chosen_method(
-    method: MethodLike | None,
-    options: Mapping[str, Any] | None,
-    model: Any | None,
-) -> Method:
-    """The method object: what is named, else that of a `RagMiddleModel`, else none.
-
-    Raises:
-        MethodConfigError: options that the method refuses.
-        UnknownNameError: no such method or profile.
-    """
-    if method is None and not options and isinstance(model, RagMiddleModel):
-        return model.method
-    # As JSON writes it in the description of an LLM: lists, and layers as text.
-    return resolve_method("none" if method is None else method, as_option(options))
+from rag_middle.generation import loaded_parts, shared_model
+from rag_middle.integration import LOADING, named_model, with_token
 
 
 def loaded_model(
@@ -62,7 +41,7 @@ def loaded_model(
             "tokenizer_options": {**tokenizer_kwargs, **(own.get("tokenizer_options") or {})},
         }
         return shared_model(
-            model_name or default_model(), method=method, **with_token(arguments, token)
+            model_name or named_model(None), method=method, **with_token(arguments, token)
         )
     loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
     useless = [name for name, value in loading.items() if value]
@@ -96,15 +75,7 @@ def model_parts(
         )
     if model is None or isinstance(model, RagMiddleModel):
         return model, tokenizer, {}
-    if tokenizer is None and tokenizer_name is not None:
-        options = dict(tokenizer_kwargs)
-        tokenizer = load_tokenizer(
-            tokenizer_name,
-            revision=options.pop("revision", None),
-            trust_remote_code=options.pop("trust_remote_code", False),
-            options=options,
-        )
-    parts = loaded_parts(model, tokenizer)
+    parts = loaded_parts(model, tokenizer or tokenizer_name, tokenizer_kwargs)
     return parts.network, parts.tokenizer, parts.options
 
 

@@ -11,9 +11,8 @@ from llama_index.core.bridge.pydantic import ConfigDict, Field
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
-from rag_middle import PromptError, mark
-from rag_middle.documents import check_separator, labelled, unmark
-from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle import Document, PromptError, mark, unmark
+from rag_middle.integration import marked_text
 
 N = TypeVar("N", bound=BaseNode)
 
@@ -100,21 +99,8 @@ def format_nodes(
     Warns:
         MissingDocumentsWarning: there are none.
     """
-    check_separator(separator)
-    read = [_given_node(each) for each in nodes]
-    if not read:
-        warn_caller(
-            MissingDocumentsWarning(
-                "format_nodes was given no nodes: retrieval found nothing, so the model will "
-                "answer without any. Check the index and the question, or answer without the model."
-            )
-        )
-    texts = []
-    for number, node in enumerate(read, start=1):
-        name = None if source is None else _source(node, source)
-        text = unmark(node.get_content(MetadataMode.LLM))
-        texts.append(mark(labelled(text, number if numbered else None, name)))
-    return separator.join(texts)
+    read = [node_document(_given_node(entry)) for entry in nodes]
+    return marked_text(read, numbered=numbered, source=source, separator=separator)
 
 
 def as_node(entry: Any) -> NodeWithScore | None:
@@ -129,22 +115,27 @@ def as_node(entry: Any) -> NodeWithScore | None:
     return entry if isinstance(entry, NodeWithScore) else None
 
 
-def _given_node(entry: object) -> BaseNode:
+def node_document(scored: NodeWithScore) -> Document:
+    """The document that a node is, as the model reads it."""
+    node, score = scored.node, {} if scored.score is None else {"score": scored.score}
+    text = unmark(node.get_content(MetadataMode.LLM))
+    return Document(text, id=node.node_id, metadata={**node.metadata, **score})
+
+
+def passed_document(entry: object) -> Document | None:
+    """The document that a node is, or what was written of one; None of anything else."""
+    scored = as_node(entry)
+    return None if scored is None else node_document(scored)
+
+
+def _given_node(entry: object) -> NodeWithScore:
     scored = as_node(TextNode(text=entry) if isinstance(entry, str) else entry)
     if scored is None:
         raise PromptError(
             f"format_nodes takes nodes, got {type(entry).__name__}: pass what the retriever "
             "returned."
         )
-    return plain_node(scored.node)
-
-
-def _source(node: BaseNode, name: str) -> str:
-    value = node.node_id if name == "id" else node.metadata.get(name)
-    if value is None:
-        has = ", ".join(["id", *node.metadata])
-        raise PromptError(f"A node has no {name!r} to be called by: it has {has}.")
-    return str(value)
+    return scored
 
 
 class _Marked:

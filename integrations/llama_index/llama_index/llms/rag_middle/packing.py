@@ -19,7 +19,7 @@ from llama_index.llms.rag_middle.base import RagMiddleLLM
 from llama_index.llms.rag_middle.errors import ContextWindowError
 
 from rag_middle import mark
-from rag_middle.documents import split
+from rag_middle.integration import MarkedText
 
 _SEPARATOR = "\n\n"
 
@@ -219,7 +219,7 @@ def _pieces(text: str) -> list[_Piece]:
     """Documents and what is between them, in order."""
     pieces = [
         _Piece(part.strip(), False) if isinstance(part, str) else _Piece(part.text, True)
-        for part in split(text)
+        for part in MarkedText(text).pieces()
     ]
     return [piece for piece in pieces if piece.text]
 

@@ -10,17 +10,16 @@ from typing import Any, TypeVar
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, ThinkingBlock
 from llama_index.core.llms.llm import LLM, default_completion_to_prompt
-from llama_index.llms.rag_middle.documents import block_content
-from llama_index.llms.rag_middle.tools import call_fields, history_fields
+from llama_index.llms.rag_middle.documents import message_parts
+from llama_index.llms.rag_middle.tools import tool_calls
 
-from rag_middle import threads
-from rag_middle.conventions.messages import reasoning_field, template_role
-from rag_middle.generation import GenerationKwargs, Prompt
-from rag_middle.options import checked_options, overridden
-from rag_middle.tokens.conversation import Message, indices_of_answers
+from rag_middle import Document, integration
+from rag_middle.generation import Prompt
+
+Message = Mapping[str, Any]
 
 #: How documents get into a prompt here.
-_MARKING = (
+MARKING = (
     "Put MarkDocuments() last among the node_postprocessors; instead of CitationQueryEngine, whose "
     "nodes are made anew and lose the marks, use MarkedCitationQueryEngine. Calls that have no "
     "documents by nature (condensing a question, choosing a query engine) are meant to be so."
@@ -31,69 +30,61 @@ class UnwrittenPrompt(str):
     """A prompt of an engine that the LLM's own functions have not written yet."""
 
 
-def completion_request(llm: LLM, prompt: str, formatted: bool, options: dict[str, Any]) -> Request:
-    """A request for a completion.
+def completion_request(
+    llm: LLM, prompt: str, documents: Sequence[Document], formatted: bool, options: dict[str, Any]
+) -> Request:
+    """A request for a completion, `documents` before the prompt.
 
     A `formatted` prompt is read as it is. Nobody can tell its template from what was filled in, so
     nothing in it becomes a control token, unless it is an `UnwrittenPrompt` or the caller gives
-    ``allow_control_tokens=True``. The `options` are those of `call_options`.
+    ``allow_control_tokens=True``.
     """
     if formatted and not isinstance(prompt, UnwrittenPrompt):
-        return Request(prompt, {**options, "template": "raw"})
+        options = {**options, "template": "raw"}
+        return Request(integration.with_documents(prompt, documents), options)
     if llm.system_prompt:
         options.setdefault("system", llm.system_prompt)
     if llm.completion_to_prompt is default_completion_to_prompt:
         if llm.query_wrapper_prompt:
             prompt = llm.query_wrapper_prompt.format(query_str=prompt)
-        return Request(prompt, options)
+        return Request(integration.with_documents(prompt, documents), options)
     complete, _ = _functions(llm)
 
     def template(messages: Sequence[Message]) -> str:
         *system, user = messages
         return complete(_extended(llm, user["content"], system[0]["content"] if system else None))
 
-    return Request(prompt, {**options, "template": template})
+    prompted = integration.with_documents(prompt, documents)
+    return Request(prompted, {**options, "template": template})
 
 
 def chat_request(
-    llm: LLM, messages: Sequence[ChatMessage], options: dict[str, Any], *, has_chat_template: bool
+    llm: LLM,
+    messages: Sequence[ChatMessage],
+    documents: Sequence[Document],
+    options: dict[str, Any],
+    *,
+    has_chat_template: bool,
 ) -> Request:
-    """A request for an answer: through the chat template, else through `messages_to_prompt`."""
+    """A request for an answer: through the chat template, else through `messages_to_prompt`.
+
+    The `documents` stand before the last message of the user.
+    """
     _, chat = _functions(llm)
+    with_tools = bool(options.get("tools"))
     if has_chat_template and chat is generic_messages:
-        with_tools = bool(options.get("tools"))
-        messages = [m for m in messages if not _only_calls(m) or (with_tools and call_fields(m))]
-        return Request(chat_messages(messages, with_tools=with_tools), options)
+        kept = [m for m in messages if not _only_calls(m) or (with_tools and tool_calls(m))]
+        return Request(chat_messages(kept, documents, with_tools=with_tools), options)
 
     def template(contents: Sequence[Message]) -> str:
         return chat(_as_chat_messages(contents, messages))
 
-    return Request(_for_function(messages), {**options, "template": template})
-
-
-def call_options(
-    own: Mapping[str, Any], given: Mapping[str, Any], stop_strings: Sequence[str]
-) -> dict[str, Any]:
-    """Keyword arguments of `RagMiddleModel.generate`.
-
-    Args:
-        own: options of the LLM.
-        given: options of the call, which come first.
-        stop_strings: of the LLM.
-
-    Raises:
-        UnsupportedGenerationError: one that does not exist or makes no sense.
-    """
-    options = overridden({"missing_documents_hint": _MARKING, **own}, given)
-    if stop_strings:
-        stop = options.get("stop", ())
-        options["stop"] = [*([stop] if isinstance(stop, str) else stop), *stop_strings]
-    beside = ("method", "method_options")
-    checked_options(
-        {name: value for name, value in options.items() if name not in beside},
-        allowed=GenerationKwargs,
-    )
-    return options
+    read = chat_messages(messages, documents)
+    prompt = [
+        {**fields, "content": None} if _only_calls(message) else fields  # "" is an answer
+        for fields, message in zip(read, messages, strict=True)
+    ]
+    return Request(prompt, {**options, "template": template})
 
 
 def _functions(
@@ -112,14 +103,6 @@ def _extended(llm: LLM, prompt: str, system: str | None) -> str:
     if llm.query_wrapper_prompt:
         prompt = llm.query_wrapper_prompt.format(query_str=prompt)
     return prompt
-
-
-def _for_function(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages for a function of the caller."""
-    return [
-        {**converted, "content": None} if _only_calls(message) else converted  # "" is an answer
-        for converted, message in zip(chat_messages(messages), messages, strict=True)
-    ]
 
 
 def _as_chat_messages(
@@ -149,7 +132,10 @@ class Request:
 
 
 def chat_messages(
-    messages: Sequence[ChatMessage], *, with_tools: bool = False
+    messages: Sequence[ChatMessage],
+    documents: Sequence[Document] = (),
+    *,
+    with_tools: bool = False,
 ) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them: texts, or prompts with their documents.
 
@@ -158,32 +144,30 @@ def chat_messages(
     Raises:
         PromptError: a message holds something else than text.
     """
-    roles = [template_role(message.role.value) for message in messages]
-    fields = [history_fields(message) if with_tools else {} for message in messages]
-    spoken = [
-        (role, "tool_calls" in own or _only_calls(message), bool((message.content or "").strip()))
-        for role, own, message in zip(roles, fields, messages, strict=True)
-    ]
-    answered = max(indices_of_answers(spoken), default=-1)
-    return [
-        {
-            "role": role,
-            "content": block_content(message.blocks, index, earlier=index < answered),
-            **own,
-            **_thinking(message),
-        }
-        for index, (role, own, message) in enumerate(zip(roles, fields, messages, strict=True))
-    ]
+    turns = []
+    for index, message in enumerate(messages):
+        parts = [] if _only_calls(message) else message_parts(message, index)
+        turns.append((_fields(message, with_tools), parts))
+    return integration.with_contents(turns, documents)
 
 
-def _thinking(message: ChatMessage) -> dict[str, Any]:
+def _fields(message: ChatMessage, with_tools: bool) -> dict[str, Any]:
+    extra, result_of = message.additional_kwargs, None
+    if message.role in (MessageRole.TOOL, MessageRole.FUNCTION):
+        result_of = (extra.get("tool_call_id"), extra.get("name"))
     blocks = message.blocks if message.role == MessageRole.ASSISTANT else ()
-    return reasoning_field(block.content for block in blocks if isinstance(block, ThinkingBlock))
+    return integration.message_fields(
+        message.role.value,
+        with_tools=with_tools,
+        calls=tool_calls(message),
+        result_of=result_of,
+        thinking=[block.content for block in blocks if isinstance(block, ThinkingBlock)],
+    )
 
 
 def _only_calls(message: ChatMessage) -> bool:
     """Whether the model calls tools in it, and says nothing."""
-    calls = call_fields(message) or message.additional_kwargs.get("tool_calls")
+    calls = tool_calls(message) or message.additional_kwargs.get("tool_calls")
     return bool(calls) and not (message.content or "").strip()
 
 
@@ -197,7 +181,7 @@ async def in_thread(call: Callable[[Request], T], request: Request) -> T:
         # A caller's own event may serve other requests too and is not ours to set.
         return call(Request(request.prompt, {"cancel": cancel, **request.options}))
 
-    return await threads.in_thread(cancellable)
+    return await integration.in_thread(cancellable)
 
 
 async def streamed_in_thread(
@@ -209,5 +193,5 @@ async def streamed_in_thread(
     """
     cancel = threading.Event()
     cancellable = Request(request.prompt, {"cancel": cancel, **request.options})
-    pieces = await threads.in_thread(lambda _: call(cancellable))
-    return threads.pieces_in_thread(pieces, cancel)
+    pieces = await integration.in_thread(lambda _: call(cancellable))
+    return integration.pieces_in_thread(pieces, cancel)

@@ -18,10 +18,8 @@ from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.tools import call_blocks, call_fields
 
 from rag_middle import Generation
-from rag_middle.conventions.citations import llama_index_citations
-from rag_middle.conventions.documents import sources_of
-from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import GenerationStream
+from rag_middle.integration import citations_in, openai_logprobs
 
 
 def completion(
@@ -92,8 +90,7 @@ def _logprobs(
 
 def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, Any]:
     """``usage`` and ``finish_reason`` where other LLMs have them; the rest in ``rag_middle``."""
-    sources = sources_of(prompt, generation)
-    citations = llama_index_citations(generation.text, sources)
+    citations = citations_in(generation, prompt, "llama_index")
     return {
         "model": model_name,
         "finish_reason": generation.finish_reason,

@@ -30,7 +30,7 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.events.span import SpanDropEvent
 
-from rag_middle.documents import unmark
+from rag_middle import unmark
 
 #: Between this package and who calls an LLM.
 _PLUMBING = ("llama_index.llms.rag_middle", "llama_index.core.llms", "llama_index_instrumentation")

@@ -12,8 +12,7 @@ from llama_index.core.tools import BaseTool
 from llama_index.llms.rag_middle.errors import RequestError
 
 from rag_middle import Generation
-from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
-from rag_middle.tools.definitions import with_top_resolved
+from rag_middle.integration import message_fields, with_top_resolved
 
 
 class ToolCalling(FunctionCallingLLM):
@@ -99,21 +98,19 @@ def _openai_tool(tool: BaseTool) -> dict[str, Any]:
     return {**converted, "function": {**function, "parameters": parameters}}
 
 
-def history_fields(message: ChatMessage) -> dict[str, Any]:
-    """What a message of the history says about tools, as chat templates read it."""
-    arguments = message.additional_kwargs
-    if message.role in (MessageRole.TOOL, MessageRole.FUNCTION):
-        return tool_result_fields(arguments.get("tool_call_id"), arguments.get("name"))
-    return call_fields(message)
-
-
-def call_fields(message: ChatMessage) -> dict[str, Any]:
-    """The calls in the blocks of a message, as a field; no field without calls."""
-    return tool_calls_field(
+def tool_calls(message: ChatMessage) -> list[tuple[str | None, str, Any]]:
+    """Id, name of the tool and arguments of each call in the blocks of a message."""
+    return [
         (block.tool_call_id, block.tool_name, block.tool_kwargs)
         for block in message.blocks
         if isinstance(block, ToolCallBlock)
-    )
+    ]
+
+
+def call_fields(message: ChatMessage) -> dict[str, Any]:
+    """The calls in the blocks of a message, in OpenAI's form; no field without calls."""
+    fields = message_fields("assistant", with_tools=True, calls=tool_calls(message))
+    return {name: fields[name] for name in fields if name == "tool_calls"}
 
 
 def call_blocks(generation: Generation | None) -> list[ToolCallBlock]:

@@ -11,7 +11,7 @@ from haystack_integrations.components.generators.rag_middle.chat_generator impor
 )
 from haystack_integrations.components.generators.rag_middle.documents import DocumentMarker
 
-from rag_middle.documents import unmark
+from rag_middle import unmark
 from rag_middle.generation import release_models
 
 __all__ = ["DocumentMarker", "RagMiddleChatGenerator", "release_models", "unmark"]

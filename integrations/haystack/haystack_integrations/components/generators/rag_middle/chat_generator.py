@@ -33,26 +33,26 @@ from haystack_integrations.components.generators.rag_middle.messages import (
     streaming_chunks,
 )
 
-from rag_middle import MethodConfigError, RagMiddleModel, UnsupportedGenerationError
-from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike, shared_model
-from rag_middle.generation.loaded import transformers_options
-from rag_middle.generation.loading import check_model_present
-from rag_middle.methods import Method, method_in_words, resolve_method
-from rag_middle.methods.resolve import as_option
-from rag_middle.options import (
+from rag_middle import Method, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle.generation import (
+    GenerationStream,
+    MethodLike,
+    shared_model,
+    transformers_options,
+)
+from rag_middle.integration import (
     LOADING,
-    LOADING_OPTIONS,
-    SECRET_OPTIONS,
-    checked_options,
-    overridden,
-    renamed,
+    call_options,
+    chosen_method,
+    in_thread,
+    named_model,
+    pieces_in_thread,
     split_loading,
     unknown_option,
     with_token,
+    without_secrets,
 )
-from rag_middle.small_model import default_model
-from rag_middle.threads import in_thread, pieces_in_thread
-from rag_middle.tokens.conversation import with_documents
+from rag_middle.methods import method_in_words, resolve_method
 
 #: How documents get into a prompt here.
 _MARKING = (
@@ -134,7 +134,8 @@ class RagMiddleChatGenerator:
         ),
         model_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        self.model = model = default_model() if model is None else model
+        loaded = model if isinstance(model, RagMiddleModel) else None
+        self.model = loaded or named_model(model)
         self.model_kwargs, of_answers = split_loading(model_kwargs)
         given = {**of_answers, **(generation_kwargs or {})}
         self.generation_kwargs = transformers_options("generation_kwargs", given)
@@ -143,13 +144,9 @@ class RagMiddleChatGenerator:
         self.streaming_callback = streaming_callback
         self.device = device
         self.token = token
-        self._model: RagMiddleModel | None = None
+        self._model = loaded
         self._check_loading()
-        if isinstance(model, RagMiddleModel):
-            self._model = model
-        else:
-            check_model_present(model)
-        self._method = self._chosen_method(method, method_options)
+        self._method = chosen_method(method, method_options, loaded)
         options = self._options(None, None)  # a misspelt one is refused before the first question
         resolve_method(options["method"], options.get("method_options"))
 
@@ -157,8 +154,9 @@ class RagMiddleChatGenerator:
         for name in self.model_kwargs:
             if name not in LOADING:
                 raise unknown_option(name, LOADING)
-        for name in LOADING_OPTIONS:
-            if set(SECRET_OPTIONS) & set(self.model_kwargs.get(name) or ()):
+        for name in ("model_options", "tokenizer_options"):
+            stated = self.model_kwargs.get(name) or {}
+            if without_secrets(stated) != stated:
                 raise UnsupportedGenerationError(
                     f"{name} would be saved with the pipeline, and it holds a token or proxies. "
                     "Pass token=Secret.from_env_var(...) instead; name a proxy in HTTPS_PROXY."
@@ -168,13 +166,6 @@ class RagMiddleChatGenerator:
                 "device and model_kwargs say how to load a model, and this one is loaded already. "
                 "Pass them to RagMiddleModel.from_pretrained."
             )
-
-    def _chosen_method(
-        self, method: MethodLike | None, options: Mapping[str, Any] | None
-    ) -> Method:
-        if method is None and not options and isinstance(self.model, RagMiddleModel):
-            return self.model.method
-        return resolve_method("none" if method is None else method, as_option(options))
 
     # -- saving ---------------------------------------------------------------------------------
 
@@ -373,9 +364,9 @@ class RagMiddleChatGenerator:
         if not messages:
             return None
         options = self._options(generation_kwargs, tools)
-        prompt = prompt_messages(messages, with_tools=bool(options.get("tools")))
         own = prompt_documents(documents or (), self.meta_fields or ())
-        return _Request(with_documents(prompt, own), options)
+        prompt = prompt_messages(messages, own, with_tools=bool(options.get("tools")))
+        return _Request(prompt, options)
 
     def _options(self, call: Mapping[str, Any] | None, tools: ToolsType | None) -> dict[str, Any]:
         """Arguments of `RagMiddleModel.generate` for a call.
@@ -383,16 +374,11 @@ class RagMiddleChatGenerator:
         Raises:
             UnsupportedGenerationError: one that does not exist or makes no sense.
         """
-        own = {"missing_documents_hint": _MARKING, **self.generation_kwargs}
-        options = overridden(own, renamed(call or {}))
         specs = [tool.tool_spec for tool in flatten_tools_or_toolsets(tools or self.tools)]
+        own = self.generation_kwargs
         if specs:
-            options["tools"] = [{"type": "function", "function": spec} for spec in specs]
-        beside = ("method", "method_options")
-        checked_options(
-            {name: value for name, value in options.items() if name not in beside},
-            allowed=GenerationKwargs,
-        )
+            own = {**own, "tools": [{"type": "function", "function": spec} for spec in specs]}
+        options = call_options(own, call or {}, _MARKING)
         if options.get("method") is None:
             options["method"] = self._method
         return options

@@ -8,8 +8,7 @@ from dataclasses import replace
 from haystack import Document, component
 
 from rag_middle import Document as PromptDocument
-from rag_middle import PromptError, mark
-from rag_middle.documents import unmark
+from rag_middle import PromptError, mark, unmark
 
 
 @component

@@ -17,31 +17,32 @@ from haystack.dataclasses import (
 )
 from haystack.dataclasses.chat_message import ToolCallResult
 
-from rag_middle import Generation, PromptError
-from rag_middle.conventions.citations import plain_citations
-from rag_middle.conventions.documents import sources_of
-from rag_middle.conventions.messages import (
-    openai_logprobs,
-    reasoning_field,
-    template_role,
-    tool_calls_field,
-    tool_result_fields,
-)
+from rag_middle import Document, Generation, PromptError
 from rag_middle.generation import GenerationStream
+from rag_middle.integration import (
+    MarkedText,
+    citations_in,
+    message_fields,
+    openai_logprobs,
+    with_contents,
+)
 
 
-def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> list[dict[str, Any]]:
+def prompt_messages(
+    messages: Sequence[ChatMessage], documents: Sequence[Document], *, with_tools: bool
+) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them.
 
     Args:
         messages: in order.
+        documents: to stand at the beginning of the last message of the user.
         with_tools: calls and results of tools go to the chat template as what they are. Else
             results become messages of the user: most templates refuse those of a tool.
 
     Raises:
         PromptError: a message holds something else than text.
     """
-    converted: list[dict[str, Any]] = []
+    turns: list[tuple[dict[str, Any], list[MarkedText]]] = []
     for index, message in enumerate(messages):
         if message.images or message.files:
             raise PromptError(
@@ -49,20 +50,22 @@ def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> lis
                 "the text of files as documents."
             )
         for result in message.tool_call_results:
-            content = _text_of_result(result, index)
             origin = result.origin
-            fields = tool_result_fields(origin.id, origin.tool_name) if with_tools else {}
-            converted.append({"role": template_role("tool"), "content": content, **fields})
-        calls = tool_calls_field(
-            (call.id, call.tool_name, call.arguments)
-            for call in (message.tool_calls if with_tools else ())
-        )
-        content = "\n".join(message.texts)
-        # Nothing where the model calls a tool without a word.
-        if content.strip() or calls or (message.texts and not message.tool_calls):
-            thinking = reasoning_field(thought.reasoning_text for thought in message.reasonings)
-            converted.append({"role": message.role.value, "content": content, **calls, **thinking})
-    return converted
+            fields = message_fields(
+                "tool", with_tools=with_tools, result_of=(origin.id, origin.tool_name)
+            )
+            turns.append((fields, [MarkedText(_text_of_result(result, index))]))
+        text = "\n".join(message.texts)
+        says = message.texts and (text.strip() or not message.tool_calls)
+        if says or (with_tools and message.tool_calls):
+            fields = message_fields(
+                message.role.value,
+                with_tools=with_tools,
+                calls=[(call.id, call.tool_name, call.arguments) for call in message.tool_calls],
+                thinking=[thought.reasoning_text for thought in message.reasonings],
+            )
+            turns.append((fields, [MarkedText(text)]))
+    return with_contents(turns, documents)
 
 
 def _text_of_result(result: ToolCallResult, index: int) -> str:
@@ -92,8 +95,7 @@ def reply(
         ToolCall(tool_name=call.name, arguments=dict(call.arguments), id=call.id)
         for call in generation.tool_calls
     ]
-    sources = sources_of(prompt, generation)
-    citations = plain_citations(generation.text, sources)
+    citations = citations_in(generation, prompt, "plain")
     meta = {
         "index": 0,
         **_facts(generation, model_name),
