@@ -8,26 +8,20 @@ a document is the `Document`'s id: its own id, or where it comes from; the latte
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator
 
 from rag_middle.documents import (
-    ContextPrompt,
     Document,
-    check_separator,
-    labelled,
-    mark,
     unmark,
 )
-from rag_middle.errors import PromptError, UnsupportedGenerationError
-from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle.errors import PromptError
 from rag_middle.plain_data import is_finite_number
-from rag_middle.tokens.conversation import Conversation
 
 if TYPE_CHECKING:
-    from rag_middle.generation import Generation
+    pass
 
 _Item = TypeVar("_Item")
 
@@ -156,126 +150,3 @@ def _read_or_refuse(read: Callable[[Any], _Item], value: object, where: str) -> 
         raise PromptError(
             f"{where} cannot be read: {error}. docs/serving.md shows the forms of documents."
         ) from error
-
-
-def split_call(
-    arguments: Mapping[str, Any], read: Callable[[Any], Document | None], kinds: str
-) -> tuple[list[Document], dict[str, Any]]:
-    """The documents of a call of a framework's model, and its other arguments.
-
-    They come as ``documents=`` or, as clients of vLLM send them, in ``extra_body``, whose other
-    entries are options of the call.
-
-    Args:
-        arguments: of the call.
-        read: makes a document of one of the framework's; ``None`` of everything else.
-        kinds: how the framework calls its documents, for messages.
-
-    Raises:
-        PromptError: the documents are none.
-        UnsupportedGenerationError: ``extra_body`` is no mapping, or one thing comes twice.
-    """
-    rest = {**arguments}
-    extra = rest.pop("extra_body", None) or {}
-    if not isinstance(extra, Mapping):
-        raise UnsupportedGenerationError("extra_body must be a mapping of options.")
-    for name in rest.keys() & extra.keys():
-        raise UnsupportedGenerationError(f"{name} was given twice: leave it out of extra_body.")
-    rest |= extra
-    return _passed_documents(rest.pop("documents", None) or (), read, kinds), rest
-
-
-def marked_text(
-    documents: Sequence[Document],
-    *,
-    numbered: bool = False,
-    source: str | None = None,
-    separator: str = "\n\n",
-) -> str:
-    """Documents as one marked text.
-
-    Args:
-        documents: in order.
-        numbered: write ``[1]``, ``[2]``, ... into them.
-        source: metadata to write into each in parentheses, or ``"id"`` for its id.
-        separator: between documents: whitespace or signs.
-
-    Raises:
-        PromptError: a document does not have this `source`; the separator has words.
-
-    Warns:
-        MissingDocumentsWarning: there are none.
-    """
-    check_separator(separator)
-    if not documents:
-        warn_caller(
-            MissingDocumentsWarning(
-                "There are no documents to be marked: retrieval found nothing, so the model will "
-                "answer without any. Check the index and the question, or answer without the model."
-            )
-        )
-    texts = []
-    for number, document in enumerate(documents, start=1):
-        name = document.id if source == "id" else document.metadata.get(source or "")
-        if source is not None and name is None:
-            names = [*(["id"] if document.id else []), *document.metadata]
-            raise PromptError(
-                f"A document has no {source!r} to be called by: it has "
-                f"{', '.join(names) or 'nothing'}."
-            )
-        label = None if source is None else str(name)
-        texts.append(mark(labelled(document.text, number if numbered else None, label)))
-    return separator.join(texts)
-
-
-def _passed_documents(
-    entries: object, read: Callable[[Any], Document | None], kinds: str
-) -> list[Document]:
-    """What the caller of a framework's model passed as ``documents=``.
-
-    Args:
-        entries: documents of this package or of the framework, strings, and mappings
-            ``{"title", "text"}``.
-        read: makes a document of one of the framework's; ``None`` of everything else.
-        kinds: how the framework calls its documents, for messages.
-
-    Raises:
-        PromptError: no list of documents; what can be read once only is none, since frameworks
-            make calls again, and look for their answers in caches first.
-    """
-    is_one = isinstance(entries, str | Mapping | Document | Iterator)
-    if is_one or not isinstance(entries, Iterable) or read(entries) is not None:
-        raise PromptError(
-            f"documents must be a list of documents, got {type(entries).__name__}: pass list(...)."
-        )
-    documents = []
-    for index, entry in enumerate(entries):
-        document = entry if isinstance(entry, Document) else read(entry)
-        if document is None and not isinstance(entry, str | Mapping):
-            raise PromptError(
-                f"documents must hold {kinds}, rag-middle documents, mappings "
-                f'{{"title", "text"}} or strings, got {type(entry).__name__}.'
-            )
-        documents.append(document or parsed_document(entry, f"Document {index}"))
-    return documents
-
-
-def sources_of(prompt: object, generation: Generation) -> list[Document]:
-    """The documents of a prompt that the model read; of marked text nothing is known.
-
-    Args:
-        prompt: that was given to `RagMiddleModel.generate`.
-        generation: the answer.
-    """
-    if isinstance(prompt, list | tuple):
-        if not any(isinstance(message["content"], ContextPrompt) for message in prompt):
-            return []
-        prompt = Conversation.of_messages(prompt).prompt
-    documents = prompt.documents if isinstance(prompt, ContextPrompt) else ()
-    if not documents:
-        return []
-    dropped = {document.index for document in generation.dropped_documents}
-    # A method may have repeated them all.
-    read = {*range(generation.documents + len(dropped))} - dropped
-    indices = {index % len(documents) for index in read}
-    return [document for index, document in enumerate(documents) if index in indices]

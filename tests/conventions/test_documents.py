@@ -20,12 +20,12 @@ from rag_middle.conventions.citations import (
 from rag_middle.conventions.documents import (
     content_parts,
     parsed_document,
-    sources_of,
-    split_call,
 )
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
+from rag_middle.integration import split_call
+from rag_middle.integration.documents import sources_of
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
