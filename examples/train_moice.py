@@ -19,7 +19,7 @@ from rag_middle.attention import (
     model_traits,
     vocabulary_size,
 )
-from rag_middle.attention.frequencies import keep_frequencies
+from rag_middle.attention.rotary import keep_frequencies
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.moice import MoICE

@@ -19,14 +19,15 @@ from rag_middle.attention.traits import (
     ModelTraits,
     context_window,
     input_device,
+    puts_virtual_tokens,
     vocabulary_size,
+    waits_for_invocation,
 )
 from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
-    from rag_middle.attention.adapters import invocation_of, last_invocation, puts_virtual_tokens
     from rag_middle.attention.capturing import capture
-    from rag_middle.attention.observe import last_token_attention, last_token_masses
+    from rag_middle.attention.observe import last_token_attention
     from rag_middle.attention.patch import (
         Planner,
         applied,
@@ -77,13 +78,10 @@ __all__ = [
     "in_eval_mode",
     "in_rows",
     "input_device",
-    "invocation_of",
     "join_rows",
     "kernels_in_use",
-    "last_invocation",
     "last_rows_attention",
     "last_token_attention",
-    "last_token_masses",
     "model_lock",
     "model_traits",
     "modules_by_layer",
@@ -93,6 +91,7 @@ __all__ = [
     "turn",
     "use_kernels",
     "vocabulary_size",
+    "waits_for_invocation",
 ]
 
 # Methods are listed and checked without PyTorch, which these need.

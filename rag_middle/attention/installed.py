@@ -18,8 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from rag_middle.attention.change import Rotation
-from rag_middle.attention.probe import rotary_modules
-from rag_middle.attention.rotary import RotaryCall, RotaryTables, on_device
+from rag_middle.attention.rotary import RotaryCall, RotaryTables, on_device, rotary_modules
 from rag_middle.attention.seam import MethodHook, handler_of, keyword_arguments
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
-from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
@@ -24,17 +23,15 @@ from rag_middle.attention.probe import (
     attention_settings,
     is_attention,
     probe,
-    rotary_modules,
     text_config,
 )
 from rag_middle.attention.request import Request
+from rag_middle.attention.rotary import keep_frequencies, rotary_modules
 from rag_middle.attention.seam import (
-    AttentionHandler,
     ConfigView,
     MethodHook,
     handle_attention,
     handler_of,
-    handlers_in_force,
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
@@ -127,8 +124,8 @@ def applied(
     Inside the block, ``model(...)`` and ``model.generate(...)`` follow the method; afterwards the
     model is exactly as it was, whatever was raised. Requests of several threads on one model, or on
     models around one network, take turns; a thread that uses the model outside any block never sees
-    the method, one begun in the block (``asyncio.to_thread``) neither. So read a generator that
-    opens a block in a single thread and task.
+    the method, one begun in the block (``asyncio.to_thread``) neither. Tasks of asyncio share a
+    thread: leave the block before awaiting anything.
 
     Args:
         model: a Hugging Face causal language model.
@@ -178,7 +175,7 @@ def applied(
         if plan.layers:
             _install(model, traits, plan, request, stack)
         else:
-            stack.enter_context(handle_attention(_handlers_of_others(model)))
+            stack.enter_context(handle_attention(dict.fromkeys(_under_methods_of(model))))
         yield request
         if not plan.layers:
             return
@@ -284,8 +281,7 @@ def _install(
         stack.callback(hook.remove)
     hook = runs.register_forward_hook(_Guarded(end, owner=first), always_call=True)
     stack.callback(hook.remove)
-    # Blocks of other models that this one stands in go on.
-    stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
+    stack.enter_context(handle_attention(cores))
 
 
 def _layers_run_again_elsewhere(model: nn.Module) -> bool:
@@ -300,13 +296,9 @@ def _layers_run_again_elsewhere(model: nn.Module) -> bool:
     )
 
 
-def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
-    """The handlers in force but those of `model`, which then runs as it is in another's block."""
-    handlers = dict(handlers_in_force())
-    if handlers:
-        for module in model.modules():
-            handlers.pop(module, None)
-    return handlers
+def _under_methods_of(model: nn.Module) -> list[nn.Module]:
+    """Modules of the model that run under another block's method, if any do in this thread."""
+    return [m for m in model.modules() if m in _under_methods] if _under_methods else []
 
 
 def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Module]:

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention.adapters import adapted_attention
 from rag_middle.attention.capturing import (
     alike,
     capture,
@@ -38,7 +37,7 @@ from rag_middle.attention.capturing import (
     skip_modules,
 )
 from rag_middle.attention.mixing import decoder_layers, mixes_in_layer, mixes_in_projections
-from rag_middle.attention.rotary import TableFormat, pair_tables
+from rag_middle.attention.rotary import TableFormat, pair_tables, rotary_modules
 from rag_middle.attention.seam import (
     AttentionCall,
     backend_name,
@@ -50,7 +49,6 @@ from rag_middle.attention.seam import (
     in_eval_mode,
     keyword_arguments,
     parameters,
-    uncompiled,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
 from rag_middle.attention.turns import modules_of
@@ -117,16 +115,6 @@ def attention_settings(model: PreTrainedModel) -> list[dict[str, str]]:
     ]
 
 
-def rotary_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules that make cosine and sine tables from positions.
-
-    Where one is compiled by itself, what was made of it: compiled code passes by the hooks inside.
-    """
-    found = [m for m in model.modules() if "RotaryEmb" in type(uncompiled(m)).__name__]
-    compiled = {uncompiled(module) for module in found if uncompiled(module) is not module}
-    return [module for module in found if module not in compiled]
-
-
 def probe(model: PreTrainedModel) -> ModelTraits:
     """Find out what the attention layers of `model` are like. The model is left as it was."""
     config = text_config(model)
@@ -176,7 +164,8 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         if handler_of(modules[0]) is not None and "layer_type" not in kwargs:
             tables[number] = made
 
-    adapted = adapted_attention(model)
+    # LLaMA-Adapter attends to prompts of its own beside these modules.
+    adapted = {part.model for part in model.modules() if hasattr(part, "adaption_prompt")}
     by_parts: dict[tuple[Any, ...], bool] = {}
 
     def mix(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ longrope, per layer type) stay exactly what the model computes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -496,3 +497,40 @@ def on_device(tables: Any, device: torch.device) -> Any:
 def _rows_of(tables: Sequence[Tensor]) -> Tensor:
     """Row ``i`` from table ``i``, each `[b or 1, n, ...]`."""
     return torch.stack([table[min(row, len(table) - 1)] for row, table in enumerate(tables)])
+
+
+def rotary_modules(model: nn.Module) -> list[nn.Module]:
+    """Modules that make cosine and sine tables from positions.
+
+    Where one is compiled by itself, what was made of it: compiled code passes by the hooks inside.
+    """
+    found = [m for m in model.modules() if "RotaryEmb" in type(uncompiled(m)).__name__]
+    compiled = {uncompiled(module) for module in found if uncompiled(module) is not module}
+    return [module for module in found if module not in compiled]
+
+
+@contextmanager
+def keep_frequencies(model: nn.Module) -> Iterator[None]:
+    """Undo what dynamic NTK leaves in a model: the frequencies of the longest input so far.
+
+    Later prompts that are longer than the original length would be read with them.
+    """
+    modules = map(uncompiled, rotary_modules(model))
+    dynamic = [m for m in modules if "dynamic" in str(getattr(m, "rope_type", ""))]
+    before = [_frequencies(module) for module in dynamic]
+    try:
+        yield
+    finally:
+        for module, state in zip(dynamic, before, strict=True):
+            for name in _frequencies(module).keys() - state.keys():
+                delattr(module, name)  # lengths by layer type, which the first long input adds
+            for name, value in state.items():
+                setattr(module, name, value)
+
+
+def _frequencies(rotary: nn.Module) -> dict[str, Any]:
+    endings = ("inv_freq", "max_seq_len_cached", "attention_scaling")
+    # Two names may share one tensor, as after a first long input.
+    buffers = rotary.named_buffers(recurse=False, remove_duplicate=False)
+    state = {**vars(rotary), **dict(buffers)}
+    return {name: value for name, value in state.items() if name.endswith(endings)}

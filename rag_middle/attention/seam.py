@@ -20,7 +20,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
@@ -101,55 +100,43 @@ class AttentionHandler(Protocol):
         ...
 
 
-#: Handlers of the attention calls in this context, by module; of blocks that have ended too, where
-#: the context was copied or the block ended in another. ``None``: no block began here.
-_handlers: ContextVar[Mapping[nn.Module, AttentionHandler] | None] = ContextVar(
-    "rag_middle_handlers", default=None
-)
-#: The thread of each handler whose block is open. A context says too little: callbacks of asyncio,
-#: its tasks and ``to_thread`` take copies with them, into other threads and beyond the block.
-_threads: dict[AttentionHandler, int] = {}
+class _HandlersOfThread(threading.local):
+    """What answers attention calls in this thread, by module."""
+
+    def __init__(self) -> None:
+        self.by_module: dict[nn.Module, AttentionHandler] = {}
+
+
+_here = _HandlersOfThread()
 
 
 @contextmanager
-def handle_attention(handlers: Mapping[nn.Module, AttentionHandler]) -> Iterator[None]:
+def handle_attention(handlers: Mapping[nn.Module, AttentionHandler | None]) -> Iterator[None]:
     """Route the attention calls of these modules, in this thread, to their handlers.
 
-    Those of other modules act no longer, unless they are among them. Afterwards what this block
-    changed is undone, and nothing else: blocks of other models may have begun or ended since, as in
-    generators that are read in turn.
+    A module whose handler is None attends as it does outside of requests. Other modules are not
+    touched: blocks of several models hold at the same time, in whatever order they end.
     """
-    before, own = handlers_in_force(), dict(handlers)
-    new = set(own.values()).difference(before.values())
-    _threads.update(dict.fromkeys(new, threading.get_ident()))
-    _handlers.set(own)
+    in_force = _here.by_module
+    before = {module: in_force.get(module) for module in handlers}
+
+    def put(wanted: Mapping[nn.Module, AttentionHandler | None]) -> None:
+        for module, handler in wanted.items():
+            if handler is None:
+                in_force.pop(module, None)
+            else:
+                in_force[module] = handler
+
+    put(handlers)
     try:
         yield
     finally:
-        after = dict(handlers_in_force())
-        for module in {**before, **own}:
-            if after.get(module) is own.get(module) is not before.get(module):
-                if module in before:
-                    after[module] = before[module]
-                else:
-                    del after[module]
-        _handlers.set(after or None)
-        for handler in new:
-            _threads.pop(handler, None)
-        own.clear()  # contexts that hold it keep nothing alive
-
-
-def handlers_in_force() -> Mapping[nn.Module, AttentionHandler]:
-    """The handlers of this thread's requests, of whatever models; empty outside of them."""
-    thread, handlers = threading.get_ident(), _handlers.get() or {}
-    return {module: h for module, h in handlers.items() if _threads.get(h) == thread}
+        put(before)
 
 
 def handler_of(module: nn.Module) -> AttentionHandler | None:
     """What answers this module's attention calls in this thread, ``None`` outside a request."""
-    handler = (_handlers.get() or {}).get(module)
-    here = handler is not None and _threads.get(handler) == threading.get_ident()
-    return handler if here else None
+    return _here.by_module.get(module)
 
 
 def _attention_function(
@@ -188,13 +175,15 @@ def base_attention(
     function = interface.get_interface(backend or backend_name(module), eager)
     # Backends ask the module's config for the implementation's name: show them the real one. Not
     # `handle_attention`: a generator would cost a tenth of what a method may add to a token here.
-    token = _handlers.set(None)
+    in_force = _here.by_module
+    handler = in_force.pop(module, None)
     try:
         output, weights = function(
             module, call.query, call.key, call.value, call.mask, **call.options
         )
     finally:
-        _handlers.reset(token)
+        if handler is not None:
+            in_force[module] = handler
     return output, weights
 
 

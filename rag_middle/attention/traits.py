@@ -193,3 +193,15 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     """Tokens the model has an embedding for."""
     weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     return weight.shape[0]
+
+
+def puts_virtual_tokens(model: PreTrainedModel) -> bool:
+    """Whether an adapter (PEFT) puts tokens before a prompt, or before the padding of its row."""
+    return bool(getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False))
+
+
+def waits_for_invocation(model: PreTrainedModel) -> bool:
+    """Whether an adapter (activated LoRA) acts from certain tokens on, sought in every pass."""
+    return bool(
+        getattr(getattr(model, "active_peft_config", None), "alora_invocation_tokens", None)
+    )

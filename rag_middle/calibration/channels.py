@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rag_middle.attention import in_eval_mode
-from rag_middle.attention.frequencies import keep_frequencies
+from rag_middle.attention.rotary import keep_frequencies
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.search import (

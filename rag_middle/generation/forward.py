@@ -16,13 +16,12 @@ from rag_middle.attention import (
     applied,
     in_eval_mode,
     input_device,
-    invocation_of,
-    last_invocation,
     model_traits,
     modules_by_layer,
     puts_virtual_tokens,
     turn,
     use_kernels,
+    waits_for_invocation,
 )
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.effect import acts_on
@@ -149,13 +148,6 @@ class _Forward:
         self._model = model
         self._ids, self._mask = padded(prompts, 0, input_device(model))
         self._accepted = _arguments(model)
-        # Column from which on each row's adapter acts, None for nowhere.
-        self._invoked: list[int | None] = []
-        if invocation := invocation_of(model):
-            for prompt in prompts:
-                at = last_invocation(prompt.input_ids, invocation)
-                gap = self._ids.shape[1] - len(prompt)
-                self._invoked.append(None if at is None else gap + at)
 
     def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
         """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
@@ -181,6 +173,12 @@ class _Forward:
                 f"The model put {cached - self._mask.shape[1]} tokens before the prompt (prompt "
                 "tuning, prefix tuning) and would put them before the continuation again: it "
                 "cannot score more than one token. generate() and logits() work."
+            )
+        if waits_for_invocation(self._model):
+            raise UnsupportedGenerationError(
+                "An activated LoRA finds its invocation in each pass, and a continuation is read "
+                "in one of its own: it cannot score more than one token. generate() and logits() "
+                "work."
             )
         tokens = torch.tensor(columns, device=self._ids.device).T
         traits = model_traits(self._model)
@@ -231,7 +229,4 @@ class _Forward:
         if "position_ids" in self._accepted:
             positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
             options["position_ids"] = positions[:, -ids.shape[1] :]
-        if self._invoked:  # counted from the end of a pass
-            counts = [0 if at is None else mask.shape[1] - at for at in self._invoked]
-            options["alora_offsets"] = [count if count > 0 else None for count in counts]
         return self._model(input_ids=ids, attention_mask=mask, return_dict=True, **options)

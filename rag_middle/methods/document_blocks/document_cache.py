@@ -30,11 +30,11 @@ from rag_middle.attention import (
     applied,
     in_eval_mode,
     input_device,
-    invocation_of,
     model_traits,
     modules_by_layer,
     puts_virtual_tokens,
     turn,
+    waits_for_invocation,
 )
 from rag_middle.errors import OutputWriteError, UnsupportedGenerationError
 from rag_middle.files import expanded, write_files
@@ -225,7 +225,7 @@ def can_reuse_documents(model: PreTrainedModel) -> bool:
         and not traits.mixed
         and not any(kind in rope_type for kind in ("dynamic", "longrope"))
         and not any(layer.sliding_window for layer in traits.layers.values())
-        and not invocation_of(model)
+        and not waits_for_invocation(model)
         and not puts_virtual_tokens(model)
         and not any(parameter.is_meta for parameter in model.parameters())
     )
