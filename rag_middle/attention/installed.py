@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from functools import partial
+from contextlib import ExitStack
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch import nn
 
 from rag_middle.attention.change import Rotation
-from rag_middle.attention.rotary import RotaryCall, RotaryTables, on_device, rotary_modules
+from rag_middle.attention.rotary import RotaryTables, on_device, rotary_modules
 from rag_middle.attention.seam import MethodHook, handler_of, keyword_arguments
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 
+_installed: WeakSet[nn.Module] = WeakSet()
 
-class InstalledRotations(MethodHook):
-    """Rotations of layers, in force from now on.
+
+def is_installed(module: nn.Module) -> bool:
+    """Whether an attention module has a rotation that stays."""
+    return module in _installed
+
+
+def install_rotations(
+    model: nn.Module,
+    traits: ModelTraits,
+    modules: Mapping[int, nn.Module],
+    rotations: Mapping[int, Rotation],
+) -> ExitStack:
+    """Put rotations of layers in force from now on; closing what is returned takes them back.
 
     Args:
         model: that the modules belong to; nobody else may run or change it meanwhile.
@@ -36,118 +46,67 @@ class InstalledRotations(MethodHook):
     Raises:
         MethodConfigError: the model has such rotations already.
     """
+    if any(map(is_installed, modules.values())):
+        raise MethodConfigError(
+            "This model has a method installed. Undo that first: a layer rotates in one way."
+        )
+    pass_of_thread, stack = _PassOfThread(), ExitStack()
+    for number, rotary in enumerate(rotary_modules(model)):
+        record = _Record(pass_of_thread, number)
+        stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
+    for index, rotation in rotations.items():
+        module = modules[index]
+        before = _Before(pass_of_thread, traits.layers[index], rotation)
+        stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+        stack.callback(_installed.discard, module)
+        _installed.add(module)
+    return stack
 
-    def __init__(
-        self,
-        model: nn.Module,
-        traits: ModelTraits,
-        modules: Mapping[int, nn.Module],
-        rotations: Mapping[int, Rotation],
+
+class _PassOfThread(threading.local):
+    """The rotary calls of the forward pass under way: another thread may run another pass."""
+
+    def __init__(self) -> None:
+        self.tables = RotaryTables()
+
+
+class _Record(MethodHook):
+    """Forward hook of a rotary module: notes what it was called with."""
+
+    def __init__(self, pass_of_thread: _PassOfThread, number: int) -> None:
+        self._pass = pass_of_thread
+        self._number = number
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        self._tables = _TablesOfThread(WeakTensorKeyDictionary())
-        self._handles: list[RemovableHandle] = []
-        self._modules: list[nn.Module] = []
-        if any(map(is_installed, modules.values())):
-            raise MethodConfigError(
-                "This model has a method installed. Undo that first: a layer rotates in one way."
-            )
-        for number, rotary in enumerate(rotary_modules(model)):
-            hook = rotary.register_forward_hook(partial(self._record, number), with_kwargs=True)
-            self._handles.append(hook)
-        for index, rotation in rotations.items():
-            module = modules[index]
-            before = _Before(self._tables, traits.layers[index], rotation)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._modules.append(module)
-            _installed[module] = self
-
-    def _record(
-        self,
-        number: int,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any = None,
-    ) -> None:
-        if output is None:  # no keywords: another thread is removing the hook
-            return
-        calls = self._tables.calls
-        calls.record(number, module, args, kwargs, output)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._tables.made[_tensor(output)] = calls.of(number)
-
-    def remove(self) -> None:
-        """Take everything back; again does nothing."""
-        for handle in self._handles:
-            handle.remove()
-        for module in self._modules:
-            _installed.pop(module, None)
-        self._handles, self._modules = [], []
-
-
-def _tensor(tables: Any) -> Tensor:
-    tensor: Tensor = tables if isinstance(tables, Tensor) else tables[0]
-    return tensor
-
-
-class _TablesOfThread(threading.local):
-    """The rotary calls of the forward pass under way: another thread may run another pass.
-
-    Attributes:
-        calls: of this thread's pass.
-        made: calls of all passes, by the model's own tables. Backward passes run layers of earlier
-            passes again (gradient checkpointing), on a GPU in a thread of autograd's.
-    """
-
-    # Called once by each thread, with the same `made`.
-    def __init__(self, made: WeakTensorKeyDictionary) -> None:
-        self.calls = RotaryTables()
-        self.made = made
-
-    def of(self, layer_type: str | int | None, tables: Any) -> RotaryCall | None:
-        """The call that gave a layer of this type these tables.
-
-        Raises:
-            UnsupportedGenerationError: in a backward pass, where that is not known.
-        """
-        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
-            return self.calls.of(layer_type)
-        call: RotaryCall | None = self.made.get(_tensor(tables))
-        if call is None:
-            raise UnsupportedGenerationError(
-                "This backward pass runs a layer again whose rotary tables were copied meanwhile, "
-                "and the installed method cannot tell which they were. Train without gradient "
-                "checkpointing, or with the whole model on one device."
-            )
-        return call
+        self._pass.tables.record(self._number, module, args, kwargs, output)
 
 
 class _Before(MethodHook):
     """Forward pre-hook of an attention module: other rotary tables."""
 
-    def __init__(self, tables: _TablesOfThread, layer: LayerTraits, rotation: Rotation) -> None:
-        self._tables = tables
+    def __init__(
+        self, pass_of_thread: _PassOfThread, layer: LayerTraits, rotation: Rotation
+    ) -> None:
+        self._pass = pass_of_thread
         self._layer_type = layer.layer_type
         self.installed = rotation  # counts in the model's fingerprint
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        # Without keywords where another thread is removing the hook.
-        if kwargs is None or handler_of(module) is not None:  # the probe sets tables of its own
+        if handler_of(module) is not None:  # the probe sets tables of its own
             return None
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            raise UnsupportedGenerationError(
+                "Gradient checkpointing runs layers again in the backward pass, where an installed "
+                "method cannot tell their rotary tables. Train without it, or without the method."
+            )
         arguments = keyword_arguments(module, args, kwargs)
-        call = self._tables.of(self._layer_type, arguments["position_embeddings"])
+        call = self._pass.tables.of(self._layer_type)
         if call is None:
             return None
         tables = call.rotated(self.installed.scale, self.installed.base_factor)
         arguments["position_embeddings"] = on_device(tables, arguments["hidden_states"].device)
         return (), arguments
-
-
-_installed: WeakKeyDictionary[nn.Module, InstalledRotations] = WeakKeyDictionary()
-
-
-def is_installed(module: nn.Module) -> bool:
-    """Whether an attention module has a rotation that stays."""
-    return module in _installed

@@ -143,10 +143,7 @@ class RotaryCall:
     extra: tuple[Any, ...]
     scales: tuple[float, ...] = ()
     lasting: dict[Hashable, Any] = field(default_factory=dict)
-    _scaled: dict[Hashable, Any] = field(default_factory=dict)
-    _rebased: dict[Hashable, Any] = field(default_factory=dict)
-    _wide: dict[tuple[Hashable, TableFormat, RotaryStyle], WideTables] = field(default_factory=dict)
-    _converted: dict[Hashable, tuple[Tensor, WideTables]] = field(default_factory=dict)
+    _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def at(self, positions: Tensor, *, base_factor: float = 1.0) -> Any:
         """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
@@ -177,6 +174,12 @@ class RotaryCall:
             tables = tuple(table[0] for table in tables)
         return tables
 
+    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made once per forward pass for all who say `key`."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
     def rebased_rows(self, factors: tuple[float, ...]) -> Any:
         """The call's own tables with another base in every row, made once per forward pass.
 
@@ -186,17 +189,18 @@ class RotaryCall:
         Returns:
             Tables `[b, n, ...]` in the model's format.
         """
-        if factors not in self._rebased:
+
+        def make() -> Any:
             by_factor = {
                 factor: self.at(self.position_ids, base_factor=factor)
                 for factor in dict.fromkeys(factors)
             }
             rows = [by_factor[factor] for factor in factors]
             if isinstance(rows[0], Tensor):
-                self._rebased[factors] = _rows_of(rows)
-            else:
-                self._rebased[factors] = tuple(map(_rows_of, zip(*rows, strict=True)))
-        return self._rebased[factors]
+                return _rows_of(rows)
+            return tuple(map(_rows_of, zip(*rows, strict=True)))
+
+        return self._once(("rows", factors), make)
 
     def rebased_wide(
         self,
@@ -218,11 +222,12 @@ class RotaryCall:
         Returns:
             Cosine and sine `[b or 1, n, 2r]`.
         """
-        key = (factor, name, table_format, style)
-        if key not in self._rebased:
+
+        def make() -> WideTables:
             cos, sin = self.at(positions(), base_factor=factor)
-            self._rebased[key] = wide_tables(*pair_tables(cos, sin, table_format), style)
-        tables: WideTables = self._rebased[key]
+            return wide_tables(*pair_tables(cos, sin, table_format), style)
+
+        tables: WideTables = self._once(("rebased", factor, name, table_format, style), make)
         return tables
 
     @property
@@ -251,7 +256,7 @@ class RotaryCall:
             Cosine and sine `[columns, factors, r]`.
         """
         key = ("distances", factors, table_format, id(self.module), self.extra)
-        kept = self._rebased if self.follows_length else self.lasting
+        kept = self._made if self.follows_length else self.lasting
         if key not in kept or kept[key][0].shape[0] < columns:
             room = 1 << (columns - 1).bit_length()
             distances = torch.arange(room - 1, -1, -1, device=self.x.device)[None]
@@ -276,49 +281,43 @@ class RotaryCall:
             stack: to which every layer adds its tensor as it first runs.
             make: returns tensors `[layers, ...]`.
         """
-        parts: dict[int, tuple[Tensor, ...]] = self._scaled.get(stack, {})
+        parts: dict[int, tuple[Tensor, ...]] = self._made.get(stack, {})
         if layer not in parts:
             made = zip(*(tensor.unbind() for tensor in make(stack.stacked)), strict=True)
             parts = dict(zip(stack.layers, made, strict=True))
-            self._scaled[stack] = parts
+            self._made[stack] = parts
         return parts[layer]
 
     def scaled(self, scale: float) -> Any:
         """Tables at ``position_ids / scale``, made once per forward pass."""
-        if scale not in self._scaled:
-            wanted = (*self.scales, scale) if scale not in self.scales else self.scales
+        key = ("scaled", scale)
+        if key not in self._made:
+            scales = (*self.scales, scale) if scale not in self.scales else self.scales
             # A generated token's tables are tiny: one launch for all layers' scales. A prompt's
             # are not: made when a layer asks, and shared by layers of the same scale.
-            if len(wanted) * self.position_ids.shape[-1] > _TOGETHER or len(wanted) == 1:
-                self._scaled[scale] = self.at(self.position_ids.float() / scale)
+            if len(scales) * self.position_ids.shape[-1] > _TOGETHER or len(scales) == 1:
+                self._made[key] = self.at(self.position_ids.float() / scale)
             else:
-                self._make_together(wanted)
-        return self._scaled[scale]
+                tables = self.at(self._positions_at(scales))
+                whole = (tables,) if isinstance(tables, Tensor) else tables
+                parts = zip(*(table.chunk(len(scales)) for table in whole), strict=True)
+                for each_scale, part in zip(scales, parts, strict=True):
+                    single = isinstance(tables, Tensor)
+                    self._made["scaled", each_scale] = part[0] if single else part
+        return self._made[key]
 
     def rotated(self, scale: float, base_factor: float) -> Any:
         """Tables at ``position_ids / scale`` with another base, made once per forward pass."""
         if base_factor == 1:
             return self.scaled(scale)
-        key = ("rotated", scale, base_factor)
-        if key not in self._rebased:
-            positions = self.position_ids.float() / scale
-            self._rebased[key] = self.at(positions, base_factor=base_factor)
-        return self._rebased[key]
+        return self._once(
+            ("rotated", scale, base_factor),
+            lambda: self.at(self.position_ids.float() / scale, base_factor=base_factor),
+        )
 
     def named(self, name: Hashable, positions: Callable[[], Tensor]) -> Any:
         """Tables at ``positions()`` `[b, n]`, made once per forward pass for all who say `name`."""
-        if name not in self._scaled:
-            self._scaled[name] = self.at(positions().to(self.x.device))
-        return self._scaled[name]
-
-    def _make_together(self, scales: tuple[float, ...]) -> None:
-        tables = self.at(self._positions_at(scales))
-        if isinstance(tables, Tensor):
-            self._scaled.update(zip(scales, tables.chunk(len(scales)), strict=True))
-            return
-        cos, sin = tables
-        chunks = zip(cos.chunk(len(scales)), sin.chunk(len(scales)), strict=True)
-        self._scaled.update(zip(scales, chunks, strict=True))
+        return self._once(("named", name), lambda: self.at(positions().to(self.x.device)))
 
     def _positions_at(self, scales: tuple[float, ...]) -> Tensor:
         """``position_ids`` on every scale, `[scales * b, n]`.
@@ -348,9 +347,11 @@ class RotaryCall:
         Returns:
             Cosine and sine `[scales, b or 1, n, 2r]`.
         """
-        return self.wide_at(
-            scales, len(scales), lambda: self._positions_at(scales), table_format, style
+        tables: WideTables = self._once(
+            ("wide", scales, table_format, style),
+            lambda: self._several(self._positions_at(scales), len(scales), table_format, style),
         )
+        return tables
 
     def wide_of(self, tables: Any, table_format: TableFormat, style: RotaryStyle) -> WideTables:
         """The model's own cosine and sine as tables for `rotate_wide`, made once per forward pass.
@@ -359,10 +360,11 @@ class RotaryCall:
             Cosine and sine `[b or 1, n, 2r]`.
         """
         cos, sin = tables
-        key = (id(cos), table_format, style)
-        if key not in self._converted:  # which keeps the table alive, and with it its id
-            self._converted[key] = (cos, self._widened(cos, sin, table_format, style))
-        return self._converted[key][1]
+        # The table is kept beside what is made of it: its id stays its own.
+        return self._once(
+            ("of", id(cos), table_format, style),
+            lambda: (cos, self._widened(cos, sin, table_format, style)),
+        )[1]
 
     def _widened(
         self, cos: Tensor, sin: Tensor, table_format: TableFormat, style: RotaryStyle
@@ -377,31 +379,6 @@ class RotaryCall:
             self.lasting[key] = signs
         return WideTables(cos, sin * self.lasting[key])
 
-    def wide_at(
-        self,
-        name: Hashable,
-        several: int,
-        positions: Callable[[], Tensor],
-        table_format: TableFormat,
-        style: RotaryStyle,
-    ) -> WideTables:
-        """Tables for `rotate_wide` at several positions per token, made once per forward pass.
-
-        Args:
-            name: of these positions; who asks by the same name gets the same tables.
-            several: how many positions a token has.
-            positions: makes them, `[several * b, n]`.
-            table_format: of the model.
-            style: of the model.
-
-        Returns:
-            Cosine and sine `[several, b or 1, n, 2r]`.
-        """
-        key = (name, table_format, style)
-        if key not in self._wide:
-            self._wide[key] = self._several(positions(), several, table_format, style)
-        return self._wide[key]
-
     def wide_by_column(
         self,
         name: Hashable,
@@ -413,12 +390,12 @@ class RotaryCall:
         *,
         reach: int,
     ) -> WideTables:
-        """Tables like those of `wide_at`, made with room to grow.
+        """Tables for `rotate_wide` at several positions per token, made with room to grow.
 
         Further tokens of a request make no tables, unless frequencies follow the length.
 
         Args:
-            name: of these positions.
+            name: of these positions; who asks by the same name gets the same tables.
             several: how many positions a token has.
             positions: makes those of columns, `[several * b, columns]`.
             columns: of the call.
@@ -430,7 +407,11 @@ class RotaryCall:
             Cosine and sine `[several, b or 1, columns, 2r]`.
         """
         if self.follows_length:
-            return self.wide_at(name, several, lambda: positions(columns), table_format, style)
+            tables: WideTables = self._once(
+                ("columns", name, table_format, style),
+                lambda: self._several(positions(columns), several, table_format, style),
+            )
+            return tables
         key = ("columns", name, id(self.module), self.extra, table_format, style)
         kept = self.lasting.get(key)
         if kept is None or kept.cos.shape[2] < columns.stop:

@@ -21,13 +21,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NoReturn, Protocol, SupportsIndex
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-from rag_middle.errors import MethodConfigError
 
 INTERFACE_NAME = "rag_middle"
 
@@ -75,21 +73,7 @@ class AttentionCall:
 
 
 class MethodHook:
-    """A hook by which a method acts on a module: it stays with the module and out of its copies.
-
-    A copy would follow the original's requests, and nothing would ever take its hooks off.
-    """
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse copying and pickling.
-
-        Raises:
-            MethodConfigError: always.
-        """
-        raise MethodConfigError(
-            "A model cannot be copied or pickled while a method acts on it. Leave the applied() "
-            "block, undo() what install() returned, or let requests of other threads end first."
-        )
+    """A hook by which a method acts on a module, to be told from hooks of others."""
 
 
 class AttentionHandler(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -15,7 +17,7 @@ from rag_middle.attention import (
     modules_by_layer,
     vocabulary_size,
 )
-from rag_middle.attention.installed import InstalledRotations
+from rag_middle.attention.installed import install_rotations
 from rag_middle.errors import PatchIneffectiveError
 from rag_middle.generation.effect import check_finite
 from rag_middle.generation.prompts import MethodLike
@@ -27,14 +29,14 @@ _PROBE_TOKENS = 64
 class Installation:
     """A method on a model, until `undo`; as a context manager, until the end of its block."""
 
-    def __init__(self, model: PreTrainedModel, rotations: InstalledRotations) -> None:
+    def __init__(self, model: PreTrainedModel, rotations: ExitStack) -> None:
         self._model = model
         self._rotations = rotations
 
     def undo(self) -> None:
         """Make the model what it was, once no request runs on it; again does nothing."""
         with model_lock(self._model):
-            self._rotations.remove()
+            self._rotations.close()
 
     def __enter__(self) -> Installation:
         return self
@@ -76,7 +78,7 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
     with model_lock(model):
         modules = modules_by_layer(model, traits)
         before = _logits(model)
-        installation = Installation(model, InstalledRotations(model, traits, modules, rotations))
+        installation = Installation(model, install_rotations(model, traits, modules, rotations))
         try:
             after = _logits(model)
             check_finite(chosen, after, before)
