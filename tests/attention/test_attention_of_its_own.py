@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
-from rag_middle.methods import LPES, Method, MsPoE, NoMethod, PositionalHiddenStates
+from rag_middle.methods import LPES, Method, MsPoE, NoMethod
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
-from tests.contract.running import at_once, distance, generated, prompt_logits, recomputed
+from tests.contract.running import at_once, distance, generated
 from tests.families import FAMILIES
-from tests.tiny_models import build, scramble, tiny
+from tests.tiny_models import build, tiny
 
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4, "head_dim": ..., "q_lora_rank": 16, "kv_lora_rank": 16,
@@ -116,33 +116,6 @@ def test_a_module_may_take_views_of_what_attention_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama4_text", "ministral3"])
-def test_queries_that_grow_with_their_place_are_projected_again(name: str) -> None:
-    """What a channel adds to a query grows with it."""
-    model = _growing_queries(name)
-    method = PositionalHiddenStates(channels=(3,), factor=-1, layers=(2,), scale_values=True)
-    with torch.no_grad(), applied(model, method, [LONG.tokens]):
-        tokens, logits = generated(model, [LONG])
-    assert distance(logits[0], _scaled_by_hand(model, tokens[0])) < 1e-4
-
-
-def _scaled_by_hand(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """Logits that lead to `tokens`, the last layer's attention reading another channel 3."""
-
-    def scale(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hidden = (args[0] if args else kwargs["hidden_states"]).clone()
-        hidden[..., 3] *= -1
-        return ((hidden, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": hidden})
-
-    attention = model.model.layers[-1].self_attn
-    hook = attention.register_forward_pre_hook(scale, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            return recomputed(model, LONG, tokens)
-    finally:
-        hook.remove()
-
-
-@pytest.mark.parametrize("name", ["llama4_text", "ministral3"])
 def test_neutral_parameters_leave_queries_that_grow_as_they_are(name: str) -> None:
     """Tokens that are read again (DySCO) keep their place among those that were."""
     model = _growing_queries(name)
@@ -203,56 +176,6 @@ def _growing_queries(name: str) -> PreTrainedModel:
         "mscale_all_dim": 1.0,
     }  # fmt: skip
     return build(name, tiny(hf.Ministral3Config, rope_parameters=rope), "sdpa")
-
-
-def test_tokens_are_read_again_where_the_model_puts_them() -> None:
-    """PaliGemma counts from 1 where it is told no positions."""
-    text = {
-        "model_type": "gemma", "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96,
-        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    }  # fmt: skip
-    vision = {
-        "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 32,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16,
-    }  # fmt: skip
-    config = hf.PaliGemmaConfig(
-        text_config=text, vision_config=vision, image_token_index=200, projection_dim=64
-    )
-    model = hf.PaliGemmaForConditionalGeneration(config).eval().requires_grad_(False)
-    model.set_attn_implementation("eager")
-    scramble(model, seed=1, std=0.18)
-    told = torch.arange(1, LONG.ids.shape[1] + 1)[None]
-    made = []
-    for options in ({}, {"position_ids": told}):
-        with torch.no_grad(), applied(model, ACTIVE["dysco"], [LONG.tokens]):
-            made.append(model(input_ids=LONG.ids, **options).logits)
-    assert distance(*made) < 1e-4
-
-
-class AttendsBeside(nn.Module):
-    """As PEFT's LLaMA-Adapter: attends to prompts of its own with the queries of a module."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.adaption_prompt = nn.Parameter(torch.zeros(1, 4, 64))
-
-    def forward(self, **arguments: Any) -> Any:
-        return self.model(**arguments)
-
-
-def test_adapters_that_attend_beside_are_refused() -> None:
-    model: Any = FAMILIES["llama"].build()
-    model.model.layers[2].self_attn = AttendsBeside(model.model.layers[2].self_attn)
-    plain = prompt_logits(model, LONG)
-    with applied(model, NoMethod(), [LONG.tokens]):
-        assert torch.equal(prompt_logits(model, LONG), plain)
-    for method in ACTIVE.values():
-        with (
-            pytest.raises(UnsupportedArchitectureError, match="prompts of its own"),
-            applied(model, method, [LONG.tokens]),
-        ):
-            pass
 
 
 @pytest.mark.parametrize("keyword", [{"scalings": torch.ones(1)}, {"alora_offsets": [2]}], ids=str)

@@ -10,20 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    Cache,
     DynamicCache,
     LlamaConfig,
     PreTrainedModel,
-    RoCBertConfig,
-    RoCBertForCausalLM,
     StaticCache,
-    cache_utils,
 )
-from transformers.cache_utils import DynamicLayer
 
 from benchmarks.operation_counts import prompt_of, without_numbers
 from rag_middle.attention import applied
-from rag_middle.attention.caches import ReadColumns
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
@@ -40,8 +34,7 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from tests.conftest import FamilyModel
-from tests.contract.cases import LONG
-from tests.contract.running import distance, generated
+from tests.contract.running import distance
 from tests.prompts import laid_out
 
 LAYOUT = PromptLayout(12, ((2, 5), (5, 9)))
@@ -99,21 +92,6 @@ def test_a_cache_and_its_copy_are_continued_in_turn(
 
 
 @anew
-def test_what_follows_tokens_goes_on_from_one_copy(
-    family_model: FamilyModel, new: NewCache
-) -> None:
-    model: Any = family_model("llama")
-    method = DySCO(heads=((1, 0),))
-    with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
-        cache = new(model)
-        model(input_ids=IDS, past_key_values=cache)
-        copy = deepcopy(cache)
-        _next(model, cache, [3])
-        with pytest.raises(UnsupportedGenerationError, match="its copies"):
-            _next(model, copy, [6])
-
-
-@anew
 @pytest.mark.parametrize("name", ["pine", "ape", "ms_poe"])
 def test_the_cache_of_an_earlier_prompt_is_refused(
     family_model: FamilyModel, name: str, new: NewCache
@@ -140,25 +118,6 @@ def test_a_static_cache_is_not_asked_for_its_length() -> None:
     with applied(model, APE(), [prompt_of(200, 3)]):
         for passed in (states, states[:, :1], states[:, :1]):
             model(inputs_embeds=passed, past_key_values=cache, use_cache=True)
-
-
-@pytest.mark.parametrize("new", [lambda: Cache(layers=[DynamicLayer(), *_shared()]), DynamicCache])
-def test_layers_that_share_keys_and_values_have_no_length(new: Callable[[], Cache]) -> None:
-    own, shared = ReadColumns(layer=0, prefilled=0), ReadColumns(layer=1, prefilled=0)
-    cache, width = new(), 0
-    for columns, start in ((12, 0), (1, 12), (3, 13)):
-        for layer in (own, shared):
-            assert layer.begin(cache, columns, width) == start
-            if layer is own:
-                key = torch.zeros(1, 1, columns, 4)
-                cache.update(key, key, 0)
-            layer.end(start + columns)
-        width = 12
-
-
-def _shared() -> list[Any]:
-    """For a layer without keys of its own; older versions of transformers have nothing there."""
-    return [cache_utils.DummyLayer()] if hasattr(cache_utils, "DummyLayer") else []
 
 
 def _masked(layouts: Sequence[PromptLayout]) -> Tensor:
@@ -217,13 +176,6 @@ def test_prompts_may_take_more_rows_once_they_are_read(
         assert distance(fewer, expected[::2]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["ms_poe", "pine"])
-def test_one_row_may_become_several(family_model: FamilyModel, name: str) -> None:
-    model, method = family_model("llama"), METHODS[name]
-    expected = _of_rows(model, method, [LAYOUT], [0, 0, 0])
-    assert distance(_of_rows(model, method, [LAYOUT], [0], [0, 0, 0]), expected) < TOLERANCE
-
-
 @pytest.mark.parametrize("method", [PINE(), METHODS["ape"], DySCO(heads=((1, 0),))], ids=str)
 def test_rows_of_some_prompts_only_are_refused(family_model: FamilyModel, method: Method) -> None:
     with pytest.raises(RagMiddleError, match="3 rows for 2 layouts"):
@@ -234,28 +186,3 @@ def test_readings_of_a_prompt_keep_their_rows(family_model: FamilyModel) -> None
     method = AttentionBuckets(base_factors=(1.0, 2.0))
     with pytest.raises(UnsupportedGenerationError, match="1 rows for 2 readings"):
         _of_rows(family_model("llama"), method, [LAYOUT, LAYOUT], [0, 1], [0])
-
-
-def test_decoders_that_may_look_at_an_encoder_have_their_own_cache_used() -> None:
-    config = RoCBertConfig(
-        vocab_size=1000,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        is_decoder=True,
-        enable_pronunciation=False,
-        enable_shape=False,
-        pad_token_id=0,
-        initializer_range=0.2,
-    )
-    torch.manual_seed(0)
-    model = RoCBertForCausalLM(config).eval()
-    plain, given = generated(model, [LONG], steps=4)
-    with applied(model, ZeroTuning(factor=1.0), [LONG.tokens]):
-        tokens, logits = generated(model, [LONG], steps=4)
-    assert torch.equal(tokens, plain)
-    assert distance(logits, given) < TOLERANCE
-    with applied(model, ZeroTuning(factor=3.0), [LONG.tokens]):
-        changed = generated(model, [LONG], steps=4)[1]
-    assert distance(changed, given) > 10 * TOLERANCE

@@ -35,25 +35,14 @@ def in_place(model: PreTrainedModel) -> Any:
     return model
 
 
-def by_forward(model: PreTrainedModel) -> Any:
-    model.forward = torch.compile(model.forward, backend="eager")
-    return model
-
-
 def by_layer(model: PreTrainedModel) -> Any:
     for layer in model.model.layers:
         layer.compile(backend="eager")
     return model
 
 
-def by_wrapped_layer(model: PreTrainedModel) -> Any:
-    for index, layer in enumerate(model.model.layers):
-        model.model.layers[index] = torch.compile(layer, backend="eager")
-    return model
-
-
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-@pytest.mark.parametrize("compiled", [wrapped, in_place, by_forward, by_layer, by_wrapped_layer])
+@pytest.mark.parametrize("compiled", [wrapped, in_place, by_layer])
 @pytest.mark.one_in(2)
 def test_none_and_new_orders_work_and_the_rest_is_refused(
     compiled: Callable[[PreTrainedModel], Any],
@@ -141,15 +130,6 @@ def test_a_decode_step_compiled_inside_the_block_is_the_methods(method: Method) 
         assert distance(expected, plain) > 1e-3
         assert distance(decoded(step), plain) < 1e-4
     torch.compiler.reset()
-
-
-def test_what_runs_no_attention_may_be_compiled() -> None:
-    tokenizer = byte_level_bpe()
-    network: Any = build("mlp", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
-    expected = RagMiddleModel(network, tokenizer, method="pine").score(PROMPT, " a").total
-    network.lm_head.compile(backend="eager")
-    again = RagMiddleModel(network, tokenizer, method="pine").score(PROMPT, " a").total
-    assert again == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself

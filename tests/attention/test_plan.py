@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.attention import ASPECTS, AttentionPlan, LayerChange
+from rag_middle.attention import AttentionPlan, LayerChange
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import SIW, PositionalHiddenStates
@@ -16,10 +16,6 @@ SCALE = PositionScale(scale=2.0)
 HIDDEN = PositionalHiddenStates(channels=(1,))
 WEIGHTS = DocumentChange(SIW(), ((0.5, 2.0),))
 ORDER = DocumentOrder()
-
-
-def test_a_change_of_visibility_decides_everything() -> None:
-    assert ORDER.claims == set(ASPECTS)
 
 
 def test_plans_for_different_aspects_and_layers_merge_in_the_order_of_attention() -> None:

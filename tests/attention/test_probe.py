@@ -12,14 +12,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from rag_middle.attention import applied
 from rag_middle.attention.probe import probe
-from rag_middle.methods import PositionalHiddenStates
-from tests.contract.cases import EXAMPLES, LONG
+from tests.contract.cases import EXAMPLES
 from tests.contract.half import half_precision, rounded
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
-from tests.methods.against_naive import naive
-from tests.reference.llama import NaiveLlama
-from tests.reference.positional_hidden_states import NaivePositionalHiddenStates
 from tests.tiny_models import build, tiny
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -117,43 +113,3 @@ def test_a_model_that_runs_without_its_soft_cap_is_followed() -> None:
     with applied(model, EXAMPLES["pine"].neutral, [prompt.tokens]):
         neutral = prompt_logits(model, prompt)
     assert distance(neutral, plain) < 1e-4
-
-
-def test_outputs_beyond_half_precision_are_probed_by_shorter_steps() -> None:
-    model = rounded(FAMILIES["llama"].build())
-    for name, parameter in model.named_parameters():
-        if name.endswith("k_proj.weight"):
-            parameter.mul_(600)
-    layers = probe(half_precision(model, "float16")).layers.values()
-    assert all(layer.affine_projections for layer in layers)
-
-
-@pytest.mark.parametrize(
-    ("config_class", "width", "dtype", "key_bias"),
-    [
-        (hf.Qwen3Config, 512, "bfloat16", 0.0),
-        (hf.Qwen3Config, 512, "float16", 0.0),
-        (hf.Qwen3Config, 4096, "float32", 0.0),
-        # A bias beside which a column of weights is rounded away.
-        (hf.Qwen2Config, 512, "bfloat16", 10.0),
-        (hf.Qwen2Config, 512, "float16", 100.0),
-    ],
-)
-def test_positional_hidden_states_round_as_the_model_does_at_real_width(
-    config_class: type[PretrainedConfig], width: int, dtype: str, key_bias: float
-) -> None:
-    exact = _one_layer(config_class, hidden_size=width)
-    for name, parameter in exact.named_parameters():
-        if name.endswith("k_proj.bias"):
-            parameter.mul_(10 * key_bias).copy_(parameter.bfloat16())
-    model = half_precision(exact, dtype)
-    settings: dict[str, Any] = {"channels": (3,), "factor": -width / 32, "last_tokens": 1}
-    twin = naive(NaivePositionalHiddenStates, exact, LONG, changed_layers=(0,), **settings)
-    plain = naive(NaiveLlama, exact, LONG).logits(LONG.ids[0])[-1]
-    expected = twin.logits(LONG.ids[0])[-1]
-    with applied(model, PositionalHiddenStates(layers=(0,), **settings), [LONG.tokens]):
-        error = model(LONG.ids).logits[0, -1].float() - expected
-    rounding = (model(LONG.ids).logits[0, -1].float() - plain).square().mean().sqrt()
-    error, effect = (x.square().mean().sqrt() for x in (error, expected - plain))
-    assert error < 3 * rounding.clamp(min=1e-6)
-    assert effect > 9 * rounding

@@ -33,25 +33,6 @@ IDS = torch.arange(5, 17)[None]
 READERS = [PINE(), APE(temperature=0.6, scale=0.8), SelfExtend(group=2, window=4)]
 
 
-def test_tokens_beyond_the_layout_are_refused(family_model: FamilyModel) -> None:
-    with (
-        pytest.raises(UnsupportedGenerationError, match=r"13 tokens .* layout of 12"),
-        applied(family_model("llama"), PINE(), [laid_out(LAYOUT)]),
-    ):
-        family_model("llama")(input_ids=torch.arange(5, 18)[None])
-
-
-def test_assisted_decoding_is_refused_rather_than_wrong(family_model: FamilyModel) -> None:
-    model: Any = family_model("llama")
-    # A prompt that repeats itself, so that looking up n-grams in it proposes tokens.
-    ids = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9]])
-    with (
-        pytest.raises(UnsupportedGenerationError, match="assisted decoding"),
-        applied(model, MsPoE(first_layer=0), [laid_out(LAYOUT)]),
-    ):
-        model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=6, do_sample=False)
-
-
 def _virtual_tokens(model: Any, _: Any) -> None:
     embeddings = model.get_input_embeddings()
     virtual = torch.randn(1, 3, embeddings.weight.shape[1])
@@ -238,15 +219,6 @@ def test_padding_on_the_right_is_refused(family_model: FamilyModel, past_hooks: 
         applied(model, PINE(), [laid_out(PromptLayout(11, ((2, 5), (5, 9))))]),
     ):
         (model.forward if past_hooks else model)(input_ids=IDS, attention_mask=mask)
-
-
-@pytest.mark.parametrize("past_hooks", [False, True], ids=["called", "forward"])
-def test_a_pass_is_counted_once(family_model: FamilyModel, past_hooks: bool) -> None:
-    model = family_model("llama")
-    with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT)]) as request:
-        for number in (1, 2):
-            (model.forward if past_hooks else model)(input_ids=IDS)
-            assert request.forward_passes == number
 
 
 def test_position_scaling_alone_does_not_depend_on_the_layout(family_model: FamilyModel) -> None:

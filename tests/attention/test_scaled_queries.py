@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 import transformers as hf
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, model_traits
-from rag_middle.methods import PINE, Method, ParallelContextWindows, PositionalHiddenStates, RoToR
-from tests.contract.cases import EXAMPLES, LONG, ONE_DOCUMENT
+from rag_middle.methods import PINE, Method, PositionalHiddenStates
+from tests.contract.cases import EXAMPLES, LONG
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
 from tests.tiny_models import build, tiny
@@ -58,14 +56,6 @@ def test_document_order_changes_nothing(method: Method, order: tuple[int, ...]) 
         with applied(model, method, [prompt.tokens]):
             logits.append(prompt_logits(model, prompt))
     assert distance(logits[0][suffix:], logits[1][suffix:]) < 1e-4
-
-
-@pytest.mark.parametrize("method", [PINE(), RoToR(), ParallelContextWindows()], ids=str)
-def test_one_document_changes_nothing(method: Method) -> None:
-    model: Any = _ministral()
-    plain = model.generate(ONE_DOCUMENT.ids, max_new_tokens=6)
-    with applied(model, method, [ONE_DOCUMENT.tokens]):
-        assert torch.equal(model.generate(ONE_DOCUMENT.ids, max_new_tokens=6), plain)
 
 
 def test_a_scale_that_scales_nothing_is_taken() -> None:

@@ -7,7 +7,6 @@ import gc
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,11 +16,9 @@ from transformers import LlamaConfig, MistralConfig, PreTrainedModel, PreTrained
 
 from rag_middle import ContextPrompt, applied
 from rag_middle.attention import model_lock, model_traits
-from rag_middle.errors import PatchIneffectiveError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     LPES,
-    PINE,
     Method,
     ParallelContextWindows,
     SelfExtend,
@@ -100,24 +97,6 @@ def test_threads_on_models_that_share_modules_get_what_each_gets_alone(
     assert (snapshot(base), snapshot(other)) == before
 
 
-def test_an_error_in_one_thread_leaves_shared_modules_to_the_other(base: PreTrainedModel) -> None:
-    other = twin(base)
-    expected = prompt_logits(base, LONG), prompt_logits(other, LONG)
-    before = snapshot(base), snapshot(other)
-
-    def fail(number: int) -> None:
-        model, method = (base, other)[number % 2], (PINE(), LPES(factors=1.5))[number // 2 % 2]
-        with suppress(ZeroDivisionError), applied(model, method, [LONG.tokens]):
-            prompt_logits(model, LONG)
-            raise ZeroDivisionError
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(fail, range(24)))
-    assert (snapshot(base), snapshot(other)) == before
-    for model, logits in zip((base, other), expected, strict=True):
-        assert torch.equal(prompt_logits(model, LONG), logits)
-
-
 # -- the lock --------------------------------------------------------------------------------------
 
 
@@ -188,17 +167,6 @@ def test_settings_changed_between_requests_count(setting: str, method: Method) -
     with applied(unknown, method, [LONG.tokens]):
         torch.testing.assert_close(after, prompt_logits(unknown, LONG))
     assert distance(after, before) > 0.01
-
-
-def test_a_method_is_tried_again_where_a_module_was_replaced(
-    base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    model = RagMiddleModel(base, tokenizer, method=LPES(factors=1.5))
-    for layer in base.model.layers:
-        layer.self_attn.o_proj = nn.Linear(64, 64, bias=False)
-        nn.init.zeros_(layer.self_attn.o_proj.weight)
-    with pytest.raises(PatchIneffectiveError):
-        model.checked_method(LPES(factors=1.5))
 
 
 def test_what_is_known_of_a_model_does_not_keep_it(

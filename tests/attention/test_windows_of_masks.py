@@ -10,7 +10,6 @@ import transformers as hf
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rag_middle.attention import applied, model_traits
-from rag_middle.methods import PINE, ParallelContextWindows, RoToR
 from tests.contract.cases import EXAMPLES, ONE_DOCUMENT
 from tests.contract.running import distance, prompt_logits
 from tests.tiny_models import build, tiny
@@ -56,12 +55,3 @@ def test_neutral_methods_keep_to_the_window(name: str, method: str) -> None:
     plain = prompt_logits(model, example.neutral_prompt)
     with applied(model, example.neutral, [example.neutral_prompt.tokens]):
         assert distance(prompt_logits(model, example.neutral_prompt), plain) < 1e-4
-
-
-@pytest.mark.parametrize("method", [PINE(), RoToR(), ParallelContextWindows()])
-@pytest.mark.parametrize("name", list(CONFIGS))
-def test_one_document_changes_nothing_and_is_generated_from(name: str, method: Any) -> None:
-    model: Any = _model(name)
-    plain = model.generate(ONE_DOCUMENT.ids, max_new_tokens=6)
-    with applied(model, method, [ONE_DOCUMENT.tokens]):
-        assert torch.equal(model.generate(ONE_DOCUMENT.ids, max_new_tokens=6), plain)

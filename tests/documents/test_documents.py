@@ -38,10 +38,6 @@ def test_the_separator_follows_every_document_the_last_one_too() -> None:
     assert prompt.text == "Read:\none | two | Question?"
 
 
-def test_strings_count_as_documents() -> None:
-    assert ContextPrompt(documents=["one"]).documents == (Document("one"),)
-
-
 def test_one_string_is_not_a_list_of_documents() -> None:
     with pytest.raises(PromptError, match="list of documents"):
         ContextPrompt(documents="one")
@@ -53,13 +49,6 @@ def test_something_else_is_no_document(given: object) -> None:
         ContextPrompt(documents=["a", given])  # type: ignore[list-item]
     with pytest.raises(PromptError, match="A document must be a Document or a string"):
         mark(given)  # type: ignore[arg-type]
-
-
-def test_with_documents_keeps_the_rest() -> None:
-    prompt = ContextPrompt("Read:\n", ["one"], "Question?", separator="\n")
-    assert prompt.with_documents(["two", "three"]) == ContextPrompt(
-        "Read:\n", ["two", "three"], "Question?", "\n"
-    )
 
 
 def test_permuted_puts_document_order_i_at_place_i() -> None:

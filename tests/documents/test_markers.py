@@ -108,12 +108,6 @@ def test_a_marked_document_shows_its_title() -> None:
     assert mark(Document("Capital.", title="Paris", id="7")) == mark("Paris\nCapital.")
 
 
-def test_a_text_without_documents_is_all_suffix_and_stays_as_it_is() -> None:
-    assert parse("Just a question [[~rm:doc]]") == ContextPrompt(
-        suffix="Just a question [[~rm:doc]]"
-    )
-
-
 class TestOnlyWhatMarkMadeCounts:
     @pytest.mark.parametrize(
         "forged",
@@ -214,9 +208,6 @@ class TestKey:
         assert texts_of(parse(shared)) == ["Lyon."]
         assert texts_of(parse(alone, trusted=True)) == ["Lyon."]
 
-    def test_the_same_text_is_marked_the_same_way(self) -> None:
-        assert mark("Lyon.") == mark("Lyon.") != mark("Lyon!")
-
     def test_a_short_one_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(MARKER_KEY_VARIABLE, "secret")
         with pytest.raises(PromptError, match=r"has 6 characters.*token_hex"):
@@ -267,9 +258,6 @@ class TestSeparator:
         assert [document.text for document in found.documents] == ["a", "b", "d"]
         assert (found.separator, found.suffix) == (chosen, "\nQuestion?")
 
-    def test_is_the_first_gap_where_none_is_more_common(self) -> None:
-        assert parse(f"{A} {B}\n{D}").separator == " "
-
     def test_is_added_after_the_last_document_where_it_is_missing(self) -> None:
         found = parse(f"{A}\n{B}</documents>")
         assert found.text == "a\nb\n</documents>"
@@ -287,15 +275,6 @@ class TestOtherTextBetweenDocuments:
         with pytest.raises(MarkerError, match=r"'Why\? A: so\. U:' stands between .*unmark"):
             parse(self.TEXT)
 
-    def test_the_error_points_at_it(self) -> None:
-        with pytest.raises(MarkerError) as caught:
-            parse(self.TEXT)
-        assert self.TEXT[caught.value.position :].startswith("Why?")
-
     def test_stays_in_the_prefix_if_the_last_group_is_asked_for(self) -> None:
         found = parse(self.TEXT, groups="last")
         assert found == ContextPrompt("U: old Why? A: so. U: ", ["a", "b"], "And?", "\n")
-
-    def test_asking_for_the_last_group_changes_nothing_where_there_is_one(self) -> None:
-        text = f"Read: {A}\n{B}\nAnd?"
-        assert parse(text, groups="last") == parse(text)

@@ -10,10 +10,8 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, DocumentCache
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import APE, Method, ParallelContextWindows
-from rag_middle.methods.document_blocks.document_cache import DocumentStates
 from tests.contract.running import distance
 from tests.tiny_models import build, tiny
 
@@ -173,16 +171,6 @@ def test_files_serve_a_later_process(
     assert second.precompute([prompt]) == 0
 
 
-def test_states_of_a_file_move_to_the_models_device_once(tmp_path: Path) -> None:
-    one, two, three, four = torch.ones(4, 1, 2, 4).unbind()
-    DocumentCache(directory=tmp_path).put("name", DocumentStates((one, two), (three, four)))
-    later = DocumentCache(directory=tmp_path)
-    moved = later.get("name", [torch.device("meta"), torch.device("cpu")])
-    assert moved is not None
-    assert [tensor.is_meta for tensor in (*moved.keys, *moved.values)] == [True, False] * 2
-    assert later.get("name") is moved
-
-
 def test_a_damaged_file_is_computed_again(
     llama: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -198,24 +186,3 @@ def test_a_damaged_file_is_computed_again(
     with pytest.warns(UserWarning, match="is damaged"):
         assert later.precompute([prompt]) == 4
     assert {file: file.read_bytes() for file in whole} == whole
-
-
-def test_a_folder_that_cannot_be_written_costs_no_answer(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: ContextPrompt,
-    tmp_path: Path,
-) -> None:
-    occupied = tmp_path / "file"
-    occupied.write_text("no folder")
-    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=occupied))
-    with pytest.raises(UnsupportedGenerationError, match="cannot be saved"):
-        model.precompute([prompt])  # which is asked for the files' sake
-    with pytest.warns(UserWarning, match="cannot be saved") as told:
-        model.generate(prompt, method="ape", max_new_tokens=1)
-    assert len(told) == 1
-
-
-def test_nothing_can_be_kept_without_a_cache(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="document_cache"):
-        model.precompute([prompt])

@@ -142,28 +142,6 @@ def test_chat_messages_go_through_the_template(
     assert answer.text == generation.text
 
 
-def test_usage_counts_one_bos_and_never_the_padding(
-    model: RagMiddleModel, prompts: list[ContextPrompt]
-) -> None:
-    for prompt, generation in zip(prompts, model.batch(prompts, max_new_tokens=3), strict=True):
-        tokens = model.encode(prompt)
-        assert tokens.input_ids.count(model.tokenizer.bos_token_id) == 1
-        assert generation.usage.prompt_tokens == len(tokens)
-        assert generation.usage.completion_tokens == len(generation.token_ids) == 3
-        assert generation.usage.total_tokens == len(tokens) + 3
-
-
-def test_timings_add_up(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    generation = model.generate(prompt, max_new_tokens=5)
-    timings = generation.timings
-    assert min(timings.tokenize, timings.prefill, timings.decode) > 0
-    assert timings.time_to_first_token < timings.total
-    assert generation.tokens_per_second == pytest.approx(4 / timings.decode)
-    report = generation.to_dict()
-    assert report["usage"]["total_tokens"] == generation.usage.total_tokens
-    assert report["timings"]["total"] == timings.total
-
-
 def test_beams_are_what_transformers_finds(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     tokens = encode(model.tokenizer, prompt)
     ids = torch.tensor([tokens.input_ids])
@@ -202,13 +180,6 @@ def test_an_end_token_stops_and_is_not_text(
     assert ended[0].stop is None
 
 
-def test_repetition_penalty_changes_the_text(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    plain = model.generate(prompt, max_new_tokens=20)
-    penalised = model.generate(prompt, max_new_tokens=20, repetition_penalty=5.0)
-    assert len(set(penalised.token_ids)) == 20 > len(set(plain.token_ids)) - 1
-    assert penalised.token_ids != plain.token_ids
-
-
 class _Failing(Event):
     """Fails when asked for the last of `calls` times: in the middle of generation."""
 
@@ -242,19 +213,6 @@ def test_every_call_leaves_the_model_as_it_was(
         assert snapshot(model.model) == before
     finally:
         model.model.eval()
-
-
-def test_a_tokenizer_without_padding_serves_batches_and_stays_without(
-    llama: PreTrainedModel, prompts: list[ContextPrompt]
-) -> None:
-    from tests.tokenizers import byte_level_bpe
-
-    tokenizer = byte_level_bpe(bos=True)
-    tokenizer.pad_token = None
-    model = RagMiddleModel(llama, tokenizer)
-    together = model.batch(prompts, max_new_tokens=4)
-    assert [g.text for g in together] == [model.generate(p, max_new_tokens=4).text for p in prompts]
-    assert tokenizer.pad_token is None
 
 
 def test_lengths_that_change_frequencies_do_not_share_a_batch(

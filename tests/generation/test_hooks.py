@@ -12,11 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
-from rag_middle.errors import (
-    PatchIneffectiveError,
-)
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import Compose, Method, NoMethod, PositionInterpolation, Runner
+from rag_middle.methods import Compose, NoMethod, PositionInterpolation, Runner
 from rag_middle.tokens import TokenizedPrompt
 from tests.contract.running import distance
 
@@ -155,20 +152,3 @@ def test_plans_hold_in_every_branch(model: RagMiddleModel, prompt: ContextPrompt
         model.logits(prompt.permuted([2, 1, 0]), method=single),
     )
     assert distance(model.logits(prompt, method=both), expected) < 1e-4
-
-
-def test_a_method_whose_hooks_do_nothing_is_reported(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    class Idle(NoMethod):
-        @property
-        def is_neutral(self) -> bool:
-            return False
-
-    class IdleButArranging(Idle, BestLast):
-        pass
-
-    with pytest.raises(PatchIneffectiveError, match="leaves the logits"):
-        RagMiddleModel(llama, tokenizer, method=Idle())
-    working: Method = IdleButArranging()
-    RagMiddleModel(llama, tokenizer, method=working)

@@ -26,7 +26,6 @@ from rag_middle.methods import (
     Method,
     PositionInterpolation,
 )
-from tests.contract.running import in_thread
 from tests.families import FAMILIES
 from tests.prompts import laid_out
 from tests.reader import READER_LPES, reader_path
@@ -150,25 +149,3 @@ def test_measuring_what_a_method_is_installed_on_is_refused() -> None:
             with pytest.raises(MethodConfigError, match="has a method installed"):
                 measured()
     assert run(model, task, measurement=how).records
-
-
-@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable")  # its newer name is too new
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "cohere2", "glm4"])
-def test_layers_that_a_backward_pass_runs_again_are_as_in_the_first_run(family: str) -> None:
-    """Of several passes, and in another thread, as on a GPU."""
-    model: Any = FAMILIES[family].build("sdpa").requires_grad_(True).train()
-
-    def gradients(backward: Any) -> list[torch.Tensor]:
-        model.zero_grad()
-        losses = [
-            model(input_ids=ids, labels=ids, use_cache=False).loss for ids in (IDS, IDS[:, :9])
-        ]
-        backward(sum(losses))
-        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-    with rag_middle.install(model, PositionInterpolation(scale=1.5)):
-        expected = gradients(lambda loss: loss.backward())
-        model.gradient_checkpointing_enable()
-        for backward in (lambda loss: loss.backward(), lambda loss: in_thread(loss.backward)):
-            for found, wanted in zip(gradients(backward), expected, strict=True):
-                torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_type_hints
 
-from rag_middle.generation import GenerationKwargs, GenerationOptions, RagMiddleModel
+from rag_middle.generation import GenerationKwargs, GenerationOptions
 from rag_middle.options import OPTIONS, AskKwargs
 
 
@@ -19,9 +19,3 @@ def test_defaults_are_allowed_and_described() -> None:
     for declaration in OPTIONS.values():
         declaration.check(declaration.default)
         assert declaration.help.endswith(".")
-
-
-def test_top_p_without_drawing_is_harmless(model: RagMiddleModel) -> None:
-    plain = model.generate("Why?", max_new_tokens=4)
-    assert model.generate("Why?", max_new_tokens=4, top_p=0.9, top_k=5).text == plain.text
-    assert plain.seed is None

@@ -24,7 +24,7 @@ from rag_middle.methods import (
     RoToR,
 )
 from rag_middle.tokens import TokenizedPrompt, encode
-from tests.adapters import Activated, PromptTuned, Wrapper
+from tests.adapters import Activated, PromptTuned
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES
 from tests.generation.test_generate import METHODS
@@ -133,22 +133,6 @@ def test_a_long_answer_of_a_short_prompt_changes_no_frequencies_of_others(
     for prompt, ids, score in zip(prompts, continuations, together, strict=True):
         alone = model.score(prompt, ids)
         assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=ATOL)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_rows_of_a_wrapped_model_score_as_each_alone(
-    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, family: str
-) -> None:
-    """A wrapper that names no arguments hands on positions, which learned ones go by."""
-    wrapped: Any = Wrapper(family_model(family))
-    model = RagMiddleModel(wrapped, tokenizer)
-    prompts = [
-        TokenizedPrompt(input_ids=tuple(range(30, 30 + length)), layout=PromptLayout(length=length))
-        for length in (25, 40)
-    ]
-    together = model.score_batch(prompts, [(5, 6, 7), (8, 9)])
-    for prompt, ids, score in zip(prompts, [(5, 6, 7), (8, 9)], together, strict=True):
-        assert score.total == pytest.approx(model.score(prompt, ids).total, abs=1e-3)
 
 
 def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(

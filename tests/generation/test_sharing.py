@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 import pytest
 
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel, release_models, shared_model, sharing
 from tests.reader import reader_path
 
@@ -51,22 +50,6 @@ def test_temporary_models_load_once(folder: Path, loads: list[Any]) -> None:
     assert not [*sharing._networks]
     shared_model(folder)
     assert len(loads) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"temprature": 1}, "no option 'temprature'"),
-        ({"context_window": 0}, "context_window must be"),
-        ({"dtype": "float31"}, "float31"),
-    ],
-)
-def test_mistakes_cost_no_loading(
-    folder: Path, loads: list[Any], options: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(UnsupportedGenerationError, match=told):
-        shared_model(folder, **options)
-    assert not loads
 
 
 def test_used_weights_stay_beside_others(folder: Path, tmp_path: Path, loads: list[Any]) -> None:

@@ -8,15 +8,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt, PromptLayout, applied
 from rag_middle.attention import model_lock
-from rag_middle.errors import ContextOverflowError, MethodConfigError
+from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, NoMethod
-from rag_middle.threads import _end_model_threads
 from tests.prompts import laid_out
 
 
@@ -87,16 +85,6 @@ def test_pieces_come_while_generation_runs(
     assert len(slow_steps) == 20
 
 
-def test_a_stream_stops_at_stop_strings(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    free = model.generate(prompt, max_new_tokens=20).text
-    stop = free[6:8]
-    stream = model.stream(prompt, max_new_tokens=20, stop=stop)
-    pieces = list(stream)
-    assert "".join(pieces) == free[: free.index(stop)]
-    assert stream.result.stop == stop
-    assert not any(stop[0] == piece[-1:] for piece in pieces[-1:])
-
-
 def test_an_exception_while_streaming_reaches_the_consumer(
     model: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
 ) -> None:
@@ -120,11 +108,6 @@ def test_an_exception_while_streaming_reaches_the_consumer(
         handle.remove()
     assert lock_is_free(model)
     assert model.generate(prompt, method="pine", max_new_tokens=2).usage.completion_tokens == 2
-
-
-def test_refusals_come_before_anything_runs(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    with pytest.raises(ContextOverflowError):
-        model.stream(prompt, max_new_tokens=10_000)
 
 
 def test_closing_early_ends_generation_and_frees_the_model(
@@ -153,17 +136,6 @@ def test_a_forgotten_stream_ends(
     assert len(slow_steps) < 100
 
 
-def test_the_end_of_the_program_ends_a_stream(
-    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
-) -> None:
-    stream = model.stream(prompt, max_new_tokens=200)
-    next(stream)
-    _end_model_threads()
-    assert not any(thread.name == "rag-middle-stream" for thread in threading.enumerate())
-    assert len(slow_steps) < 100
-    assert stream.result.finish_reason == "cancelled"
-
-
 def test_a_stream_inside_a_block_of_the_same_thread_is_refused(
     model: RagMiddleModel, prompt: ContextPrompt
 ) -> None:
@@ -172,25 +144,3 @@ def test_a_stream_inside_a_block_of_the_same_thread_is_refused(
         pytest.raises(MethodConfigError, match="Leave the applied"),
     ):
         model.stream(prompt)
-
-
-def test_a_character_of_several_tokens_comes_whole(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    """Logits are forced, so that the model says a fox in four bytes."""
-    said = tokenizer.encode("a🦊 é", add_special_tokens=False)
-    model = RagMiddleModel(llama, tokenizer)
-    step = iter(said)
-
-    def force(module: object, args: object, output: torch.Tensor) -> torch.Tensor:
-        forced = torch.full_like(output, -1e4)
-        forced[..., next(step)] = 0
-        return forced
-
-    handle = llama.lm_head.register_forward_hook(force)
-    try:
-        pieces = list(model.stream("Say it.", max_new_tokens=len(said)))
-    finally:
-        handle.remove()
-    assert "".join(pieces) == "a🦊 é"
-    assert "🦊" in pieces

@@ -26,14 +26,6 @@ def test_density_is_a_documents_share_less_that_of_all_documents() -> None:
     torch.testing.assert_close(density, expected)
 
 
-def test_long_documents_are_not_dense_for_their_length() -> None:
-    density = document_density(_attention(3, 7, 8, 9, 18, 19), LAYOUT, top_share=0.3)
-    assert density[0] < 0 < density[1]  # 1 of 4 and 3 of 6, with 4 of 14 in all
-    density = document_density(_attention(3, 4, 7, 8, 18, 19), LAYOUT, top_share=0.3)
-    assert density[1] > 0 < density[0]
-    assert density[0] > density[1]  # two tokens each
-
-
 @pytest.mark.parametrize("top_share", [0.01, 0.3, 0.999])
 def test_a_document_on_its_own_is_neither_dense_nor_sparse(top_share: float) -> None:
     one = PromptLayout(20, ((2, 9),))
@@ -58,10 +50,3 @@ def test_documents_with_the_same_share_are_exactly_equal(length: int, documents:
 def test_at_least_one_token_is_attended_to() -> None:
     density = document_density(_attention(13), LAYOUT, top_share=0.01)
     assert (density > 0).tolist() == [False, False, True]
-
-
-def test_empty_documents_are_neither_dense_nor_sparse() -> None:
-    layout = PromptLayout(20, ((2, 6), (6, 6), (6, 16)))
-    density = document_density(_attention(3, 4, 7, 0, 1, 18), layout, top_share=0.3)
-    assert density[1] == 0
-    torch.testing.assert_close(density[[0, 2]], torch.tensor([2 / 4, 1 / 10]) - 3 / 14)

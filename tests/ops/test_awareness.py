@@ -74,11 +74,6 @@ def test_heads_take_ratios(assign: str, expected: list[int]) -> None:
     assert choice.tolist() == [expected, [0, 1, 2, 3]]
 
 
-def test_equally_aware_heads_keep_their_order() -> None:
-    awareness = torch.tensor([[0.5, 0.7, 0.5, 0.7]])
-    assert assigned_ratios(awareness, 4, "rank").tolist() == [[2, 0, 3, 1]]
-
-
 def test_a_query_in_float32_is_not_rounded() -> None:
     generator = torch.Generator().manual_seed(3)
     query = torch.randn(1, 8, 64, generator=generator)

@@ -29,25 +29,6 @@ def test_factors_lie_on_the_curve(points: Points, layers: int) -> None:
     assert curve_factors(points, layers, "bezier") == pytest.approx(sampled, abs=1e-4)
 
 
-@pytest.mark.parametrize("points", CURVES, ids=str)
-def test_a_curve_starts_and_ends_at_its_outer_points(points: Points) -> None:
-    factors = curve_factors(points, 32, "bezier")
-    assert factors[0] == pytest.approx(points[0][1])
-    assert factors[-1] == pytest.approx(points[3][1])
-    assert len(factors) == 32
-
-
-def test_evenly_spaced_points_on_a_line_give_the_line() -> None:
-    points = [(0, 1.0), (1, 1.1), (2, 1.2), (3, 1.3)]
-    assert curve_factors(points, 7, "bezier") == pytest.approx(
-        [1 + 0.05 * layer for layer in range(7)]
-    )
-
-
-def test_one_layer_takes_the_first_point() -> None:
-    assert curve_factors([(0, 1.2), (1, 1.9), (2, 1.1), (3, 1.7)], 1, "bezier") == (1.2,)
-
-
 @given(
     xs=st.lists(st.integers(0, 79), min_size=4, max_size=4, unique=True).map(sorted),
     ys=st.lists(st.integers(10, 20), min_size=4, max_size=4),
@@ -59,18 +40,6 @@ def test_factors_stay_within_the_control_points(xs: list[int], ys: list[int], la
     assert all(
         low - 1e-9 <= factor <= high + 1e-9 for factor in curve_factors(points, layers, "bezier")
     )
-
-
-@pytest.mark.parametrize(
-    ("points", "message"),
-    [
-        ([(0, 1), (1, 1), (1, 1), (2, 1)], "strictly rising x"),
-        ([(3, 1), (2, 1), (1, 1), (0, 1)], "strictly rising x"),
-    ],
-)
-def test_what_is_no_curve_is_refused(points: Points, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        curve_factors(points, 4, "bezier")
 
 
 def test_a_line_is_straight_between_its_points() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -116,14 +115,6 @@ def test_tensors_without_numbers_are_not_checked() -> None:
     with FakeTensorMode() as mode:
         assert uses_triton("auto", *map(mode.from_tensor, (QUERY, VALUE, VALUE)), check)
     assert not cases
-
-
-def test_threads_that_come_together_check_once() -> None:
-    check, cases = _check(lambda x: x * 2)
-    with ThreadPoolExecutor(8) as pool:
-        used = pool.map(lambda _: uses_triton("auto", QUERY, VALUE, VALUE, check), range(32))
-    assert all(used)
-    assert len(cases) == 1
 
 
 @pytest.mark.parametrize(

@@ -103,20 +103,3 @@ def test_what_families_add_to_their_scores(
         query, key, mask=None, scale=SCALE, padding=torch.tensor(padding), **settings
     )
     torch.testing.assert_close(_real(rows, padding), _real(scores.logsumexp(-1), padding))
-
-
-def test_half_precision_gives_float32_rows() -> None:
-    query, key, value = (tensor.bfloat16() for tensor in _tensors())
-    exact = logsumexp_rows(query.float(), key.float(), mask=None, scale=SCALE)
-    out, fused = flash(query, key, value, scale=SCALE, causal=True)
-    assert out.dtype == torch.bfloat16
-    for rows in (fused, logsumexp_rows(query, key, mask=None, scale=SCALE)):
-        assert rows.dtype == torch.float32
-        torch.testing.assert_close(rows, exact, atol=1e-2, rtol=0)  # bf16 products in the kernel
-
-
-def test_one_weight_is_the_exponential_of_score_minus_log_sum_exp() -> None:
-    query, key, value = _tensors()
-    scores = _scores(query, key, _causal())
-    _, rows = flash(query, key, value, scale=SCALE, causal=True)
-    torch.testing.assert_close((scores[..., 0] - rows).exp(), scores.softmax(-1)[..., 0])

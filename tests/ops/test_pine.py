@@ -11,13 +11,11 @@ from torch import Tensor
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.pine.kernels import attend
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
 from rag_middle.methods.pine.kernels.importance import (
     document_importance,
     document_shifts,
 )
-from rag_middle.methods.pine.kernels.tables import MovingKeys
 from rag_middle.ops import scores
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import (
@@ -156,65 +154,6 @@ def test_bounded_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(run(case, *case.qkv()), whole, atol=1e-5, rtol=1e-5)
 
 
-def test_moved_keys_of_short_documents_count_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, alive = Case((1, 1, 1, 1), groups=4), 120  # all heads have 28 scores and 224 numbers
-    sizes: list[int] = []
-
-    class Recorded(MovingKeys):
-        def __init__(self, base: Tensor, heads: int, tables: PineTables) -> None:
-            super().__init__(base, heads, tables)
-            sizes.append(self.keys.numel())
-
-    monkeypatch.setattr(attend, "MovingKeys", Recorded)
-    monkeypatch.setattr(attend, "scores_at_once", lambda _: alive)
-    run(case, *case.qkv())
-    assert sizes
-    assert max(sizes) <= alive
-
-
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("window", [None, 9])
-def test_document_order_does_not_change_results(softcap: float | None, window: int | None) -> None:
-    case = Case((4, 3, 6, 2), softcap=softcap, window=window)
-    order = (2, 0, 3, 1)
-    moved = Case(tuple(case.lengths[i] for i in order), softcap=softcap, window=window)
-    spans = case.layout.documents
-    end = case.layout.suffix_start
-    index = torch.cat([
-        torch.arange(case.prefix),
-        *(torch.arange(*spans[i]) for i in order),
-        torch.arange(end, case.total),
-    ])  # fmt: skip
-    q, k, v = case.qkv()
-    out, lse = run(case, q, k, v)
-    moved_out, moved_lse = run(moved, q[:, :, index], k[:, :, index], v[:, :, index])
-    torch.testing.assert_close(moved_out, out[:, :, index], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(moved_lse, lse[:, :, index], atol=1e-5, rtol=1e-5)
-
-
-def test_one_document_is_plain_causal_attention() -> None:
-    case = Case((6,))
-    q, k, v = case.qkv()
-    tables, every = case.tables(), case.total
-    causal = Case((), prefix=every, suffix=0, generated=0)
-    plain = prefill(q, k, v, causal.tables(), case.rule)
-    torch.testing.assert_close(run(case, q, k, v)[0], plain.out, atol=1e-5, rtol=1e-5)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        base_rotate(q, tables), base_rotate(k, tables), v,
-        is_causal=True, enable_gqa=True, scale=case.rule.scale,
-    )  # fmt: skip
-    torch.testing.assert_close(plain.out, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_rows_are_independent() -> None:
-    case = CASES["unequal documents"]
-    one, two = case.qkv(0), case.qkv(1)
-    both = run(case, *(torch.cat(pair) for pair in zip(one, two, strict=True)))
-    for row, alone in enumerate((run(case, *one), run(case, *two))):
-        for got, want in zip(both, alone, strict=True):
-            torch.testing.assert_close(got[row], want[0], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_follows_float32(dtype: torch.dtype) -> None:
     case = Case((4, 3, 6))
@@ -228,39 +167,12 @@ def test_half_precision_follows_float32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(lse, expected_lse, atol=4 * tolerance, rtol=tolerance)
 
 
-def test_heads_behind_tokens_in_memory_and_gradients_asked_for_are_fine() -> None:
-    case = Case((4, 3, 6))
-    one, two = case.qkv(0), case.qkv(1)
-    plain = [torch.cat(pair) for pair in zip(one, two, strict=True)]
-    views = [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in plain]
-    for got, want in zip(run(case, *views), run(case, *plain), strict=True):
-        assert not got.requires_grad
-        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)
-
-
-def test_the_log_sum_exp_is_optional_and_changes_nothing() -> None:
-    case = Case((4, 3), generated=0)
-    with_lse = prefill(*case.qkv(), case.tables(), case.rule, need_lse=True)
-    without = prefill(*case.qkv(), case.tables(), case.rule)
-    assert without.lse is None
-    assert torch.equal(without.out, with_lse.out)
-
-
 def test_inputs_are_left_alone() -> None:
     case = Case((4, 3, 6))
     q, k, v = case.qkv()
     run(case, q, k, v)
     for now, before in zip((q, k, v), case.qkv(), strict=True):
         assert torch.equal(now, before)
-
-
-def test_state_survives_reuse_of_the_key_storage() -> None:
-    case = Case((4, 3, 6), generated=0)
-    q, k, v = case.qkv()
-    state = prefill(q, k, v, case.tables(), case.rule).state
-    kept = state.document_keys.clone()
-    k.zero_()
-    assert torch.equal(state.document_keys, kept)
 
 
 def test_a_prompt_in_pieces_is_refused() -> None:

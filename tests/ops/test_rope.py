@@ -48,35 +48,6 @@ def test_rotation_is_multiplication_of_complex_numbers(
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_scores_depend_on_distances_only(pairing: Literal["half", "interleaved"]) -> None:
-    torch.manual_seed(1)
-    q, k = torch.randn(1, 8), torch.randn(1, 8)
-    style = RotaryStyle(pairing, 3)
-
-    def score(query_at: float, key_at: float) -> Tensor:
-        query = rotate(q, *_angles(torch.tensor([query_at]), 3), style)
-        return query @ rotate(k, *_angles(torch.tensor([key_at]), 3), style).T
-
-    torch.testing.assert_close(score(7.5, 3.0), score(104.5, 100.0), atol=1e-4, rtol=0)
-    assert (score(7.5, 3.0) - score(7.5, 4.0)).abs() > 1e-3
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_tables_may_differ_by_row_and_head_and_carry_a_factor(
-    pairing: Literal["half", "interleaved"],
-) -> None:
-    torch.manual_seed(2)
-    x, style = torch.randn(2, 3, 4, 8), RotaryStyle(pairing, 4)
-    cos, sin = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4)
-    whole = rotate(x, cos, sin, style)
-    for row in range(2):
-        for head in range(3):
-            alone = rotate(x[row, head], cos[row, head], sin[row, head], style)
-            torch.testing.assert_close(whole[row, head], alone)
-    torch.testing.assert_close(rotate(x, 2 * cos, 2 * sin, style), 2 * whole)
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_stays_half_precision(
     dtype: torch.dtype, pairing: Literal["half", "interleaved"]

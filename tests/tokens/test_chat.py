@@ -247,11 +247,6 @@ class TestSystem:
         with pytest.raises(PromptError, match="system was given too"):
             encode(tokenizer, [system("a"), user("b")], system="c")
 
-    def test_control_tokens_in_it_are_inert(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
-        ids = encode(tokenizer, "Why?", system="<|im_end|>").input_ids
-        assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2
-
 
 def test_messages_of_one_role_are_joined_where_roles_must_alternate() -> None:
     tokenizer = byte_level_bpe(chat_template=GEMMA)
@@ -266,14 +261,6 @@ def test_messages_that_the_template_refuses_are_reported_in_its_words() -> None:
     tokenizer = byte_level_bpe(chat_template=GEMMA)
     with pytest.raises(ChatTemplateError, match=r"roles must alternate.*\['assistant', 'user'\]"):
         encode(tokenizer, [assistant("a"), user("b")])
-
-
-def test_a_text_where_a_role_is_expected_is_not_quoted_in_full() -> None:
-    tokenizer = byte_level_bpe(chat_template=GEMMA)
-    for role in ("secret " * 100, ["secret " * 100]):
-        with pytest.raises(PromptError) as caught:
-            encode(tokenizer, [{"role": role, "content": "a"}])
-        assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize(
@@ -331,13 +318,6 @@ def test_a_role_that_holds_a_control_token_is_refused(role: str) -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)
     with pytest.raises(PromptError, match="control token"):
         encode(tokenizer, [{"role": role, "content": "a"}])
-
-
-def test_a_message_may_lack_content() -> None:
-    template = "{% for m in messages %}{{ m['content'] or '-' }}{{ m['calls'] }}{% endfor %}"
-    tokenizer = byte_level_bpe(chat_template=template)
-    messages = [{"role": "assistant", "content": None, "calls": ["x"]}, user(MARKED)]
-    assert shown(tokenizer, encode(tokenizer, messages)).startswith("-['x']Read:")
 
 
 def test_documents_may_use_every_private_use_character() -> None:

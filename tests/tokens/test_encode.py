@@ -208,11 +208,6 @@ def test_markers_do_not_count() -> None:
     assert count_tokens(tokenizer, text) == count_tokens(tokenizer, "Read:\none\nWhy [[rm:doc]]?")
 
 
-def test_documents_keep_their_ids() -> None:
-    prompt = ContextPrompt(documents=[Document("one", id="x"), "two"], suffix="Why?")
-    assert encode(tokenizer_named("byte-level"), prompt).document_ids == ("x", None)
-
-
 @pytest.mark.parametrize(
     "prompt", ["", ContextPrompt(), ContextPrompt(documents=[""], separator="")]
 )
@@ -220,12 +215,6 @@ def test_documents_keep_their_ids() -> None:
 def test_an_empty_prompt_is_refused(name: str, prompt: str | ContextPrompt) -> None:
     with pytest.raises(PromptError, match="empty"):
         encode(tokenizer_named(name), prompt)
-
-
-def test_an_empty_document_has_an_empty_span() -> None:
-    prompt = ContextPrompt("Read:", ["", "one"], "Why?", separator="")
-    tokenized = encode(tokenizer_named("prepend"), prompt)
-    assert tokenized.layout.document_lengths[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -266,9 +255,6 @@ class TestCounting:
         assert count_tokens(tokenizer, Document("is", title="Paris")) == count_tokens(
             tokenizer, "Paris\nis"
         )
-
-    def test_no_text_has_no_tokens(self) -> None:
-        assert count_tokens(tokenizer_named("byte-level with bos"), "") == 0
 
     def test_prompts_count_as_a_whole(self) -> None:
         tokenizer = byte_level_bpe(bos=True, chat_template=CHATML)

@@ -26,13 +26,6 @@ def test_spans_follow_from_the_parts() -> None:
     assert len(tokenized) == 6
 
 
-def test_parts_are_found_again() -> None:
-    tokenized = prompt([3, 4], [], [5])
-    assert tokenized.prefix_ids == (1, 2)
-    assert tokenized.documents_ids == ((3, 4), (), (5,))
-    assert tokenized.suffix_ids == (9,)
-
-
 def test_select_orders_and_drops_documents() -> None:
     chosen = prompt([3, 4], [6], [5]).select([2, 0])
     assert chosen.input_ids == (1, 2, 5, 3, 4, 9)

@@ -50,33 +50,6 @@ def test_followers_get_what_the_batch_returns(
         assert tuple(token.token_id for token in note.tokens) == result.token_ids
 
 
-@pytest.mark.parametrize("method", ["none", "pine", "attention_buckets"])
-def test_log_probabilities_are_those_of_score(
-    model: RagMiddleModel, prompts: list[ContextPrompt], method: str
-) -> None:
-    notes = [Notes() for _ in prompts]
-    results = model.batch(
-        prompts,
-        method=method,
-        max_new_tokens=5,
-        temperature=1.5,
-        seed=1,
-        logprobs=True,
-        top_logprobs=3,
-        followers=[each.follower for each in notes],
-    )
-    for prompt, note, result in zip(prompts, notes, results, strict=True):
-        score = model.score(prompt, result.token_ids, method=method)
-        assert [token.log_probability for token in note.tokens] == pytest.approx(
-            score.log_probabilities, abs=1e-4
-        )
-        for token in note.tokens:
-            values = [value for _, value in token.alternatives]
-            assert len(values) == 3
-            assert values == sorted(values, reverse=True)
-            assert token.log_probability <= values[0]
-
-
 def test_one_prompt_is_cancelled_and_the_others_go_on(
     model: RagMiddleModel, prompts: list[ContextPrompt]
 ) -> None:
