@@ -135,9 +135,9 @@ class ContextPrompt:
 
         ``None`` unless every document has one that is a finite number.
         """
-        given = [document.metadata.get("score") for document in self.documents]
-        numbers = tuple(float(score) for score in given if is_finite_number(score))
-        return numbers if given and len(numbers) == len(given) else None
+        scores = [document.metadata.get("score") for document in self.documents]
+        numbers = tuple(float(score) for score in scores if is_finite_number(score))
+        return numbers if scores and len(numbers) == len(scores) else None
 
     def with_documents(self, documents: Iterable[Document | str]) -> ContextPrompt:
         """The same prompt about other documents."""
@@ -166,15 +166,15 @@ def check_separator(separator: str) -> None:
         )
 
 
-def _as_document(given: object, index: int | None = None) -> Document:
-    if isinstance(given, str):
-        return Document(given)
-    if not isinstance(given, Document):
+def _as_document(document: object, index: int | None = None) -> Document:
+    if isinstance(document, str):
+        return Document(document)
+    if not isinstance(document, Document):
         raise PromptError(
             f"{'A document' if index is None else f'Document {index}'} must be a Document or a "
-            f"string, got {type(given).__name__}. Wrap its text: Document(text, title=..., id=...)."
+            f"string, got {type(document).__name__}. Wrap its text: Document(text, title=...)."
         )
-    return given
+    return document
 
 
 def mark(document: Document | str) -> str:

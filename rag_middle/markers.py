@@ -122,16 +122,16 @@ def marked_parts(text: str, *, trusted: bool = False) -> tuple[list[Marked], lis
     parts: list[Marked] = []
     strays: list[Marker] = []
     opened: Marker | None = None
-    for found in _markers(text):
-        if not found.closes:
+    for marker in _markers(text):
+        if not marker.closes:
             strays += [opened] if opened else []
-            opened = found
+            opened = marker
             continue
-        is_pair = opened is not None and opened.kind == found.kind
-        if opened and is_pair and (trusted or _is_sealed(text, opened, found)):
-            parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
+        is_pair = opened is not None and opened.kind == marker.kind
+        if opened and is_pair and (trusted or _is_sealed(text, opened, marker)):
+            parts.append(Marked(marker.kind, opened.start, opened.end, marker.start, marker.end))
         else:
-            strays += [opened, found] if opened else [found]
+            strays += [opened, marker] if opened else [marker]
         opened = None
     strays += [opened] if opened else []
     if trusted and strays:

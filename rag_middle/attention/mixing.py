@@ -27,14 +27,14 @@ from rag_middle.attention.seam import (
 
 def decoder_layers(model: nn.Module, modules: Sequence[nn.Module]) -> dict[nn.Module, list[Any]]:
     """The items of module lists that hold attention modules, each with those that it holds."""
-    wanted = set(modules)
-    found: dict[nn.Module, list[Any]] = {}
+    attention = set(modules)
+    by_layer: dict[nn.Module, list[Any]] = {}
     for part in model.modules():
         if isinstance(part, nn.ModuleList):
             for layer in map(uncompiled, part):  # what is called has the hooks and the signature
-                if held := [module for module in layer.modules() if module in wanted]:
-                    found[layer] = held
-    return found
+                if held := [module for module in layer.modules() if module in attention]:
+                    by_layer[layer] = held
+    return by_layer
 
 
 class _Zeros:
@@ -80,10 +80,10 @@ def mixes_in_layer(
     finally:
         for hook in hooks:
             hook.remove()
-    for made in seen.values():
-        half = len(made) // 2
+    for outputs in seen.values():
+        half = len(outputs) // 2
         # An expert that one of them asks once more is no part of every token's way.
-        if len(made) == 2 * half and not all(map(alike, made[:half], made[half:])):
+        if len(outputs) == 2 * half and not all(map(alike, outputs[:half], outputs[half:])):
             return True
     return False
 

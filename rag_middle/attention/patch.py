@@ -77,11 +77,11 @@ def model_traits(model: PreTrainedModel) -> ModelTraits:
     """
     with model_lock(model):
         settings = attention_settings(model)
-        known = _traits.get(model)
-        if known is None or known[0] != settings:
+        remembered = _traits.get(model)
+        if remembered is None or remembered[0] != settings:
             with _running_eagerly(model):
-                known = _traits.put(model, (settings, probe(model)))
-        return known[1]
+                remembered = _traits.put(model, (settings, probe(model)))
+        return remembered[1]
 
 
 def assume_traits(model: PreTrainedModel, traits: ModelTraits) -> PreTrainedModel:

@@ -144,8 +144,6 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             module = call.module
             layer: int = module.layer_idx  # type: ignore[assignment]
             reason = _peculiarity(module, arguments[module], call)
-            if module in adapted:
-                reason = "an adapter attends to prompts of its own beside its attention"
             if layer in layers or layer in peculiar:
                 reason = "it attends several times in a layer"
             if reason:
@@ -164,8 +162,6 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         if handler_of(modules[0]) is not None and "layer_type" not in kwargs:
             tables[number] = made
 
-    # LLaMA-Adapter attends to prompts of its own beside these modules.
-    adapted = {part.model for part in model.modules() if hasattr(part, "adaption_prompt")}
     by_parts: dict[tuple[Any, ...], bool] = {}
 
     def mix(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -208,7 +204,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         layers[index] = replace(layers[index], sliding_window=window)
 
     model_type: str = config.model_type
-    obstacle = _obstacle(model_type)
+    obstacle = "its attention does not go through transformers' attention interface"
     if peculiar:  # no layer alone: what the others do would rest on what these hand on
         first = min(peculiar)
         layers, obstacle = {}, f"{peculiar[first]} (layer {first})"
@@ -223,27 +219,19 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     )
 
 
-def _obstacle(model_type: str) -> str:
-    positions = {"mpt": "ALiBi", "bloom": "ALiBi", "falcon": "ALiBi or its own RoPE"}
-    kind = positions.get(model_type)
-    return "its attention does not go through transformers' attention interface" + (
-        f" (positions: {kind})" if kind else ""
-    )
-
-
 def _peculiarity(module: nn.Module, arguments: dict[str, Any], call: AttentionCall) -> str:
     """What the module does around its attention that methods would undo without a word, if so.
 
     They take the scores of a call for products of its queries and keys under the model's mask, and
     its keys for those of the tokens.
     """
-    given = [value for value in arguments.values() if isinstance(value, Tensor)]
+    tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
     mask = call.mask
-    if isinstance(mask, Tensor) and not any(_same(mask, value) for value in given):
+    if isinstance(mask, Tensor) and not any(_same(mask, value) for value in tensors):
         return "its attention modules change the mask that they are given"
     for name, value in call.options.items():
         if isinstance(value, Tensor) and not (
-            name in _PLAIN_TENSORS or any(value is other for other in given)
+            name in _PLAIN_TENSORS or any(value is other for other in tensors)
         ):
             return f"its attention modules pass a {name} of their own to attention"
     if call.key.shape[2] != arguments["hidden_states"].shape[1]:
@@ -364,12 +352,12 @@ def _vanishes(zero: Tensor, full: Tensor) -> bool:
     return bool((missing > 0.5 * full.float().abs().amax(tokens)).any())
 
 
-def _rotary_module(given: Any, tables: Mapping[int, Any]) -> int | None:
-    """The number of the rotary module, of several, that made the tables that a layer was given."""
-    if not _is_cos_sin(given):
+def _rotary_module(embeddings: Any, tables: Mapping[int, Any]) -> int | None:
+    """The number of the rotary module, of several, that made the tables of a layer."""
+    if not _is_cos_sin(embeddings):
         return None
-    equal = (n for n, made in tables.items() if _same(made[0].to(given[0].device), given[0]))
-    return next(equal, None)
+    cos = embeddings[0]
+    return next((n for n, made in tables.items() if _same(made[0].to(cos.device), cos)), None)
 
 
 def _layer_type(module: nn.Module) -> str | None:

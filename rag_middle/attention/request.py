@@ -161,8 +161,8 @@ class Request:
         Raises:
             MethodConfigError: it is no multiple of the layouts.
         """
-        repeats, rest = divmod(rows, len(self.layouts))
-        if rest or not repeats:
+        repeats, remainder = divmod(rows, len(self.layouts))
+        if remainder or not repeats:
             raise MethodConfigError(
                 f"The batch has {rows} rows for {len(self.layouts)} layouts: give one layout per "
                 "row, or per prompt where each prompt takes several rows in a row (beams)."
@@ -195,7 +195,7 @@ class Request:
             return
         rows, self.fed = tokens.shape[:2]
         columns = cached + self.fed
-        repeats, rest = divmod(rows, len(self.layouts))
+        repeats, remainder = divmod(rows, len(self.layouts))
         # Attention masks leave columns out for windows too: of them, only too many are telling.
         is_padding_mask, counts = False, [columns] * rows
         if attention_mask is None:
@@ -212,7 +212,7 @@ class Request:
                     "The batch is padded on the right. Pad on the left, as generation needs anyway."
                 )
             counts = [int(count) for count in shown.sum(-1).tolist()]
-        for row, count in enumerate([] if rest else counts):
+        for row, count in enumerate([] if remainder else counts):
             length = self.layouts[row // repeats].length
             if count > length:
                 raise UnsupportedGenerationError(

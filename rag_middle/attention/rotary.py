@@ -485,9 +485,9 @@ def rotary_modules(model: nn.Module) -> list[nn.Module]:
 
     Where one is compiled by itself, what was made of it: compiled code passes by the hooks inside.
     """
-    found = [m for m in model.modules() if "RotaryEmb" in type(uncompiled(m)).__name__]
-    compiled = {uncompiled(module) for module in found if uncompiled(module) is not module}
-    return [module for module in found if module not in compiled]
+    rotary = [m for m in model.modules() if "RotaryEmb" in type(uncompiled(m)).__name__]
+    compiled = {uncompiled(module) for module in rotary if uncompiled(module) is not module}
+    return [module for module in rotary if module not in compiled]
 
 
 @contextmanager

@@ -217,8 +217,7 @@ class CacheTap:
     """Stands in for a cache during one module call: records the update instead of doing it."""
 
     def __init__(self, cache: Any | None) -> None:
-        # Decoders that may look at an encoder have two caches in one.
-        self.cache = getattr(cache, "self_attention_cache", cache)
+        self.cache = cache
         self._pending: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def update(

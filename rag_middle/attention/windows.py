@@ -54,12 +54,12 @@ def windows_of_masks(
         by_layer: attention modules that pass no window to attention.
         tokens: any, `[1, n]`.
     """
-    stated = getattr(config, "sliding_window", None)
+    width = getattr(config, "sliding_window", None)
     modules = list(by_layer.values())
-    if not modules or not isinstance(stated, int) or stated < 1:
+    if not modules or not isinstance(width, int) or width < 1:
         return {}
-    wider = stated - _NARROW
-    found: dict[int, int] = {}
+    wider = width - _NARROW
+    windows: dict[int, int] = {}
 
     class Look:
         def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
@@ -69,7 +69,7 @@ def windows_of_masks(
                 seen = last if last.dtype == torch.bool else last == 0
                 if not bool(seen[0]):
                     layer: int = call.module.layer_idx  # type: ignore[assignment]
-                    found[layer] = wider + int(seen.sum())
+                    windows[layer] = wider + int(seen.sum())
             return base_attention(call)
 
     parts = [p for p in model.modules() if isinstance(p, PreTrainedModel) and p.config is config]
@@ -86,4 +86,4 @@ def windows_of_masks(
     finally:
         for part in parts:
             part.config = config
-    return found
+    return windows

@@ -234,7 +234,7 @@ class EndpointModel:
         for index, seed in enumerate(settings.seeds(len(prompts))):
             sent = arrangement(prompts[index], chosen)
             layout = _stand_in(sent).layout
-            check_documents(chosen, layout, settings, index, prompt=sent)
+            check_documents(chosen, layout, settings, index)
             request = _Sent(
                 prompt=sent,
                 body=self._body(sent, settings, seed),

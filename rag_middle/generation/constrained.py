@@ -160,18 +160,18 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase, entries: int, ends: Sequence
 
     key = (entries, len(tokenizer), tuple(ends))
     with _lock:
-        known = _vocabularies.setdefault(tokenizer, {})
-        if key not in known:
+        of_tokenizer = _vocabularies.setdefault(tokenizer, {})
+        if key not in of_tokenizer:
             try:
                 untyped: Any = tokenizer  # it refuses those that are not fast
-                known[key] = from_tokenizer(untyped, n_vocab=entries, eos_token=[*ends])
+                of_tokenizer[key] = from_tokenizer(untyped, n_vocab=entries, eos_token=[*ends])
             except ValueError as error:
                 raise UnsupportedGenerationError(
                     "Constrained decoding needs a fast tokenizer with a byte-level or "
                     f"byte-fallback decoder, and of {type(tokenizer).__name__} the engine says: "
                     f"{error}. Load it with use_fast=True, or convert it."
                 ) from error
-        return known[key]
+        return of_tokenizer[key]
 
 
 def _check(matcher: Any) -> None:
@@ -184,5 +184,5 @@ def _check(matcher: Any) -> None:
 def _problem(matcher: Any) -> str:
     if not matcher.is_error():
         return ""
-    said = str(matcher.get_error()).splitlines()[0]
-    return next((words for begin, words in _ENDS.items() if said.startswith(begin)), said)
+    reason = str(matcher.get_error()).splitlines()[0]
+    return next((words for begin, words in _ENDS.items() if reason.startswith(begin)), reason)

@@ -34,8 +34,6 @@ _REMEMBERED = 64
 #: A rank at the start of a document: "[1] ", "Source 1:", "Document [1](Title: ...", "1. ".
 _NUMBER = re.compile(r"\W*(?:[^\W\d]+\W{0,2})?(\d{1,3})(?:[\])}:]|\.?\s)")
 _BRANCHES = 2
-#: What is left of a marker that `mark` wrote when a filter or a splitter has been at it.
-_BROKEN_MARKER = re.compile(r"rm(?::|%3a)doc(?::|%3a)[0-9a-f]", re.IGNORECASE)
 
 #: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never
 #: changed: reading one needs no lock.
@@ -55,7 +53,6 @@ def check_documents(
     layout: PromptLayout,
     options: GenerationOptions,
     example: int = 0,
-    prompt: object = None,
     dropped: int = 0,
 ) -> None:
     """Speak up where prompt `example`, from 0, lacks documents: needed ones, or all were `dropped`.
@@ -66,12 +63,9 @@ def check_documents(
     lost = [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
     if options.on_missing_documents == "ignore" or layout.documents or not (lost or dropped):
         return
-    broken = ""
-    if _BROKEN_MARKER.search(_text(prompt)):
-        broken = " Its document markers were cut or changed after mark() had written them."
     message = (
         f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
-        f"nothing is changed.{broken} {options.missing_documents_hint}"
+        f"nothing is changed. {options.missing_documents_hint}"
     )
     if dropped:
         message = (
@@ -84,14 +78,6 @@ def check_documents(
     if options.on_missing_documents == "error":
         raise PromptError(message)
     warn_caller(MissingDocumentsWarning(message))
-
-
-def _text(prompt: object) -> str:
-    """What was asked, of messages the last one; nothing of a prompt in tokens."""
-    if isinstance(prompt, list | tuple) and prompt:
-        prompt = prompt[-1].get("content")
-    text = getattr(prompt, "text", prompt)
-    return text if isinstance(text, str) else ""
 
 
 def check_numbers(method: Method, starts: Sequence[str]) -> None:

@@ -162,8 +162,8 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
         for index, (token, kind) in enumerate(zip(tokens, types, strict=False))
         if kind in _ADDED and token.strip() and token in template
     }
-    known = tokenizer.added_tokens_decoder
-    lost = [token for index, token in written.items() if index not in known]
+    added = tokenizer.added_tokens_decoder
+    lost = [token for index, token in written.items() if index not in added]
     if lost:
         raise UnsupportedGenerationError(
             f"transformers does not make the control token {lost[0]!r} of the GGUF file "

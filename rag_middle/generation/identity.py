@@ -188,9 +188,9 @@ def warn_of_mismatch(
             continue
         _compared.put(model, (looked_at, *compared)[:_REMEMBERED])
         source, profile = provenance.source, provenance.profile
-        here = model_facts(model, tokenizer)
+        facts = model_facts(model, tokenizer)
         shape, version = (
-            differences(here)
+            differences(facts)
             for differences in (profile.model.shape_differences, profile.model.version_differences)
         )
         if shape or version:

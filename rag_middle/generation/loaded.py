@@ -72,22 +72,22 @@ def loaded_parts(
 
 def _options_of(pipeline: Any) -> dict[str, Any]:
     """What a pipeline was made with; where that is depends on the release of transformers."""
-    stated = getattr(pipeline, "_generate_kwargs", None)
-    if stated is None:  # among defaults, from which only other values can be told
+    options = getattr(pipeline, "_generate_kwargs", None)
+    if options is None:  # among defaults, from which only other values can be told
         configs = pipeline.model.generation_config, pipeline._default_generation_config
         usual = [config.to_dict() for config in configs if config is not None]
         usual += [GenerationConfig()._get_default_generation_params()]
         usual += [{"pad_token_id": pipeline.tokenizer.pad_token_id}]
-        stated = {
+        options = {
             name: value
             for name, value in pipeline.generation_config.to_dict().items()
             if all(value != defaults.get(name) for defaults in usual)
         }
-    return {**pipeline._forward_params, **stated}
+    return {**pipeline._forward_params, **options}
 
 
 #: Said of a generation config or of a stop string's tokens, and known here anyway.
-_KNOWN_ANYWAY = ("bos_token_id", "tokenizer", "transformers_version")
+_KNOWN_ANYWAY = {"bos_token_id", "tokenizer", "transformers_version"}
 
 
 def transformers_options(argument: str, keywords: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -99,11 +99,10 @@ def transformers_options(argument: str, keywords: Mapping[str, Any] | None) -> d
         UnsupportedGenerationError: no mapping, or as of `renamed`.
     """
     check_keywords(argument, keywords)
-    stated = dict(keywords or {})
-    config = stated.pop("generation_config", None)
+    options = dict(keywords or {})
+    config = options.pop("generation_config", None)
     if config is not None:
-        stated = {**{n: v for n, v in config.to_diff_dict().items() if v}, **stated}
-    if stated.get("return_full_text") is False:  # as it is here, and in nearly every notebook
-        del stated["return_full_text"]
-    known = {name: value for name, value in stated.items() if value is not None}
-    return renamed({name: known[name] for name in known if name not in _KNOWN_ANYWAY})
+        options = {**{n: v for n, v in config.to_diff_dict().items() if v}, **options}
+    if options.get("return_full_text") is False:  # as it is here, and in nearly every notebook
+        del options["return_full_text"]
+    return renamed({n: v for n, v in options.items() if v is not None and n not in _KNOWN_ANYWAY})

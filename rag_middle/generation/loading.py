@@ -99,7 +99,7 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
         with format_errors(source, "config.json"):
             if "config" not in options and not _lacks(base, "config.json"):
                 attn_implementation = checked_backend(base, attn_implementation, options)
-            chosen = {
+            arguments = {
                 "dtype": dtype,
                 "device_map": device_map,
                 "quantization_config": quantization,
@@ -107,9 +107,9 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
                 "trust_remote_code": loading.get("trust_remote_code", False),
                 **options,
             }
-            chosen = {name: value for name, value in chosen.items() if value is not None}
+            arguments = {name: value for name, value in arguments.items() if value is not None}
             outcome: Any = AutoModelForCausalLM.from_pretrained(
-                source, output_loading_info=True, **chosen
+                source, output_loading_info=True, **arguments
             )
     except (OSError, FileFormatError) as error:
         if isinstance(error, OSError) or _lacks(base, "config.json"):
@@ -145,8 +145,8 @@ def checked_backend(
         OSError: there is no config.
     """
     access = {name: value for name, value in (options or {}).items() if name in _ACCESS}
-    stated, _ = PretrainedConfig.get_config_dict(source, **access)
-    backends = named_backends(stated)
+    config, _ = PretrainedConfig.get_config_dict(source, **access)
+    backends = named_backends(config)
     for backend in backends:
         if "/" in backend and backend != attn_implementation:
             reason = (
@@ -199,12 +199,12 @@ def tokenizer_of(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTra
     Raises:
         RagMiddleError: as `load_tokenizer`.
     """
-    chosen, options = loading.get("tokenizer"), loading.get("tokenizer_options") or {}
+    tokenizer, options = loading.get("tokenizer"), loading.get("tokenizer_options") or {}
     trust_remote_code = loading.get("trust_remote_code", False)
-    if isinstance(chosen, PreTrainedTokenizerBase):
-        return chosen
-    if chosen is not None:
-        return load_tokenizer(chosen, trust_remote_code=trust_remote_code, options=options)
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return tokenizer
+    if tokenizer is not None:
+        return load_tokenizer(tokenizer, trust_remote_code=trust_remote_code, options=options)
     return load_tokenizer(
         name_or_path,
         revision=loading.get("revision"),
@@ -229,21 +229,21 @@ def load_tokenizer(
         FileFormatError: one of its files is damaged.
     """
     source = named = os.path.expanduser(str(name_or_path))
-    chosen = {"trust_remote_code": trust_remote_code, "revision": revision, **(options or {})}
-    _check_reachable("tokenizer", source, chosen, gguf_file)
-    gguf = find_gguf(source, gguf_file, chosen)
+    arguments = {"trust_remote_code": trust_remote_code, "revision": revision, **(options or {})}
+    _check_reachable("tokenizer", source, arguments, gguf_file)
+    gguf = find_gguf(source, gguf_file, arguments)
     if gguf is not None:
         source = str(dequantised_tokenizer(gguf))
-        chosen |= {"revision": None, "subfolder": ""}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+        arguments |= {"revision": None, "subfolder": ""}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
     try:
         with format_errors(source, "tokenizer.json, tokenizer_config.json or config.json"):
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **chosen)
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **arguments)
             tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
     except (OSError, FileFormatError) as error:
         if isinstance(error, FileFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
             raise
-        raise _not_found("tokenizer", source, chosen, error) from error
+        raise _not_found("tokenizer", source, arguments, error) from error
     tokenizer.name_or_path = named
     return tokenizer
 

@@ -245,7 +245,7 @@ class Preparer:
         )
         # After all that leaves documents out.
         if dropped or not (options.tools and awaits_retrieval(prompt)):
-            check_documents(method, kept.layout, options, example, prompt, len(dropped))
+            check_documents(method, kept.layout, options, example, len(dropped))
         warn_of_number(method, len(kept.layout.documents))
         runner = self.runner(method)
         ordered = arranged(kept, method, runner)

@@ -98,13 +98,13 @@ def _loaded(arguments: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedTo
 
 
 def _key(arguments: Mapping[str, Any]) -> str:
-    stated = {}
+    by_name = {}
     for name, value in arguments.items():
         if name in LOADING_OPTIONS:  # a token changes no weights
             value = without_secrets(value)
         if value is not None and value != {}:
-            stated[name] = value
-    return json.dumps([stated, checkpoint_states(arguments)], sort_keys=True, default=_identity)
+            by_name[name] = value
+    return json.dumps([by_name, checkpoint_states(arguments)], sort_keys=True, default=_identity)
 
 
 def _identity(value: Any) -> Any:
@@ -146,9 +146,11 @@ def load_copy(
     """
     placed = dict(options) if device is None else {**options, "device": device}
     loaded = RagMiddleModel.from_pretrained(name, **placed)
-    here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
+    digests_here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
     different = [
-        part for part, digest in digests.items() if digest and here.get(part) not in (None, digest)
+        part
+        for part, digest in digests.items()
+        if digest and digests_here.get(part) not in (None, digest)
     ]
     if different:
         raise ConfigError(

@@ -205,12 +205,12 @@ class Rendering:
         segments.append((True, plain[end:]))
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
         map_strings([self._conversation.messages, self._conversation.tools], texts.append)
-        said, rest = (
+        in_messages, in_segments = (
             Counter(self._encoder.control_ids(self._encoder.encode(pieces, continues=True)))
             for pieces in (texts, [text for inside, text in segments if inside])
         )
         own_ids = {token for part in self._own_ids([segments]) for token in part}
-        return segments if rest <= said and own_ids.isdisjoint(rest) else None
+        return segments if in_segments <= in_messages and own_ids.isdisjoint(in_segments) else None
 
     def _joined(self, segments: Segments) -> str:
         return "".join(text for _, text in segments).replace(self._cut, "")

@@ -101,20 +101,20 @@ class TokenizedPrompt:
         Raises:
             PromptError: ``order`` names a document twice, or one that does not exist.
         """
-        chosen = tuple(order)
+        indices = tuple(order)
         count = len(self.layout.documents)
-        if len(set(chosen)) != len(chosen) or not all(0 <= index < count for index in chosen):
+        if len(set(indices)) != len(indices) or not all(0 <= index < count for index in indices):
             raise PromptError(
                 f"order must name some of the {count} documents, each once and 0-based, "
-                f"got {list(chosen)}."
+                f"got {list(indices)}."
             )
         documents = self.documents_ids
         return TokenizedPrompt.assembled(
             prefix=self.prefix_ids,
-            documents=[documents[index] for index in chosen],
+            documents=[documents[index] for index in indices],
             suffix=self.suffix_ids,
-            document_ids=[self.document_ids[index] for index in chosen],
-            scores=None if self.scores is None else [self.scores[index] for index in chosen],
+            document_ids=[self.document_ids[index] for index in indices],
+            scores=None if self.scores is None else [self.scores[index] for index in indices],
             shows_tools=self.shows_tools,
         )
 

@@ -108,14 +108,14 @@ class TextEncoder:
         if not text:
             return []
         ids = self._encode_piece(text, continues)
-        found = {self._control[token] for token in ids if token in self._control}
+        literals = {self._control[token] for token in ids if token in self._control}
         # Unknown characters give the same id as "<unk>" itself, so this one is sought in the text.
         if len(self._unk_literal) > 1 and self._unk_literal in text:
-            found.add(self._unk_literal)
-        if not found:
+            literals.add(self._unk_literal)
+        if not literals:
             return [(text, ids)]
         pieces: list[tuple[str, list[int]]] = []
-        for part in _cut(text, found):
+        for part in _cut(text, literals):
             pieces += self._inert(part, continues or bool(pieces))
         return pieces
 
