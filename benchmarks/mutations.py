@@ -112,7 +112,17 @@ FAULTS: tuple[Fault, ...] = (
             "hidden | (distance >= traits.sliding_window)",
             "hidden | (distance > traits.sliding_window)",
         ),
-        ("sinks left out of the log-sum-exp", 'sinks=call.options.get("s_aux")', "sinks=None"),
+        ("a token does not see itself", "hidden = distance < 0", "hidden = distance <= 0"),
+        (
+            "soft cap not multiplied back",
+            "traits.softcap * torch.tanh(score / traits.softcap)",
+            "torch.tanh(score / traits.softcap)",
+        ),
+        (
+            "sinks left out of the log-sum-exp",
+            'sinks: Tensor | None = call.options.get("s_aux")',
+            "sinks: Tensor | None = None",
+        ),
     ),
     *_faults(
         f"{A}/request.py",
@@ -165,16 +175,6 @@ FAULTS: tuple[Fault, ...] = (
             "curve read backwards",
             "u ** (degree - k) * t**k",
             "u**k * t ** (degree - k)",
-        ),
-    ),
-    *_faults(
-        "rag_middle/ops/lse.py",
-        ("a token does not see itself", "> row\n", ">= row\n"),
-        ("window of the log-sum-exp off by one", ">= window)", "> window)"),
-        (
-            "soft cap not multiplied back",
-            "softcap * torch.tanh(scores / softcap)",
-            "torch.tanh(scores / softcap)",
         ),
     ),
     *_faults(

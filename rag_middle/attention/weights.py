@@ -9,8 +9,10 @@ from rag_middle.attention.request import Request, join_rows
 from rag_middle.attention.seam import AttentionCall, backend_name, base_attention
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.flash import Attended, flash_last, flash_window
-from rag_middle.ops.lse import logsumexp_rows
-from rag_middle.ops.scores import as_factor, products
+from rag_middle.ops.scores import as_factor, products, row_chunks
+
+#: Scores held at once where their log-sum-exp is taken without a fused kernel.
+_BLOCK_ELEMENTS = 1 << 22
 
 
 class ModelAttention:
@@ -129,17 +131,36 @@ class ModelAttention:
             and weights.shape[-1] == call.key.shape[2]
         ):
             return output, weights, None
-        lse = logsumexp_rows(
-            query,
-            key,
-            mask=call.mask,
-            scale=traits.score_scale,
-            softcap=traits.softcap,
-            sinks=call.options.get("s_aux"),
-            window=traits.sliding_window,
-            padding=self._request.paddings(query.device),
-        )
-        return output, None, lse
+        return output, None, self._lse_in_blocks(call)
+
+    def _lse_in_blocks(self, call: AttentionCall) -> Tensor:
+        """Log-sum-exp `[b, h, n]` of a prompt's scores, some queries at a time, in float32.
+
+        It turns one score into one weight, ``a_ij = exp(s_ij - lse_i)``, without the matrix of all.
+        """
+        (b, h, n, _), traits = call.query.shape, self._traits
+        query, key = as_factor(call.query), as_factor(call.key[:, :, :n]).contiguous()
+        mask = call.mask if call.mask is not None and call.mask.ndim == 4 else None
+        padding = self._request.paddings(query.device)[:, None, None]
+        sinks: Tensor | None = call.options.get("s_aux")
+        columns = torch.arange(n, device=query.device)
+        lowest = torch.finfo(torch.float32).min  # and not -inf: rows of padding stay finite
+        parts = []
+        for start, stop in row_chunks(0, n, b * h * n, _BLOCK_ELEMENTS):
+            scores = attention_scores(query[:, :, start:stop], key[:, :, :stop], traits)
+            if mask is None:
+                hidden = _hidden_at(columns[start:stop, None] - columns[:stop], traits)
+                hidden = hidden | (columns[:stop] < padding)
+                scores = scores.masked_fill(hidden[:, None], lowest)
+            elif mask.dtype == torch.bool:
+                scores = scores.masked_fill(~mask[:, :, start:stop, :stop], lowest)
+            else:
+                scores = scores + mask[:, :, start:stop, :stop]
+            if sinks is not None:
+                extra = sinks.float()[None, :, None, None].expand(b, h, stop - start, 1)
+                scores = torch.cat((scores, extra), dim=-1)
+            parts.append(scores.logsumexp(-1))
+        return torch.cat(parts, dim=-1)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
         """Output `[b, n, h, dv]` and log-sum-exp of a prompt, zero in the padding: no masks."""
