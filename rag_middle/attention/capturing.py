@@ -57,10 +57,16 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     raise RuntimeError(f"{type(module).__name__} returned without calling attention")
 
 
-class _Ones:
+class Constant:
+    """Answers attention calls with one number everywhere, whatever is asked."""
+
+    def __init__(self, number: float) -> None:
+        self._number = number
+
     def attend(self, call: AttentionCall) -> tuple[Tensor, None]:
+        """Output `[b, n, h, dv]`, no weights."""
         b, h, n, _ = call.query.shape
-        return call.value.new_ones(b, n, h, call.value.shape[-1]), None
+        return call.value.new_full((b, n, h, call.value.shape[-1]), self._number), None
 
 
 def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
@@ -72,7 +78,7 @@ def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
     """
     name = cache_argument(module)
     named = arguments if name is None else arguments | {name: None}
-    with handle_attention({module: _Ones()}), torch.no_grad():
+    with handle_attention({module: Constant(1.0)}), torch.no_grad():
         output: Tensor | tuple[Tensor, ...] = module.forward(**named)
     return output if isinstance(output, Tensor) else output[0]
 

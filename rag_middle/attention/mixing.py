@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rag_middle.attention.capturing import alike, capture, random_normal
+from rag_middle.attention.capturing import Constant, alike, capture, random_normal
 from rag_middle.attention.seam import (
-    AttentionCall,
     cache_argument,
     handle_attention,
     handler_of,
@@ -35,12 +34,6 @@ def decoder_layers(model: nn.Module, modules: Sequence[nn.Module]) -> dict[nn.Mo
                 if held := [module for module in layer.modules() if module in attention]:
                     by_layer[layer] = held
     return by_layer
-
-
-class _Zeros:
-    def attend(self, call: AttentionCall) -> tuple[Tensor, None]:
-        b, h, n, _ = call.query.shape
-        return call.value.new_zeros(b, n, h, call.value.shape[-1]), None
 
 
 def mixes_in_layer(
@@ -73,7 +66,7 @@ def mixes_in_layer(
 
     hooks = [part.register_forward_hook(keep) for part in layer.modules() if part is not layer]
     try:
-        with handle_attention(dict.fromkeys(modules, _Zeros())), torch.no_grad():
+        with handle_attention(dict.fromkeys(modules, Constant(0.0))), torch.no_grad():
             for hidden in _two_pasts(arguments[name]):
                 # Not layer(...): hooks of whoever watches the model must not see this call.
                 keep(layer, (), layer.forward(**arguments | {name: hidden}))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -490,23 +491,37 @@ def rotary_modules(model: nn.Module) -> list[nn.Module]:
     return [module for module in rotary if module not in compiled]
 
 
+#: By rotary module: the frequencies that each open block began with, the oldest block first.
+_of_open_blocks: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
+
+
 @contextmanager
 def keep_frequencies(model: nn.Module) -> Iterator[None]:
     """Undo what dynamic NTK leaves in a model: the frequencies of the longest input so far.
 
-    Later prompts that are longer than the original length would be read with them.
+    Later prompts that are longer than the original length would be read with them. A block that
+    ends before one that began within it, as in generators, leaves the undoing to that.
     """
     modules = map(uncompiled, rotary_modules(model))
     dynamic = [m for m in modules if "dynamic" in str(getattr(m, "rope_type", ""))]
     before = [_frequencies(module) for module in dynamic]
+    for module, state in zip(dynamic, before, strict=True):
+        _of_open_blocks.setdefault(module, []).append(state)
     try:
         yield
     finally:
         for module, state in zip(dynamic, before, strict=True):
-            for name in _frequencies(module).keys() - state.keys():
-                delattr(module, name)  # lengths by layer type, which the first long input adds
-            for name, value in state.items():
-                setattr(module, name, value)
+            states = _of_open_blocks[module]
+            index = next(i for i, other in enumerate(states) if other is state)
+            if index == len(states) - 1:
+                for name in _frequencies(module).keys() - state.keys():
+                    delattr(module, name)  # lengths by layer type, which a long input adds
+                for name, value in state.items():
+                    setattr(module, name, value)
+            else:  # the next block began with what the model wrote in this one
+                states[index + 1].clear()
+                states[index + 1].update(state)
+            del states[index]
 
 
 def _frequencies(rotary: nn.Module) -> dict[str, Any]:
