@@ -85,10 +85,11 @@ class AttentionHandler(Protocol):
 
 
 class _HandlersOfThread(threading.local):
-    """What answers attention calls in this thread, by module."""
+    """What answers attention calls in this thread, by module, and all handlers of open blocks."""
 
     def __init__(self) -> None:
         self.by_module: dict[nn.Module, AttentionHandler] = {}
+        self.of_open_blocks: set[AttentionHandler] = set()
 
 
 _here = _HandlersOfThread()
@@ -101,21 +102,26 @@ def handle_attention(handlers: Mapping[nn.Module, AttentionHandler | None]) -> I
     A module whose handler is None attends as it does outside of requests. Other modules are not
     touched: blocks of several models hold at the same time, in whatever order they end.
     """
-    in_force = _here.by_module
-    before = {module: in_force.get(module) for module in handlers}
+    by_module, of_open_blocks = _here.by_module, _here.of_open_blocks
+    before = {module: by_module.get(module) for module in handlers}
+    own = {handler for handler in handlers.values() if handler is not None}
 
-    def put(wanted: Mapping[nn.Module, AttentionHandler | None]) -> None:
-        for module, handler in wanted.items():
-            if handler is None:
-                in_force.pop(module, None)
-            else:
-                in_force[module] = handler
+    def put(module: nn.Module, handler: AttentionHandler | None) -> None:
+        if handler is None:
+            by_module.pop(module, None)
+        else:
+            by_module[module] = handler
 
-    put(handlers)
+    of_open_blocks |= own
+    for module, handler in handlers.items():
+        put(module, handler)
     try:
         yield
     finally:
-        put(before)
+        of_open_blocks -= own
+        for module, handler in before.items():
+            if by_module.get(module) is handlers[module]:  # else a block begun later has it
+                put(module, handler if handler in of_open_blocks else None)
 
 
 def handler_of(module: nn.Module) -> AttentionHandler | None:
