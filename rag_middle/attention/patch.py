@@ -342,7 +342,7 @@ def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
     compiled = _compiled_around_attention(model)
     if compiled is not None:
         raise traits.unsupported(
-            f"{compiled} is compiled (torch.compile), and compiled code goes around the hooks that "
+            f"{compiled} is compiled (torch.compile), and compiled code bypasses the hooks that "
             "methods need.",
             "Pass the model as it was before torch.compile() (compiled._orig_mod), after "
             "model.compile() one loaded anew; or use a method that only puts documents in order.",

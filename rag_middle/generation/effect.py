@@ -105,8 +105,8 @@ def check_effect(
     """Run the model on a short random prompt with and without the method and compare.
 
     Two forward passes over 26 tokens, rarely more; remembered per model and method. Methods with
-    neutral parameters have nothing to show and pass, and so do methods that act around the model
-    and not in it (reordering documents).
+    neutral parameters have nothing to show and pass, and so do methods that act on prompts or
+    logits and not in the model (reordering documents).
 
     Raises:
         PatchIneffectiveError: the logits are the same.
@@ -118,9 +118,9 @@ def check_effect(
     if method.is_neutral or checked in (_effective.get(model) or ()):
         return
     shown = method.for_self_check()
-    around = method.rewrites or method.arranges or method.combines
+    acts_outside = method.rewrites or method.arranges or method.combines
     traits, rows = model_traits(model), _BRANCHES if method.combines else 1
-    if around and not shown.plan((_prompt(model, tokenizer, 1),) * _BRANCHES, traits).layers:
+    if acts_outside and not shown.plan((_prompt(model, tokenizer, 1),) * _BRANCHES, traits).layers:
         return
     with turn(model), in_eval_mode(model):
         for longer in (1, 4, 16):  # a method may leave one short prompt alone, and rightly so
@@ -135,7 +135,7 @@ def check_effect(
             raise PatchIneffectiveError(
                 f"{method!r} leaves the logits of this {model.config.model_type} model exactly as "
                 "they are. Either its parameters reach no layer of this model, or this version of "
-                "transformers goes around it: run `rag-middle verify` to tell. self_check=False "
+                "transformers bypasses it: run `rag-middle verify` to tell. self_check=False "
                 "skips this test."
             )
     _effective.put(model, (checked, *(_effective.get(model) or ()))[:_REMEMBERED])

@@ -144,7 +144,7 @@ class _Run(StoppingCriteria):
                 for completion, is_complete in zip(self.completions, complete, strict=True):
                     if is_complete:
                         completion.finish("stop")
-            self._follow()
+            self._after_token()
         if self.request.is_cancelled():
             return input_ids.new_ones(len(input_ids), dtype=torch.bool)
         if not self.live:
@@ -161,7 +161,7 @@ class _Run(StoppingCriteria):
         full = len(completion.token_ids) >= self.request.options.max_new_tokens
         completion.finish("length" if full else reason)
 
-    def _follow(self) -> None:
+    def _after_token(self) -> None:
         """After each token: note how probable it was, end what is cancelled, tell followers."""
         alternatives = self.request.options.alternatives
         for index, completion in enumerate(self.completions):

@@ -85,7 +85,7 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
             if rotations and torch.equal(before, after):
                 raise PatchIneffectiveError(
                     f"{chosen!r} leaves the logits of this {traits.model_type} model exactly as "
-                    "they are: this version of transformers goes around its hooks. Run "
+                    "they are: this version of transformers bypasses its hooks. Run "
                     "`rag-middle verify` to check the installation."
                 )
         except BaseException:

@@ -289,7 +289,7 @@ class RagMiddleModel:
                 ``on_missing_documents="error"``.
             MarkerError: marked documents do not stand together.
         """
-        return self._generated(self._request([prompt], options))[0]
+        return self._generated(self._generation([prompt], options))[0]
 
     def batch(
         self,
@@ -316,7 +316,7 @@ class RagMiddleModel:
             RagMiddleError: as for `generate`; nothing is generated where any prompt is refused.
             UnsupportedGenerationError: also for followers of beams, or not one per prompt.
         """
-        request = self._request(prompts, options)
+        request = self._generation(prompts, options)
         beams = request.options.num_beams
         if followers is not None and (len(followers) != len(prompts) or beams > 1):
             raise UnsupportedGenerationError(
@@ -359,7 +359,7 @@ class RagMiddleModel:
                 "A stream generates in a thread of its own, which would wait for this block "
                 "to end. Leave the applied() block first, or call generate()."
             )
-        request = self._request([prompt], options)
+        request = self._generation([prompt], options)
         if request.options.num_beams > 1:
             raise UnsupportedGenerationError(
                 f"A search with {request.options.num_beams} beams knows its text only at the end: "
@@ -376,13 +376,13 @@ class RagMiddleModel:
     def _generated(self, request: GenerationRequest) -> list[Generation]:
         return engine.generate(self.model, self._prepare.tokenizer, request)
 
-    def _request(self, prompts: Sequence[Prompt], options: GenerateKwargs) -> GenerationRequest:
-        request = self._reading(prompts, options, GenerationKwargs)
+    def _generation(self, prompts: Sequence[Prompt], options: GenerateKwargs) -> GenerationRequest:
+        request = self._request(prompts, options, GenerationKwargs)
         reader = tool_reader(self.tokenizer, request.options)
         constraint = constraint_of(self.model, self.tokenizer, request.options, reader)
         return replace(request, reader=reader, constraint=constraint)
 
-    def _reading(
+    def _request(
         self,
         prompts: Sequence[Prompt],
         options: MethodKwargs,
@@ -445,7 +445,7 @@ class RagMiddleModel:
                 f"{len(prompts)} prompts."
             )
         ids = [self._prepare.continuation(text) for text in continuations]
-        request = self._reading(prompts, options, PromptKwargs, ids)
+        request = self._request(prompts, options, PromptKwargs, ids)
         score = partial(forward.continuation_scores, self.model)
         return in_groups(self.model, request, max_batch_size, score)
 
@@ -467,7 +467,7 @@ class RagMiddleModel:
         Returns:
             `[v]`, or `[l, v]` for all positions.
         """
-        request = self._reading([prompt], options, PromptKwargs, [()])
+        request = self._request([prompt], options, PromptKwargs, [()])
         return forward.prompt_logits(self.model, request, all_positions=all_positions)
 
     @property

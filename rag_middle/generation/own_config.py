@@ -1,4 +1,4 @@
-"""What a model's own generation config (``generation_config.json``) has a say in.
+"""Which fields of a model's own generation config (``generation_config.json``) count.
 
 transformers fills every field that a request leaves open from there, and new releases add fields
 that would change what is measured. So the fields in `TAKEN` are taken, and nothing else.

@@ -52,7 +52,7 @@ class IncrementalText:
 
 
 class Completion:
-    """What one prompt has brought forth so far.
+    """The text that is generated for one prompt, while it grows.
 
     Args:
         decode: text of token ids, without special tokens.
