@@ -14,7 +14,7 @@ from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.attention import applied, last_token_attention
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import LPES, Method, PositionalHiddenStates, PositionInterpolation
+from rag_middle.methods import LPES, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, LONG
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
@@ -96,17 +96,9 @@ def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-@pytest.mark.parametrize(
-    "method",
-    [
-        LPES(factors=(1.2, 1.6)),
-        PositionInterpolation(scale=1.5),
-        PositionalHiddenStates(channels=(3,), factor=-1.0),
-    ],
-    ids=lambda method: method.name,
-)
-def test_a_decode_step_compiled_inside_the_block_is_the_methods(method: Method) -> None:
+def test_a_decode_step_compiled_inside_the_block_is_the_methods() -> None:
     """With a static cache. What was compiled is the unmodified model once the block has ended."""
+    method = LPES(factors=(1.2, 1.6))
     config = tiny(LlamaConfig, num_hidden_layers=2)
     model: Any = build("step", config, "sdpa")
     prompt = laid_out(PromptLayout(12, ((2, 6), (6, 10))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,7 +31,7 @@ from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
 METHODS = ("none", "pine", "ms_poe", LPES(factors=1.5), "siw", "attention_buckets")
-REQUESTS = 120
+REQUESTS = 36
 
 
 class Delegating(nn.Module):
@@ -69,14 +68,11 @@ def twin(base: PreTrainedModel) -> PreTrainedModel:
     return other
 
 
-@pytest.mark.parametrize("share", [twin, Delegating])
 @pytest.mark.slow
 def test_threads_on_models_that_share_modules_get_what_each_gets_alone(
-    share: Callable[[PreTrainedModel], Any],
-    base: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    other = share(base)
+    other = twin(base)
     base.train()  # so that modes of modules are changed and put back by each request
     models = [
         RagMiddleModel(network, tokenizer, method=method)

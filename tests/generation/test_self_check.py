@@ -53,13 +53,9 @@ def test_a_method_without_effect_is_refused(
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("lpes", {"factors": 1e-300}),
         ("position_interpolation", {"scale": 1e-300}),
-        ("attention_buckets", {"base_factors": (1e-300,)}),
-        ("ms_poe", {"min_ratio": 1e-300, "max_ratio": 1e-300}),
         ("positional_hidden_states", {"channels": (3,), "factor": 1e308, "layers": (0,)}),
         ("siw", {"alpha_dense": 1e308, "alpha_sparse": 1.0}),
-        ("ape", {"temperature": 1e-300, "scale": 1.0}),
     ],
 )
 def test_parameters_that_leave_the_number_format_are_refused(

@@ -88,13 +88,9 @@ class Case:
 
 CASES = {
     "grouped queries": Case(),
-    "a key for every head": Case(heads=3, groups=3, tokens=8),
     "one key head": Case(groups=1, tokens=5),
     "one token": Case(rows=3, tokens=1, own_positions=True),
     "left padding": Case(rows=3, own_positions=True),
-    "a batch of one layout": Case(rows=2),
-    "interleaved": Case(pairing="interleaved"),
-    "partly rotated": Case(d=14, pairs=4),
     "partly rotated, interleaved": Case(rows=2, d=10, pairs=3, pairing="interleaved"),
     "odd head size": Case(d=7, pairs=2),
     "two rotations": Case(rows=2, copies=2, own_positions=True),
