@@ -224,8 +224,7 @@ def _install(
     # A wrapper of adapters generates with the model inside, and its own forward pass never runs.
     runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     cores: dict[nn.Module, LayerCore] = {}
-    if plan.layers:
-        traits.require_layers("This method")
+    traits.require_layers("This method")
     for index, changes in plan.layers.items():
         module, of_layer = modules.get(index), traits.layers.get(index)
         if module is None or of_layer is None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
@@ -50,7 +50,7 @@ from rag_middle.attention.seam import (
     keyword_arguments,
     parameters,
 )
-from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
+from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window, input_device
 from rag_middle.attention.turns import modules_of
 from rag_middle.attention.windows import windows_of_masks
 from rag_middle.ops.rope import RotaryStyle, rotate
@@ -118,23 +118,32 @@ def attention_settings(model: PreTrainedModel) -> list[dict[str, str]]:
 def probe(model: PreTrainedModel) -> ModelTraits:
     """Find out what the attention layers of `model` are like. The model is left as it was."""
     config = text_config(model)
-    layers: dict[int, LayerTraits] = {}
-    peculiar: dict[int, str] = {}
     modules = attention_modules(model)
     borrowing = [m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)]
-    if borrowing:
-        return ModelTraits(
-            model_type=config.model_type,
-            num_layers=config.num_hidden_layers,
-            hidden_size=config.hidden_size,
-            rope_type=None,
-            layers=layers,
-            obstacle=(
-                f"its layers {borrowing} attend to keys and values of other layers, as those have "
-                "rotated and cached them"
-            ),
-            context_window=context_window(config),
-        )
+    layers: dict[int, LayerTraits] = {}
+    obstacle = (
+        f"its layers {borrowing} attend to keys and values of other layers, as those have rotated "
+        "and cached them"
+    )
+    if not borrowing:
+        layers, obstacle = _probed_layers(model, config, modules)
+    return ModelTraits(
+        model_type=config.model_type,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        rope_type=_rope_type(config) if any(t.uses_rope for t in layers.values()) else None,
+        layers=dict(sorted(layers.items())),
+        obstacle="" if layers else obstacle,
+        context_window=context_window(config),
+    )
+
+
+def _probed_layers(
+    model: PreTrainedModel, config: Any, modules: list[nn.Module]
+) -> tuple[dict[int, LayerTraits], str]:
+    """Traits by layer, from one pass over a few tokens; and what to say where there are none."""
+    layers: dict[int, LayerTraits] = {}
+    peculiar: dict[int, str] = {}
     arguments: dict[nn.Module, dict[str, Any]] = {}
     tables: dict[int, Any] = {}  # by the number of the rotary module that made them
     mixing: dict[nn.Module, bool] = {}  # layers in which tokens reach others past the attention
@@ -172,51 +181,35 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             by_parts[parts] = mixes_in_layer(layer, within[layer], args, kwargs)
         mixing.update(dict.fromkeys(within[layer], by_parts[parts]))
 
-    embeddings: Any = model.get_input_embeddings()
-    device = embeddings.weight.device
-    if device.type == "meta":  # offloaded: comes for the call to where it is computed
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Any tokens will do, but not a special one that a model might treat apart.
-    tokens = torch.arange(_PROBE_TOKENS, device=device)[None] + min(10, config.vocab_size // 2)
+    first = min(10, config.vocab_size // 2)
+    tokens = torch.arange(first, first + _PROBE_TOKENS, device=input_device(model))[None]
     # Not a wrapper of adapters around it, which may have a word for each row of its call.
     runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     within = decoder_layers(model, modules)
-    handles = []
-    try:
-        handles += [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
-        handles += [x.register_forward_pre_hook(mix, with_kwargs=True) for x in within]
+    with (
+        ExitStack() as hooks,
+        in_eval_mode(model),
+        torch.no_grad(),
+        config_views(modules),
+        handle_attention(dict.fromkeys(modules, Observe())),
+    ):
+        for module in modules:
+            hooks.callback(module.register_forward_pre_hook(remember, with_kwargs=True).remove)
+        for layer in within:
+            hooks.callback(layer.register_forward_pre_hook(mix, with_kwargs=True).remove)
         for number, rotary in enumerate(rotary_modules(model) if modules else ()):
-            handles.append(rotary.register_forward_hook(partial(keep, number), with_kwargs=True))
-        with (
-            in_eval_mode(model),
-            torch.no_grad(),
-            config_views(modules),
-            handle_attention(dict.fromkeys(modules, Observe())),
-        ):
-            runs(input_ids=tokens, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+            hook = rotary.register_forward_hook(partial(keep, number), with_kwargs=True)
+            hooks.callback(hook.remove)
+        runs(input_ids=tokens, use_cache=False)
 
     by_layer: dict[int, nn.Module] = {m.layer_idx: m for m in modules}  # type: ignore[misc]
     undeclared = {i: by_layer[i] for i, traits in layers.items() if not traits.sliding_window}
     for index, window in windows_of_masks(runs, config, undeclared, tokens).items():
         layers[index] = replace(layers[index], sliding_window=window)
-
-    model_type: str = config.model_type
-    obstacle = "its attention does not go through transformers' attention interface"
     if peculiar:  # no layer alone: what the others do would rest on what these hand on
-        first = min(peculiar)
-        layers, obstacle = {}, f"{peculiar[first]} (layer {first})"
-    return ModelTraits(
-        model_type=model_type,
-        num_layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        rope_type=_rope_type(config) if any(t.uses_rope for t in layers.values()) else None,
-        layers=dict(sorted(layers.items())),
-        obstacle="" if layers else obstacle,
-        context_window=context_window(config),
-    )
+        return {}, f"{peculiar[min(peculiar)]} (layer {min(peculiar)})"
+    return layers, "its attention does not go through transformers' attention interface"
 
 
 def _peculiarity(module: nn.Module, arguments: dict[str, Any], call: AttentionCall) -> str:

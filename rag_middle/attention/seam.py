@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ INTERFACE_NAME = "rag_middle"
 _CACHE_ARGUMENTS = ("past_key_values", "layer_past", "past_key_value")
 
 
+@dataclass(slots=True, eq=False)
 class AttentionCall:
     """Arguments of one call of the attention function.
 
@@ -45,23 +47,12 @@ class AttentionCall:
         options: keyword arguments of the call (``scaling``, ``softcap``, ``s_aux``, ...).
     """
 
-    __slots__ = ("key", "mask", "module", "options", "query", "value")
-
-    def __init__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.module = module
-        self.query = query
-        self.key = key
-        self.value = value
-        self.mask = mask
-        self.options = options
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    options: dict[str, Any]
 
     def first_tokens(self, count: int) -> AttentionCall:
         """The call of a prompt, as if it ended behind its first `count` columns."""
