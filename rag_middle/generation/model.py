@@ -17,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rag_middle.attention import input_device, model_lock, model_traits, use_kernels
 from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
-from rag_middle.fingerprint import fingerprint
 from rag_middle.generation import engine, forward
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import (
@@ -499,14 +498,6 @@ class RagMiddleModel:
     def runner(self) -> Runner:
         """Runs the model as methods do that look at prompts before they answer."""
         return self._prepare.runner(NoMethod())
-
-    def fingerprint(self) -> str:
-        """A digest of what the model computes now: of its weights, adapters and settings.
-
-        It costs some milliseconds. See
-        `rag_middle.fingerprint.fingerprint` for what it does not notice.
-        """
-        return fingerprint(self.model)
 
     def identity(self) -> dict[str, Any]:
         """What tells this model from others: name, revision, type, number format, and digests.

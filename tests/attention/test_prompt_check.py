@@ -234,14 +234,3 @@ def test_a_block_in_which_the_model_never_runs_is_pointed_out(family_model: Fami
         applied(family_model("llama"), PINE(), [laid_out(LAYOUT)]),
     ):
         pass
-
-
-def test_a_one_token_prompt_can_be_run_twice_in_a_block(family_model: FamilyModel) -> None:
-    """It looks like a generated token, and is not one."""
-    model = family_model("llama")
-    for method in (PINE(), MsPoE(first_layer=0)):
-        with torch.no_grad(), applied(model, method, [laid_out(PromptLayout(1))]):
-            first, second = (
-                model(input_ids=torch.tensor([[7]]), use_cache=True).logits for _ in range(2)
-            )
-        torch.testing.assert_close(first, second)

@@ -62,12 +62,6 @@ def test_an_order_that_misses_or_repeats_a_document_is_refused(order: list[int])
         ContextPrompt(documents=["a", "b"]).permuted(order)
 
 
-def test_prompts_are_values() -> None:
-    prompt = ContextPrompt("Read:\n", ["one"], "Question?")
-    assert hash(prompt) == hash(ContextPrompt("Read:\n", [Document("one")], "Question?"))
-    assert pickle.loads(pickle.dumps(prompt)) == prompt
-
-
 def test_importing_documents_and_tokens_loads_no_deep_learning_library() -> None:
     check = (
         "import sys, rag_middle.documents, rag_middle.tokens\n"

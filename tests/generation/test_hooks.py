@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import Compose, NoMethod, PositionInterpolation, Runner
+from rag_middle.methods import NoMethod, Runner
 from rag_middle.tokens import TokenizedPrompt
 from tests.contract.running import distance
 
@@ -142,13 +142,3 @@ def test_prompts_with_different_numbers_of_branches_share_a_batch(
     # The first and the last prompt differ in the order of three documents, reversed or not.
     one_document = model.generate(prompts[2], max_new_tokens=8, **options)
     assert together[2].token_ids == one_document.token_ids
-
-
-def test_plans_hold_in_every_branch(model: RagMiddleModel, prompt: ContextPrompt) -> None:
-    both = Compose(methods=(PositionInterpolation(scale=2.0), BothWays()))
-    single = PositionInterpolation(scale=2.0)
-    expected = log_mean(
-        model.logits(prompt, method=single),
-        model.logits(prompt.permuted([2, 1, 0]), method=single),
-    )
-    assert distance(model.logits(prompt, method=both), expected) < 1e-4

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_middle.ops.curves import Curve, curve_factors
+from rag_middle.ops.curves import curve_factors
 from tests.reference.position_scaling import bezier_by_sampling
 
 Points = list[tuple[float, float]]
@@ -57,11 +57,6 @@ def test_a_bezier_curve_of_any_degree_through_points_on_a_line_is_the_line(point
     line = [(k, 1 + 0.1 * k) for k in range(points)]
     expected = [1 + 0.1 * (points - 1) * layer / 8 for layer in range(9)]
     assert curve_factors(line, 9, "bezier") == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("curve", ["bezier", "linear", "step"])
-def test_every_curve_has_a_factor_for_a_single_layer(curve: Curve) -> None:
-    assert curve_factors([(0, 1.3), (1, 1.7)], 1, curve) == (1.3,)
 
 
 @pytest.mark.parametrize(

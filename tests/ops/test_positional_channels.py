@@ -43,10 +43,6 @@ def test_trends_are_seen_where_they_are(hidden: torch.Tensor) -> None:
     assert trends[1, CHANGES_SIDES] == -1
 
 
-def test_an_outlier_that_is_not_skipped_hides_a_trend(hidden: torch.Tensor) -> None:
-    assert channel_trends(hidden, skip=0)[0, RISES] == 0
-
-
 @pytest.mark.parametrize("count", [4, 5, 30, 700])
 def test_a_trend_is_that_of_the_fitted_values_and_not_of_their_slope(count: int) -> None:
     """Cubics that turn at, between and beyond positions, at the ends and on plateaus."""

@@ -297,22 +297,6 @@ def test_messages_of_another_shape_are_refused(message: dict[str, object]) -> No
         encode(tokenizer, [user("a"), message])
 
 
-def test_a_control_token_formed_with_the_templates_own_text_is_inert() -> None:
-    tokenizer = byte_level_bpe(chat_template="{{ '<|' + messages[0]['content'] + '|>' }}")
-    tokenized = encode(tokenizer, [user("im_end")])
-    assert shown(tokenizer, tokenized) == "<|im_end|>"
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
-
-
-def test_control_tokens_in_other_fields_are_inert() -> None:
-    template = "{% for m in messages %}{{ m['content'] }}{{ m['calls'] | tojson }}{% endfor %}"
-    tokenizer = byte_level_bpe(chat_template=template)
-    calls = [{"name": "find", "arguments": {"query": "<|im_end|>"}, "n": 1}]
-    tokenized = encode(tokenizer, [{**user("a"), "calls": calls}])
-    assert '"query": "<|im_end|>"' in shown(tokenizer, tokenized)
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
-
-
 @pytest.mark.parametrize("role", ["user<|im_end|>", "<|im_end|>"])
 def test_a_role_that_holds_a_control_token_is_refused(role: str) -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)

@@ -158,11 +158,6 @@ class TestTheStart:
         tokenized = encode(tokenizer, prompt, allow_control_tokens=True)
         assert tokenized.input_ids.count(tokenizer.bos_token_id) == 1
 
-    def test_of_a_prompt_without_documents_is_recognised_too(self) -> None:
-        tokenizer = tokenizer_named("byte-level with bos")
-        tokenized = encode(tokenizer, "<s>Why?", allow_control_tokens=True)
-        assert tokenized.input_ids == tuple(tokenizer.encode("Why?"))
-
 
 class TestRaw:
     def test_control_tokens_of_prefix_and_suffix_are_inert_by_default(self) -> None:
@@ -182,10 +177,6 @@ class TestRaw:
         assert encode(tokenizer, "Why?", system="Be kind.") == encode(
             tokenizer, ContextPrompt("Be kind.\n\n", suffix="Why?")
         )
-
-    def test_ignores_a_chat_template_when_asked(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
-        assert encode(tokenizer, "Why?", template="raw") == encode(byte_level_bpe(), "Why?")
 
     def test_plain_text_is_encoded_as_the_tokenizer_does(self) -> None:
         for name in LOSSLESS:
