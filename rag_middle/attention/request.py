@@ -182,9 +182,8 @@ class Request:
 
         Args:
             tokens: `[b, n]`, or their embeddings `[b, n, w]`.
-            attention_mask: `[b, cached + n]`, zero for padding; ``None`` for no padding; of masks
-                that were made for attention, by layer type or for all layers, what the last
-                token sees; other forms are left unread.
+            attention_mask: `[b, cached + n]`, zero for padding; ``None`` for no padding. Masks that
+                were made for attention are left unread.
             cached: columns of the prompt before these.
 
         Raises:
@@ -196,22 +195,18 @@ class Request:
         rows, self.fed = tokens.shape[:2]
         columns = cached + self.fed
         repeats, remainder = divmod(rows, len(self.layouts))
-        # Attention masks leave columns out for windows too: of them, only too many are telling.
-        is_padding_mask, counts = False, [columns] * rows
-        if attention_mask is None:
-            # Embeddings of padding are nothing to tell by; tokens before all prompts are.
-            if tokens.ndim > 2 and columns <= max(layout.length for layout in self.layouts):
+        is_padding_mask = attention_mask is not None
+        counts = [columns] * rows
+        if is_padding_mask:
+            if not isinstance(attention_mask, Tensor) or attention_mask.shape != (rows, columns):
                 return
-        else:
-            shown = _shown_columns(attention_mask, rows, columns)
-            if shown is None:
-                return
-            is_padding_mask = shown is attention_mask
-            if is_padding_mask and not bool(shown[:, -1].all()):
+            if not bool(attention_mask[:, -1].all()):
                 raise UnsupportedGenerationError(
                     "The batch is padded on the right. Pad on the left, as generation needs anyway."
                 )
-            counts = [int(count) for count in shown.sum(-1).tolist()]
+            counts = [int(count) for count in attention_mask.sum(-1).tolist()]
+        elif tokens.ndim > 2 and columns <= max(layout.length for layout in self.layouts):
+            return  # embeddings of padding are nothing to tell by; tokens before all prompts are
         for row, count in enumerate([] if remainder else counts):
             length = self.layouts[row // repeats].length
             if count > length:
@@ -246,18 +241,3 @@ class Request:
             return torch.tensor([padding for padding, _ in self.row_layouts()], device=device)
 
         return self.shared(("paddings", device), make)
-
-
-def _shown_columns(mask: Any, rows: int, columns: int) -> Tensor | None:
-    """Which columns a first pass shows to its last token, `[rows, columns]`; ``None``: unknown.
-
-    A padding mask is returned as it is.
-    """
-    if isinstance(mask, dict):  # by layer type; others hide what is beyond their windows
-        mask = mask.get("full_attention")
-    if not isinstance(mask, Tensor) or mask.shape == (rows, columns):
-        return mask if isinstance(mask, Tensor) else None
-    if mask.ndim != 4 or mask.shape[0] not in (1, rows) or mask.shape[-1] < columns:
-        return None
-    last = mask[:, 0, -1, :columns]  # a static cache has room for more
-    return (last if last.dtype == torch.bool else last == 0).expand(rows, -1)

@@ -127,7 +127,7 @@ def test_a_decode_step_compiled_inside_the_block_is_the_methods() -> None:
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize(
     "name",
-    ["position_interpolation", "lpes", "ms_poe", "pine", "parallel_context_windows", "dysco"],
+    ["lpes", "pine"],
 )
 def test_a_rotary_module_may_be_compiled_by_itself(name: str) -> None:
     method = ACTIVE[name]

@@ -106,36 +106,6 @@ def _whole(shown: torch.Tensor) -> torch.Tensor:
     return torch.zeros(1, 1, n, n).masked_fill(~visible, torch.finfo(torch.float32).min)
 
 
-@pytest.mark.parametrize(
-    ("family", "form"),
-    [
-        ("llama", lambda shown: shown.float()),
-        ("llama", _whole),
-        ("llama", lambda shown: _whole(shown) == 0),
-        (
-            "gemma3_text",
-            lambda shown: dict.fromkeys(("full_attention", "sliding_attention"), _whole(shown)),
-        ),
-    ],
-    ids=["numbers", "added", "truth", "by_layer_type"],
-)
-def test_tokens_before_the_prompt_are_seen_in_every_mask(
-    family_model: FamilyModel, family: str, form: Callable[[torch.Tensor], Any]
-) -> None:
-    model = family_model(family)
-    ids = torch.arange(4, 17)[None]
-    for hidden in (1, 0):
-        shown = torch.ones_like(ids)
-        shown[:, :hidden] = 0
-        with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT, IDS[0].tolist())]):
-            if hidden:
-                model(input_ids=ids, attention_mask=form(shown))
-                continue
-            with pytest.raises(UnsupportedGenerationError, match="has 13 tokens"):
-                model(input_ids=ids, attention_mask=form(shown))
-            model(input_ids=IDS)  # or the block would end without the method
-
-
 @pytest.mark.parametrize("method", [*READERS, ZeroTuning(factor=2.0)], ids=str)
 @pytest.mark.parametrize(
     "form",

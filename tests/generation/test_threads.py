@@ -33,9 +33,9 @@ def test_eight_threads_get_what_each_gets_alone(
         score = model.score(prompt, " fox", method=method)
         return whole.text, "".join(stream), score.log_probabilities, model.count_tokens(prompt)
 
-    alone = [generate(number) for number in range(16)]
+    alone = [generate(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(generate, range(16)))
+        together = list(pool.map(generate, range(8)))
     assert together == alone
     assert all(whole == streamed for whole, streamed, *_ in alone)
-    assert len({whole for whole, *_ in alone}) > 10  # the requests do differ
+    assert len({whole for whole, *_ in alone}) > 5  # the requests do differ
