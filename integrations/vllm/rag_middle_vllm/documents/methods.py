@@ -24,8 +24,7 @@ from rag_middle.methods import (
     RoToR,
     resolve_method,
 )
-from rag_middle.methods.document_blocks import Placement
-from rag_middle.methods.document_blocks.kernels import token_positions
+from rag_middle.methods.document_blocks.kernels import Placement, token_positions
 
 if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
