@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -69,7 +69,7 @@ class AttentionMethod(Method, LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         """Carries out the method in one layer during one request."""
-        return _Attending(self)
+        return Attending(self.attend)
 
     def attend(self, context: AttentionContext) -> Attention:
         """Answer an attention call, or change it and `AttentionContext.proceed`."""
@@ -144,20 +144,14 @@ class DocumentChange(LayerChange):
                 )
 
     def start(self, layer: Layer) -> LayerHandler:
-        return _AttendingToDocuments(self)
+        return Attending(lambda context: self.method.attend(context, self.values))
 
 
-class _Attending(LayerHandler):
-    def __init__(self, method: AttentionMethod) -> None:
-        self._method = method
+class Attending(LayerHandler):
+    """A handler that keeps nothing: a function answers the attention calls."""
 
-    def attend(self, context: AttentionContext) -> Attention:
-        return self._method.attend(context)
-
-
-class _AttendingToDocuments(LayerHandler):
-    def __init__(self, change: DocumentChange) -> None:
-        self._change = change
+    def __init__(self, answer: Callable[[AttentionContext], Attention]) -> None:
+        self._answer = answer
 
     def attend(self, context: AttentionContext) -> Attention:
-        return self._change.method.attend(context, self._change.values)
+        return self._answer(context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention import (
@@ -25,6 +26,15 @@ from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from rag_middle.methods.document_blocks.kernels import Placement
+
+#: What the methods below cost, and what they ask of a model.
+_Info = partial(
+    MethodInfo,
+    cost="about the unmodified prefill; no further operations for generated tokens",
+    requires="documents marked in the prompt; rotary positions and softmax attention in every "
+    "layer",
+    can_hurt_when="documents are many, have to be read together, or order carries meaning",
+)
 
 #: Largest share with which a model is checked: three documents of equal length deviate in two.
 _CHECKED_SHARE = 0.3
@@ -81,6 +91,11 @@ class DocumentsApart(Method):
     def reading(self) -> DocumentAttention:
         """Where documents stand, and how later tokens read them."""
 
+    @property
+    def order_free(self) -> bool:
+        """True where all documents begin at the same position."""
+        return self.reading.placement in ("from_start", "to_end")
+
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart in every layer.
 
@@ -115,11 +130,10 @@ class NoInterDocumentAttention(DocumentsApart):
     """
 
     name: ClassVar[str] = "no_inter_document_attention"
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[MethodInfo] = _Info(
         title="No inter-document attention",
         paper="",
         idea="No cross-document attention; positions stay as they are.",
-        cost="about the unmodified prefill; no further operations for generated tokens",
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="documents have to be read together, or order carries meaning",
     )
@@ -153,16 +167,11 @@ class ParallelContextWindows(DocumentsApart):
     """
 
     name: ClassVar[str] = "parallel_context_windows"
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[MethodInfo] = _Info(
         title="Parallel context windows",
         paper="arXiv:2212.10947",
         idea="No cross-document attention; all documents begin at the same position.",
-        cost="about the unmodified prefill; no further operations for generated tokens",
-        requires="documents marked in the prompt; rotary positions and softmax attention in "
-        "every layer",
-        can_hurt_when="documents are many, have to be read together, or order carries meaning",
     )
-    order_free = True  # all documents begin at the same position
 
     right_indentation: bool = False
 
@@ -197,14 +206,10 @@ class SetBasedPrompting(DocumentsApart):
     """
 
     name: ClassVar[str] = "set_based_prompting"
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[MethodInfo] = _Info(
         title="Set-based prompting",
         paper="arXiv:2406.06581",
         idea="No attention between documents, and shared positions: a set without an order.",
-        cost="about the unmodified prefill; no further operations for generated tokens",
-        requires="documents marked in the prompt; rotary positions and softmax attention in "
-        "every layer",
-        can_hurt_when="documents are many, have to be read together, or order carries meaning",
     )
 
     parallel_positions: bool = True
@@ -212,11 +217,6 @@ class SetBasedPrompting(DocumentsApart):
     @property
     def reading(self) -> DocumentAttention:
         return DocumentAttention(placement="from_start" if self.parallel_positions else "kept")
-
-    @property
-    def order_free(self) -> bool:
-        """True where all documents begin at the same position."""
-        return self.parallel_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,16 +240,12 @@ class StructuredPrompting(DocumentsApart):
     """
 
     name: ClassVar[str] = "structured_prompting"
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[MethodInfo] = _Info(
         title="Structured prompting",
         paper="arXiv:2212.06713",
         idea="Documents are encoded in parallel; together they get the attention weight of one.",
-        cost="about the unmodified prefill; no further operations for generated tokens",
-        requires="documents marked in the prompt; rotary positions and softmax attention in "
-        "every layer",
         can_hurt_when="one document of many holds the answer, or order carries meaning",
     )
-    order_free = True  # all documents begin at the same position
 
     @property
     def reading(self) -> DocumentAttention:
@@ -284,16 +280,13 @@ class APE(DocumentsApart):
     """
 
     name: ClassVar[str] = "ape"
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[MethodInfo] = _Info(
         title="APE",
         paper="arXiv:2502.05431",
         idea="Documents are encoded in parallel; attention to them is sharpened to make up for it.",
         cost="about the unmodified prefill; a second attention call in decode",
-        requires="documents marked in the prompt; rotary positions and softmax attention in "
-        "every layer",
         can_hurt_when="documents are read together, or temperature and scale suit another model",
     )
-    order_free = True  # all documents begin at the same position
 
     temperature: float = option(0.9, number(above=0))
     scale: float = option(0.9, number(above=0))
@@ -346,14 +339,12 @@ class CacheBlend(DocumentsApart):
     """
 
     name: ClassVar[str] = "cacheblend"
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[MethodInfo] = _Info(
         title="CacheBlend",
         paper="arXiv:2405.16444",
         idea="Documents come from a KV cache; tokens that deviate most there are recomputed.",
         cost="with a document cache, the first layers and a share of the others; without one, a "
         "second prefill",
-        requires="documents marked in the prompt; rotary positions and softmax attention in "
-        "every layer",
         can_hurt_when="the share is small and documents have to be read together",
     )
     recompute_share: float = option(0.15, number(least=0, most=1), neutral=1)

@@ -36,6 +36,7 @@ from rag_middle.methods.document_blocks.kernels import (
     deviations,
     most_deviating,
 )
+from rag_middle.methods.document_method import Attending
 from rag_middle.tokens import TokenizedPrompt
 
 
@@ -161,12 +162,4 @@ class _Pass(Planner, LayerChange):
         return AttentionPlan.uniform(self.layers, self)
 
     def start(self, layer: Layer) -> LayerHandler:
-        return _Answering(self.attend)
-
-
-class _Answering(LayerHandler):
-    def __init__(self, answer: Callable[[AttentionContext], tuple[Tensor, Tensor | None]]) -> None:
-        self._answer = answer
-
-    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
-        return self._answer(context)
+        return Attending(self.attend)

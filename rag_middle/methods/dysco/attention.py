@@ -146,7 +146,7 @@ class _Passes:
         self.observed = range(0)
         self.handlers: list[_Handler] = []
         #: `bias`, by what else decides it.
-        self._biases: dict[Hashable, Tensor | None] = {}
+        self._biases: dict[Hashable, Tensor] = {}
         #: Layers that the nested pass under way has reached.
         self.reached: list[Layer] = []
         before = partial(layer.model.register_forward_pre_hook, with_kwargs=True)
@@ -221,7 +221,7 @@ class _Passes:
         """Read the last tokens of a pass again, one after the other, with scaled attention."""
         name, inputs = _input_of(arguments)
         results = _results(output)
-        if not all(handler.has_stored for handler in self.handlers):
+        if not all(handler.stored is not None for handler in self.handlers):
             raise UnsupportedGenerationError(
                 "DySCO reads tokens again in all layers, and this pass left some out (early exit). "
                 "Leave assistant_early_exit out."
@@ -301,15 +301,12 @@ class _Passes:
         Returns:
             `[b, 1, m, stop]`, `-inf` on padding; ``None`` for nothing.
         """
-        key = (query.device, query.dtype)
-        if key not in self._biases:
-            self._biases[key] = self._new_bias(query, stop)
-        return self._biases[key]
-
-    def _new_bias(self, query: Tensor, stop: int) -> Tensor | None:
         padded = any(group.padding for group in self.request.groups)
         if self.now == "before" and not padded:
             return None
+        key = (query.device, query.dtype)
+        if key in self._biases:
+            return self._biases[key]
         bias = query.new_zeros(query.shape[0], query.shape[2], stop)
         if self.now != "before":
             assert self.selected is not None
@@ -321,7 +318,8 @@ class _Passes:
             # Padding sees itself: a row that sees nothing is NaN, and what attends to it later too.
             own = columns == columns[stop - query.shape[2] :, None]
             bias = bias.masked_fill(padding & ~own, -torch.inf)
-        return bias[:, None]
+        self._biases[key] = bias[:, None]
+        return self._biases[key]
 
     def advance(self, column: int) -> None:
         """From retrieval heads' attention at a column to the columns that it selects."""
@@ -353,7 +351,8 @@ class _Handler(LayerHandler):
         self._indices: tuple[Tensor, Tensor] | None = None
         #: Columns read in the pass over several tokens end here.
         self.stop = 0
-        self._stored: tuple[Tensor, Tensor] | None = None
+        #: Keys and values of a pass over several tokens, while some are still to be read again.
+        self.stored: tuple[Tensor, Tensor] | None = None
         self._dropped = 0
         #: Whether those tensors are the cache's own: what is written to them stays.
         self._is_cache = False
@@ -378,7 +377,7 @@ class _Handler(LayerHandler):
             passes.check_follows(len(call.query), context.start)
             index = context.layer.traits.layer
             context.cache.cache = _with_copied_layer(context.cache.cache, index)
-        self._stored = None  # a growing cache lets go of these tensors as it makes new ones
+        self.stored = None  # a growing cache lets go of these tensors as it makes new ones
         context.store()
         self._dropped = max(0, context.stop - call.key.shape[2])
         if not context.start:
@@ -405,7 +404,7 @@ class _Handler(LayerHandler):
             if not context.start:
                 passes.relevance = None
         self.stop = context.stop
-        self._stored = call.key, call.value
+        self.stored = call.key, call.value
         cache = context.cache.cache
         layers = [] if cache is None else cache.layers
         index = context.layer.traits.layer
@@ -417,8 +416,8 @@ class _Handler(LayerHandler):
 
     def _attend_again(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Of a token whose column is stored already: its new key and value replace those."""
-        assert self._stored is not None
-        key, value = self._stored
+        assert self.stored is not None
+        key, value = self.stored
         column = self._passes.column
         _write(key, context.call.key, column - self._dropped)
         _write(value, context.call.value, column - self._dropped)
@@ -452,32 +451,21 @@ class _Handler(LayerHandler):
             heads = torch.tensor(self._heads, device=query.device)
             self._indices = heads, heads // (query.shape[1] // key.shape[1])
         heads, of_keys = self._indices
-        end = column + 1 - self._dropped
-        chosen = query[:, heads], key[:, of_keys, :end]
-        weights = self._weights(context, *chosen, column, heads=heads)[:, :, 0].sum(1)
-        self._passes.notice(column, torch.nn.functional.pad(weights, (self._dropped, 0)))
-
-    def _weights(
-        self,
-        context: AttentionContext,
-        query: Tensor,
-        key: Tensor,
-        column: int,
-        heads: Tensor | None = None,
-    ) -> Tensor:
-        """Weights `[b, h, 1, n]` in float32 of a query at `column`; zero where it is padding."""
-        traits, request = context.layer.traits, context.layer.request
-        first = request.paddings(query.device)
+        traits = context.layer.traits
+        first = context.layer.request.paddings(query.device)
         if traits.attention_chunk is not None:
             position = (column - first).clamp(min=0)
             first = first + position // traits.attention_chunk * traits.attention_chunk
         sinks: Tensor | None = context.call.options.get("s_aux")
-        if sinks is not None and heads is not None:
-            sinks = sinks[heads]
         weights = last_rows_attention(
-            query, key, traits, padding=first - self._dropped, sinks=sinks
+            query[:, heads],
+            key[:, of_keys, : column + 1 - self._dropped],
+            traits,
+            padding=first - self._dropped,
+            sinks=None if sinks is None else sinks[heads],
         )
-        return weights.nan_to_num(0.0)
+        received = weights.nan_to_num(0.0)[:, :, 0].sum(1)  # NaN where the query is padding
+        self._passes.notice(column, torch.nn.functional.pad(received, (self._dropped, 0)))
 
     def _follow_beams(self, context: AttentionContext) -> None:
         """Find out how a beam search has put the rows of the cache: by their newest keys.
@@ -507,19 +495,14 @@ class _Handler(LayerHandler):
         rows = alike.int().argmax(-1) + beams * torch.arange(prompts, device=alike.device)[:, None]
         self._passes.relevance = relevance[rows.flatten().to(relevance.device)]
 
-    @property
-    def has_stored(self) -> bool:
-        """Whether a pass over several tokens came to this layer and is still to be read again."""
-        return self._stored is not None
-
     def end_reading(self, first: int, *, keep: bool) -> None:
         """Remember what was read again from column `first` on; let go of everything else."""
-        assert self._stored is not None
+        assert self.stored is not None
         if keep and not self._is_cache:
             span = slice(first - self._dropped, self.stop - self._dropped)
-            key, value = (stored[:, :, span].clone() for stored in self._stored)
+            key, value = (stored[:, :, span].clone() for stored in self.stored)
             self._again.append((first, key, value))
-        self._stored = None
+        self.stored = None
 
 
 def _input_of(arguments: dict[str, Any]) -> tuple[str, Tensor]:

@@ -24,20 +24,14 @@ from rag_middle.methods.rules import whole
 
 
 def retrieval_heads(
-    model: PreTrainedModel,
-    count: int = 16,
-    *,
-    prompt_tokens: int = 512,
-    needle_tokens: int = 8,
-    needles: int = 8,
-    seed: int = 0,
+    model: PreTrainedModel, count: int = 16, **needles: int
 ) -> tuple[tuple[int, int], ...]:
     """The heads that most often attend to what is to be copied, best first.
 
     Args:
         model: left as it is found.
         count: of the heads; the DySCO authors take 16, of models of 1000 heads or so.
-        prompt_tokens, needle_tokens, needles, seed: see `retrieval_scores`.
+        needles: options of `retrieval_scores`.
 
     Returns:
         Pairs of 0-based layer and head, for `DySCO(heads=...)`. Heads that never did are left out.
@@ -47,16 +41,9 @@ def retrieval_heads(
         UnsupportedArchitectureError: the attention layers cannot be reached.
     """
     whole(1)("retrieval_heads: count", count)
-    scores = retrieval_scores(
-        model,
-        prompt_tokens=prompt_tokens,
-        needle_tokens=needle_tokens,
-        needles=needles,
-        seed=seed,
-    )
-    layers = sorted(model_traits(model).layers)
+    scores = retrieval_scores(model, **needles)
+    layers, heads = sorted(model_traits(model).layers), scores.shape[1]
     order = scores.flatten().argsort(descending=True, stable=True).tolist()
-    heads = scores.shape[1]
     best = [index for index in order[:count] if scores.flatten()[index] > 0]
     if not best:
         raise MethodConfigError(
