@@ -195,13 +195,6 @@ def test_an_order_that_reproduces_itself_ends_the_sorting() -> None:
     assert len(told.seen) == 2
 
 
-def test_one_document_is_not_looked_at() -> None:
-    told = Told({})
-    for method in (AttentionSorting(), AttentionCalibration(), AttnRank()):
-        assert list(method.arrange(unscored(1), told)) == [0]
-    assert told.seen == []
-
-
 def test_only_chosen_layers_count() -> None:
     told = Told({10: 0.3, 11: 0.1})
     blind = AttentionSorting(iterations=1, layers=(0,))
@@ -233,13 +226,6 @@ def test_the_dummy_is_as_long_as_the_document_it_stands_for() -> None:
     told = Told({})
     AttentionCalibration(dummy="7 8", one_pass=True).arrange(prompt_of((10,), (11, 11, 11)), told)
     assert told.seen[1:] == [(*PREFIX, 7, 7, 8, 7, *SUFFIX)]
-
-
-def test_the_upper_half_of_the_layers_counts_by_default() -> None:
-    told = Told({10: 0.3, 11: 0.1})
-    assert list(AttentionCalibration(dummy="7").arrange(unscored(2), told)) == [1, 0]
-    lower = AttentionCalibration(dummy="7", layers=(0,))
-    assert list(lower.arrange(unscored(2), told)) == [0, 1]
 
 
 def test_a_dummy_without_tokens_is_refused() -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DynamicCache
 
 from rag_middle.attention import applied
 from rag_middle.errors import (
@@ -16,13 +14,11 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.growing_cache import RoomyLayer
-from rag_middle.layout import PromptLayout
-from rag_middle.methods import Compose, DySCO
+from rag_middle.methods import DySCO
 from rag_middle.methods.dysco.attention import selected_tokens, updated_relevance
 from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
 from tests.conftest import FamilyModel
-from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt
+from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, generated, recomputed
 from tests.contract.test_no_trace import raising
 from tests.families import FAMILIES
@@ -125,19 +121,6 @@ def test_a_prompt_shorter_than_what_is_looked_at(name: str, family_model: Family
         assert distance(together[row], alone) < FAMILIES[name].tolerance
 
 
-@pytest.mark.parametrize("other", ["lpes", "ms_poe"])
-def test_it_composes_with_what_decides_positions(other: str, family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    logits = {}
-    for method in (METHOD, ACTIVE[other], Compose(methods=(METHOD, ACTIVE[other]))):
-        with applied(model, method, [LONG.tokens]):
-            tokens, logits[method.name] = generated(model, [LONG])
-        with applied(model, method, [LONG.tokens]):
-            again = recomputed(model, LONG, tokens[0])
-        assert distance(logits[method.name][0], again) < FAMILIES["llama"].tolerance
-    assert min(distance(logits["compose"], logits[name]) for name in ("dysco", other)) > 0.01
-
-
 def test_scores_are_those_of_all_attention_weights(family_model: FamilyModel) -> None:
     model: Any = family_model("llama", "eager")
     seen: list[torch.Tensor] = []
@@ -189,84 +172,12 @@ def test_a_part_of_the_model_cannot_be_read_twice(family_model: FamilyModel) -> 
         model.model(LONG.ids)
 
 
-def test_a_model_without_a_head_gives_the_hidden_states_of_the_last_tokens(
-    family_model: FamilyModel,
-) -> None:
-    model: Any = family_model("llama")
-    with applied(model, METHOD, [LONG.tokens]), torch.no_grad():
-        logits = model(LONG.ids).logits
-    with applied(model.model, METHOD, [LONG.tokens]), torch.no_grad():
-        states = model.model(LONG.ids).last_hidden_state
-    assert distance(model.lm_head(states)[0], logits[0]) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["dysco", "dysco_few"])  # heads before the exit, and behind it
-def test_passes_that_leave_layers_out_are_refused(name: str, family_model: FamilyModel) -> None:
-    model: Any = family_model("llama")
-    with (
-        pytest.raises(UnsupportedGenerationError, match="early exit"),
-        applied(model, ACTIVE[name], [LONG.tokens]),
-    ):
-        generated(model, [LONG], assistant_early_exit=1)
-
-
 def test_layers_that_keep_a_state_are_refused(family_model: FamilyModel) -> None:
     with (
         pytest.raises(UnsupportedArchitectureError, match="keep a state"),
         applied(family_model("qwen3_next"), METHOD, [LONG.tokens]),
     ):
         pass
-
-
-def test_a_cache_that_rounds_keys_is_refused_with_beams(family_model: FamilyModel) -> None:
-    model: Any = family_model("llama")
-    with applied(model, METHOD, [LONG.tokens]):
-        rows = LONG.ids.expand(3, -1)
-        cache = model(rows, use_cache=True).past_key_values
-        model(torch.tensor([[5], [6], [7]]), past_key_values=cache)
-        for layer in cache.layers:
-            layer.keys = layer.keys.bfloat16().float()
-        with pytest.raises(UnsupportedGenerationError, match="without beams"):
-            model(rows[:, :1], past_key_values=cache)
-
-
-def test_looking_at_a_token_leaves_a_cache_its_room(family_model: FamilyModel) -> None:
-    model: Any = family_model("llama")
-    cache = DynamicCache()
-    cache.layers = [RoomyLayer(64) for _ in range(3)]
-    with applied(model, METHOD, [LONG.tokens]):
-        model(LONG.ids, past_key_values=cache)
-        before = [layer.keys.data_ptr() for layer in cache.layers]
-        for _ in range(3):
-            model(LONG.ids[:, :1], past_key_values=cache)
-    assert [layer.keys.data_ptr() for layer in cache.layers] == before
-
-
-class _Largest(TorchDispatchMode):
-    """Elements of the largest tensor that an operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self.elements = max(self.elements, out.numel())
-        return out
-
-
-@torch.no_grad()
-def test_memory_is_linear_in_the_prompt(family_model: FamilyModel) -> None:
-    model: Any = family_model("llama", "sdpa")
-    largest = []
-    for times in (20, 40):
-        prompt = Prompt.random(PromptLayout(24 * times, ((3, 8),)), seed=5)
-        with applied(model, METHOD, [prompt.tokens]), _Largest() as mode:
-            cache = model(prompt.ids, use_cache=True).past_key_values
-            model(prompt.ids[:, :1], past_key_values=cache)
-        largest.append(mode.elements)
-    assert largest[1] < 2.1 * largest[0]
 
 
 @pytest.mark.parametrize("failing_call", [1, 4])

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rag_middle.attention import AttentionPlan, Rotation, applied, change, model_traits
+from rag_middle.attention import Rotation, applied, change, model_traits
 from rag_middle.errors import MethodConfigError, RagMiddleError
 from rag_middle.methods import (
     LPES,
@@ -15,7 +15,6 @@ from rag_middle.methods import (
     AttentionBuckets,
     Compose,
     MsPoE,
-    NoMethod,
     PositionInterpolation,
     SelfExtend,
     layer_rotations,
@@ -190,19 +189,6 @@ def test_every_method_is_tables_or_refused_with_the_reason(name: str) -> None:
         return
     with pytest.raises(MethodConfigError, match=f"{name} .* rotary tables say nothing of that"):
         layer_rotations(method, TRAITS)
-
-
-def test_the_unmodified_model_has_no_rotations() -> None:
-    assert layer_rotations(NoMethod(), TRAITS) == {}
-
-
-def test_a_method_that_plans_nothing_is_refused() -> None:
-    class Idle(PositionInterpolation):
-        def plan(self, *_: object) -> AttentionPlan:
-            return AttentionPlan()
-
-    with pytest.raises(MethodConfigError, match="changes no layer"):
-        layer_rotations(Idle(scale=2), TRAITS)
 
 
 def test_a_profile_of_another_shape_is_refused() -> None:

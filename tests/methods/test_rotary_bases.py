@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -206,23 +206,3 @@ def test_routers_that_do_not_fit_are_refused(family_model: FamilyModel) -> None:
     }
     with pytest.raises(MethodConfigError, match="heads of 4 dimensions"):
         MoICE(routers=replace(routers, gates=narrow)).plan((), model_traits(model))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"examples": []}, "examples with tokens"),
-        ({"examples": [((1, 2), ())]}, "examples with tokens"),
-        ({"examples": [((1, 999), (2,))]}, "token ids from 0 to 210, got 999"),
-        ({"examples": [((1, -1), (2,))]}, "got -1"),
-        ({"examples": [("ab", (2,))]}, "pair of lists of token ids"),
-        ({"examples": [(1, 2, 3)]}, "pair of lists of token ids"),
-        ({"learning_rate": -0.1}, "learning_rate must be above 0"),
-        ({"seed": "a"}, "seed must be a whole number"),
-    ],
-)
-def test_training_refuses_what_makes_no_sense(
-    options: dict[str, Any], message: str, family_model: FamilyModel
-) -> None:
-    with pytest.raises(MethodConfigError, match=message):
-        train_routers(family_model("llama"), **{"examples": [((1,), (2,))], **options})
