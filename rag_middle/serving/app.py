@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from rag_middle import __version__
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import marker_key
-from rag_middle.serving.batching import BatchQueue, Job, Piece
+from rag_middle.serving.batching import AnswerJob, BatchQueue, Event, Piece
 from rag_middle.serving.errors import HANDLERS, ApiError, api_error
 from rag_middle.serving.jobs import make_jobs
 from rag_middle.serving.responses import Reply
@@ -90,10 +90,10 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
 
     async def answer(request: Request, kind: type[Body]) -> Response:
         body = kind.model_validate_json(await _read(request, settings.max_body_bytes))
-        events: asyncio.Queue[tuple[Job | None, Piece]] = asyncio.Queue()
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def emit(job: Job, piece: Piece) -> None:
+        def emit(job: AnswerJob, piece: Piece) -> None:
             loop.call_soon_threadsafe(events.put_nowait, (job, piece))
 
         prepare = partial(make_jobs, model, settings, body, emit)
@@ -145,8 +145,8 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 async def _pieces(
-    jobs: Sequence[Job], events: asyncio.Queue[tuple[Job | None, Piece]], request: Request
-) -> AsyncIterator[tuple[Job, Piece]]:
+    jobs: Sequence[AnswerJob], events: asyncio.Queue[Event | None], request: Request
+) -> AsyncIterator[Event]:
     """Pieces of answers as they come.
 
     Leaving it, by an end, an error or the client, ends what still runs.
@@ -159,15 +159,16 @@ async def _pieces(
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        events.put_nowait((None, None))
+        events.put_nowait(None)
 
     watching = asyncio.create_task(watch())
     missing = len(jobs)
     try:
         while missing:
-            job, piece = await events.get()
-            if job is None:
+            event = await events.get()
+            if event is None:
                 raise ClientDisconnect
+            job, piece = event
             if isinstance(job.result, BaseException):
                 raise api_error(job.result) from job.result
             missing -= piece is None

@@ -31,7 +31,7 @@ Piece = tuple[str, Sequence[TokenLogProbability]] | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Job:
+class AnswerJob:
     """One answer to be generated.
 
     Attributes:
@@ -55,7 +55,7 @@ class Job:
     options: Mapping[str, Any]
     seed: int
     streams: bool
-    emit: Callable[[Job, Piece], None]
+    emit: Callable[[AnswerJob, Piece], None]
     cancel: threading.Event = field(default_factory=threading.Event)
     has_begun: bool = False
     result: Generation | BaseException | None = None
@@ -73,14 +73,17 @@ class Job:
             self.emit(self, None)
 
 
+Event = tuple[AnswerJob, Piece]
+
+
 class BatchQueue:
     """A bounded queue in front of a model."""
 
     def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
         self._model = model
         self._settings = settings
-        self.waiting: list[Job] = []
-        self.running: list[Job] = []
+        self.waiting: list[AnswerJob] = []
+        self.running: list[AnswerJob] = []
         self._changed = threading.Condition()
         self._coming = 0  # requests that are being prepared, or wait for that
         self._preparing = asyncio.Semaphore(_MOST_PREPARED)
@@ -107,8 +110,8 @@ class BatchQueue:
         return self._thread.is_alive()
 
     async def submit(
-        self, prepare: Callable[[], Sequence[Job]], is_gone: Callable[[], Awaitable[bool]]
-    ) -> Sequence[Job]:
+        self, prepare: Callable[[], Sequence[AnswerJob]], is_gone: Callable[[], Awaitable[bool]]
+    ) -> Sequence[AnswerJob]:
         """Have the jobs done that `prepare` makes in a thread, all of them or none.
 
         Raises:
@@ -150,7 +153,7 @@ class BatchQueue:
             self._run(self.running)
             self.running = []
 
-    def _next_batch(self) -> list[Job]:
+    def _next_batch(self) -> list[AnswerJob]:
         """Jobs that share a batch with the one that waits longest; none when closed."""
         while not self._is_closed:
             self._changed.wait_for(lambda: self.waiting or self._is_closed)
@@ -170,7 +173,7 @@ class BatchQueue:
         wanted = min(self._most_open, self._settings.max_batch_size)
         return self._is_closed or (not self._coming and len(self.waiting) >= wanted)
 
-    def _run(self, jobs: Sequence[Job]) -> None:
+    def _run(self, jobs: Sequence[AnswerJob]) -> None:
         try:
             self._model.batch(
                 [job.prompt for job in jobs],

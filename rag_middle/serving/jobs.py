@@ -14,7 +14,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import awaits_retrieval, fit_to_window
 from rag_middle.methods import Method
 from rag_middle.registry import suggest
-from rag_middle.serving.batching import Job, Piece
+from rag_middle.serving.batching import AnswerJob, Piece
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
 from rag_middle.serving.schema import Body, ChatRequest
@@ -34,8 +34,8 @@ def make_jobs(
     model: RagMiddleModel,
     settings: ServerSettings,
     body: Body,
-    emit: Callable[[Job, Piece], None],
-) -> list[Job]:
+    emit: Callable[[AnswerJob, Piece], None],
+) -> list[AnswerJob]:
     """The answers that a request asks for, ready for the queue.
 
     Raises:
@@ -59,7 +59,7 @@ def make_jobs(
         shape["template"] = "auto"
         shape["template_options"] = _template_options(body, settings, model)
     seed = secrets.randbits(32) if body.seed is None else body.seed
-    jobs: list[Job] = []
+    jobs: list[AnswerJob] = []
     for request in _prompts(body, settings):
         # A method that asks another prompt does so before a chat template is put around it.
         tokens = model.encode(request.prompt, method=method if method.rewrites else "none", **shape)
@@ -71,7 +71,7 @@ def make_jobs(
         options |= shape if method.rewrites else {}
         facts = {"method": name, "unread_markers": request.has_unread_markers, "warnings": warnings}
         for number in range(body.n):
-            job = Job(
+            job = AnswerJob(
                 index=len(jobs),
                 documents=request.documents,
                 facts=facts,

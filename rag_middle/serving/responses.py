@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from rag_middle.conventions.citations import openai_citations
 from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
-from rag_middle.serving.batching import Job, Piece
+from rag_middle.serving.batching import AnswerJob, Event
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import Body, ChatRequest
 
@@ -34,7 +34,7 @@ class Reply:
             "model": body.model,
         }
 
-    def whole(self, jobs: Sequence[Job]) -> Json:
+    def whole(self, jobs: Sequence[AnswerJob]) -> Json:
         """All answers at once."""
         choices = []
         for job in jobs:
@@ -49,10 +49,10 @@ class Reply:
         return {**self._head, "choices": choices, **facts}
 
     async def streamed(
-        self, jobs: Sequence[Job], first: tuple[Job, Piece], rest: AsyncIterator[tuple[Job, Piece]]
+        self, jobs: Sequence[AnswerJob], first: Event, rest: AsyncIterator[Event]
     ) -> AsyncIterator[str]:
         """Server-sent events."""
-        event: tuple[Job, Piece] | None = first
+        event: Event | None = first
         if self._is_chat:  # who speaks
             for job in jobs:
                 delta = {"role": "assistant", "content": ""}
@@ -78,13 +78,13 @@ class Reply:
             yield _event({**self._head, "choices": [], "usage": self._usage(jobs)})
         yield "data: [DONE]\n\n"
 
-    def _chunk(self, job: Job, fields: Json, logprobs: Json | None, ending: Json) -> str:
+    def _chunk(self, job: AnswerJob, fields: Json, logprobs: Json | None, ending: Json) -> str:
         said = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
         choice = {"index": job.index, **said, "logprobs": logprobs, **ending}
         facts = {"rag_middle": ending["rag_middle"]} if "rag_middle" in ending else {}
         return _event({**self._head, "choices": [choice], **facts})
 
-    def _end(self, job: Job) -> tuple[Json, Json]:
+    def _end(self, job: AnswerJob) -> tuple[Json, Json]:
         """What a message has beside its text, and what its choice has."""
         result = _result(job)
         dropped = {document.id for document in result.dropped_documents}
@@ -122,7 +122,7 @@ class Reply:
         wanted = self._body.alternatives is not None
         return openai_logprobs(tokens, self._token_text) if wanted else None
 
-    def _usage(self, jobs: Sequence[Job]) -> dict[str, int]:
+    def _usage(self, jobs: Sequence[AnswerJob]) -> dict[str, int]:
         """Token counts; a prompt with several answers counts once."""
         each = [_result(job).usage for job in jobs]
         prompt_tokens = sum(usage.prompt_tokens for usage in each[:: self._body.n])
@@ -131,7 +131,7 @@ class Reply:
         return {**counts, "total_tokens": sum(counts.values())}
 
 
-def _result(job: Job) -> Generation:
+def _result(job: AnswerJob) -> Generation:
     assert isinstance(job.result, Generation)
     return job.result
 

@@ -40,14 +40,10 @@ def test_json_is_known_by_its_name_or_its_first_character(tmp_path: Path, name: 
     assert prompt == ContextPrompt("Before.\n\n", ["One.", second], "After.", "\n")
 
 
-def test_markers_in_json_are_text(path: Path) -> None:
+def test_markers_in_json_are_text_and_a_text_may_begin_like_json(path: Path) -> None:
     path.write_text('{"documents": ["[[rm:doc]]"], "suffix": "[[/rm:doc]]"}')
     prompt = read_prompt(str(path))
-    assert prompt.documents[0].text == "[[rm:doc]]"
-    assert prompt.suffix == "[[/rm:doc]]"
-
-
-def test_a_text_may_begin_like_json(path: Path) -> None:
+    assert (prompt.documents[0].text, prompt.suffix) == ("[[rm:doc]]", "[[/rm:doc]]")
     path.write_text("{Context} [[rm:doc]]One.[[/rm:doc]]")
     assert read_prompt(str(path), "text").prefix == "{Context} "
 
@@ -58,9 +54,7 @@ def test_a_text_may_begin_like_json(path: Path) -> None:
         ('{"prefix": ', "is no JSON that says one: Expecting.*--prompt-format text"),
         ('{"docs": []}', r"'docs'.*Write an object with prefix, documents"),
         ('{"documents": "One."}', "'documents' is no list"),
-        ('{"documents": [3]}', "or an object with text, title"),
         ('{"documents": ["One.", {"title": "x"}]}', "argument: 'text'"),
-        ('{"documents": [{"text": 3}]}', "text must be a string, got int"),
     ],
 )
 def test_json_of_another_shape_is_refused(path: Path, content: str, problem: str) -> None:
@@ -78,7 +72,6 @@ def test_other_encodings_are_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ("scale=2", 2),
         ("scale=1.5", 1.5),
         ("layers=[1,2]", [1, 2]),
         ("reference_code=true", True),

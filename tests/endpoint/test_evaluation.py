@@ -10,7 +10,6 @@ import pytest
 from transformers import LlamaConfig
 
 from rag_middle.endpoint import EndpointModel
-from rag_middle.endpoint.model import arrangement
 from rag_middle.errors import EndpointError, FileFormatError
 from rag_middle.evaluation import (
     Measurement,
@@ -74,21 +73,6 @@ def test_what_needs_weights_is_refused_before_anything_is_asked() -> None:
         with pytest.raises(EndpointError, match="scoring='generation'"):
             run(EndpointModel(server.url), TASK, (), likelihood)
     assert not server.asked
-
-
-def test_what_a_run_will_cost_is_known_before_it_begins() -> None:
-    requests: list[str] = []
-    with serving(saying("x")) as server:
-
-        def planned(asking: object, new_tokens: int) -> None:
-            for prompt, method in asking:  # type: ignore[attr-defined]
-                requests.append(arrangement(prompt, method).text)
-            assert not server.asked
-
-        run(EndpointModel(server.url), TASK, ["long_context_reorder"], FEW, planned=planned)
-        assert sorted(requests) == sorted(request.text for request in server.asked)
-    # Two positions of three questions, in either order, and two controls.
-    assert len(requests) == 3 * (2 + 2 + 2)
 
 
 def test_an_interrupted_run_goes_on_and_pays_for_no_answer_twice(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
 from rag_middle.serving import ServerSettings
-from rag_middle.serving.batching import BatchQueue, Job
+from rag_middle.serving.batching import AnswerJob, BatchQueue
 from tests.serving.conftest import METHODS, Serve, Served
 
 
@@ -145,7 +145,7 @@ def test_of_requests_that_come_two_are_prepared_at_a_time() -> None:
     now = most = prepared = 0
     lock = threading.Lock()
 
-    def prepare() -> list[Job]:
+    def prepare() -> list[AnswerJob]:
         nonlocal now, most, prepared
         with lock:
             now, prepared = now + 1, prepared + 1
