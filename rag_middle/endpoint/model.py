@@ -221,11 +221,11 @@ class EndpointModel:
         settings = checked_options(options, allowed=GenerationKwargs)
         for name, option in OPTIONS.items():
             value = getattr(settings, name)
-            is_default = value == option.default or name in _OPTIONS
-            if not is_default or callable(value) or value == "raw":
+            is_sent = name in _OPTIONS and (name, value) != ("template", "raw")
+            if callable(value) or not (is_sent or value == option.default):
                 raise UnsupportedGenerationError(
-                    f"{name}={value!r} is no option of the OpenAI interface: leave it out, or hand "
-                    "the server a field that it knows with extra_body={...}."
+                    f"{name}={value!r:.100} is no option of the OpenAI interface: leave it out, or "
+                    "hand the server a field that it knows with extra_body={...}."
                 )
         chosen = self.method
         if method is not None or method_options:
