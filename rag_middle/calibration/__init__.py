@@ -12,11 +12,10 @@ The objective is any function of a method; the built-in one is the mean over `Ex
 `draw_examples` takes from the evaluation's tasks.
 """
 
-from rag_middle.calibration.calibrate import Calibration, Estimate, calibrate
+from rag_middle.calibration.calibrate import Calibration, SearchCost, calibrate
 from rag_middle.calibration.channels import ChannelSearch, mean_hidden_states, random_texts
 from rag_middle.calibration.curves import CurveSearch, LayerSearch
 from rag_middle.calibration.drawing import draw_examples
-from rag_middle.calibration.examples import Example
 from rag_middle.calibration.grids import (
     GroupSearch,
     HeadSearch,
@@ -24,7 +23,7 @@ from rag_middle.calibration.grids import (
     RatioSearch,
     RetrievalHeadSearch,
 )
-from rag_middle.calibration.objective import ExampleObjective, Outcome
+from rag_middle.calibration.objective import Example, ExampleObjective, Outcome
 from rag_middle.calibration.scoring import FromDisk
 from rag_middle.calibration.search import Search
 from rag_middle.calibration.searches import PRESETS, SEARCHES, make_search
@@ -35,7 +34,6 @@ __all__ = [
     "Calibration",
     "ChannelSearch",
     "CurveSearch",
-    "Estimate",
     "Example",
     "ExampleObjective",
     "FromDisk",
@@ -47,6 +45,7 @@ __all__ = [
     "RatioSearch",
     "RetrievalHeadSearch",
     "Search",
+    "SearchCost",
     "calibrate",
     "draw_examples",
     "make_search",

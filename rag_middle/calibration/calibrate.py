@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import rag_middle
-from rag_middle.calibration.examples import Example
-from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
+from rag_middle.calibration.objective import Criterion, Example, ExampleObjective, Objective
 from rag_middle.calibration.result import check_held_out, make_profile
-from rag_middle.calibration.scoring import HELD_OUT, Job, Journal, MakeTeam, Scorer, score_job
+from rag_middle.calibration.scoring import (
+    HELD_OUT,
+    MakeTeam,
+    Outcomes,
+    Scorer,
+    ScoringJob,
+    score_job,
+)
 from rag_middle.calibration.search import Candidate, Search, SearchInputs, drive
 from rag_middle.calibration.searches import make_search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import question_digest
 from rag_middle.evaluation.runner import check_length
-from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import generation_sha256
 from rag_middle.methods import Method, NoMethod
@@ -48,7 +53,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class SearchCost:
     """What a search will cost at most.
 
     Attributes:
@@ -84,7 +89,7 @@ def calibrate(
     out: str | Path | None = None,
     data: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    estimated: Callable[[Estimate], None] | None = None,
+    estimated: Callable[[SearchCost], None] | None = None,
 ) -> Calibration:
     """Search for settings that suit a model.
 
@@ -162,7 +167,7 @@ def calibrate(
         generation = generation_sha256(model.model, model.tokenizer)
         identity = {**made_by, "model": {**asdict(facts), "generation": generation}}
         max_scores = 1 + search.max_candidates(model) + 2 * is_checked  # refuses what does not fit
-        journal = Journal(None if state is None else expanded(state), identity)
+        known = Outcomes(state, identity)
         if objective is None and workers is not None:
             team = workers(all_examples, criterion)
         else:
@@ -175,7 +180,7 @@ def calibrate(
             )
             team = Workers(partial(score_job, own))
 
-        scorer = Scorer(team, journal, len(examples), max_scores, progress)
+        scorer = Scorer(team, known, len(examples), max_scores, progress)
         with closing(team):
             if estimated and objective is None:
                 batch = min(max_batch_size, len(examples))
@@ -247,7 +252,7 @@ def _description(examples: Sequence[Example]) -> dict[str, Any]:
 
 def _estimate(
     scorer: Scorer, costly: Method, held_out: int, criteria: tuple[Criterion, Criterion], batch: int
-) -> Estimate:
+) -> SearchCost:
     """Time a batch on every worker of the team at once, as in the search, and multiply.
 
     Scores that are in the journal need no more time.
@@ -258,7 +263,7 @@ def _estimate(
         criteria: of the search, and of the check on held-out examples.
         batch: prompts that are timed.
     """
-    team, known = scorer.team, scorer.journal.outcomes
+    team, known = scorer.team, scorer.outcomes
     checks = 2 if held_out else 0
     checked = sum(key.startswith(HELD_OUT) for key in known)
     # Held-out prompts are asked once the search has ended.
@@ -267,14 +272,18 @@ def _estimate(
     def seconds(criterion: Criterion, prompts: int = batch) -> float:
         """Seconds that one worker takes for a prompt while all of them work."""
         start = time.perf_counter()
-        list(team.results([Job(method=costly, stop=prompts, criterion=criterion)] * team.count))
+        list(
+            team.results(
+                [ScoringJob(method=costly, stop=prompts, criterion=criterion)] * team.count
+            )
+        )
         return (time.perf_counter() - start) / prompts
 
     seconds(criteria[0], prompts=1)  # not for the time: workers load the model
     a_prompt, of_held_out = seconds(criteria[0]), 0.0
     if checks > checked:
         of_held_out = a_prompt if criteria[1] == criteria[0] else seconds(criteria[1])
-    return Estimate(
+    return SearchCost(
         candidates=scorer.max_scores - checks - 1,
         criterion=criteria[0],
         scores=scorer.max_scores,

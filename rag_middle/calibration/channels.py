@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rag_middle.attention import in_eval_mode
 from rag_middle.attention.rotary import keep_frequencies
-from rag_middle.calibration.examples import Example
-from rag_middle.calibration.objective import Outcome
+from rag_middle.calibration.objective import Example, Outcome
 from rag_middle.calibration.search import (
     Candidate,
     Proposals,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from math import isfinite
 
-from rag_middle.calibration.examples import Example
+from rag_middle.calibration.objective import Example
 from rag_middle.calibration.search import Search
 from rag_middle.calibration.searches import make_search
 from rag_middle.errors import ConfigError

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_middle.calibration.examples import Example
-from rag_middle.calibration.objective import Outcome
+from rag_middle.calibration.objective import Example, Outcome
 from rag_middle.calibration.search import Candidate
 from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod

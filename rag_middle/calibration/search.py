@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
 from rag_middle.attention import model_traits
-from rag_middle.calibration.examples import Example
-from rag_middle.calibration.objective import Criterion, Outcome
+from rag_middle.calibration.objective import Criterion, Example, Outcome
 from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method

@@ -18,7 +18,7 @@ from rag_middle.cli.models import Loading, load, placed
 from rag_middle.wording import counted, percent, points
 
 if TYPE_CHECKING:
-    from rag_middle.calibration import Calibration, Estimate, Example
+    from rag_middle.calibration import Calibration, Example, SearchCost
     from rag_middle.calibration.objective import Criterion
     from rag_middle.calibration.scoring import Team
 
@@ -155,7 +155,7 @@ def _fitting_workers(model: Any) -> int:
     return int(max(1, min(cpu_count(), free // 2 // size)))
 
 
-def _tell_cost(cost: Estimate, workers: int) -> None:
+def _tell_cost(cost: SearchCost, workers: int) -> None:
     minutes = ceil(cost.seconds / 60)
     known = f"; {cost.known} of {cost.scores} scores are known from before" if cost.known else ""
     console.tell(

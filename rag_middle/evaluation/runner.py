@@ -157,7 +157,7 @@ def run(
             scored in this way, or whose prompts do not fit the model; all are checked before the
             first is asked.
         FileFormatError: the task's data cannot be read, or holds no question; or `records` belongs
-            to another measurement.
+            to another run.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
         EndpointError: a method, or log-likelihoods, of a model behind an HTTP address; or its

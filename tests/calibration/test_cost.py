@@ -14,11 +14,11 @@ import pytest
 
 from rag_middle.calibration import (
     ChannelSearch,
-    Estimate,
     Example,
     LayerSearch,
     RatioSearch,
     Search,
+    SearchCost,
     calibrate,
 )
 from rag_middle.generation import RagMiddleModel
@@ -50,7 +50,7 @@ def test_a_search_takes_what_was_said(
 
     handle = model.model.model.layers[0].register_forward_pre_hook(count, with_kwargs=True)
     monkeypatch.setattr("time.perf_counter", lambda: float(tokens))
-    said: list[tuple[Estimate, int]] = []
+    said: list[tuple[SearchCost, int]] = []
     ends: list[int] = []
     for _ in range(2):
         calibrate(
@@ -89,7 +89,7 @@ def test_workers_share_the_candidates(
             raise InterruptedError  # the search itself is not wanted
 
     monkeypatch.setattr("time.perf_counter", lambda: Team.now)
-    made, said = (examples(10), examples(6, start=50)), list[Estimate]()
+    made, said = (examples(10), examples(6, start=50)), list[SearchCost]()
     for count in (1, 4):
         team: Any = Team(count)
         with pytest.raises(InterruptedError):

@@ -91,29 +91,6 @@ def test_the_papers_sizes_have_a_name() -> None:
     assert make_search("lpes:paper", {"generations": 3}).generations == 3  # type: ignore[attr-defined]
 
 
-def test_tasks_without_gold_documents_give_no_examples() -> None:
-    class NoGold(InventedDocuments):
-        num_positions = 0
-
-    with pytest.raises(ConfigError, match="cannot be calibrated on"):
-        draw_examples(NoGold(), "lpes", questions=10, held_out=2)
-
-
-def test_a_question_that_the_data_repeats_is_not_held_out_from_itself(tmp_path: Path) -> None:
-    lines = [
-        json.dumps({"question": f"Who is {n}?", "answers": [f"A{n}"], "gold": f"{n} is A{n}."})
-        for n in range(8)
-    ]
-    data = tmp_path / "q.jsonl"
-    data.write_text("\n".join(lines * 3), encoding="utf-8")
-    searched, held_out = draw_examples(
-        task_for_file(data, documents=3), "lpes", questions=12, held_out=12
-    )
-    asked = [{example.prompt.suffix for example in part} for part in (searched, held_out)]
-    assert [len(part) for part in asked] == [4, 4]
-    assert asked[0].isdisjoint(asked[1])
-
-
 def test_a_question_with_other_answers_is_not_held_out_from_itself(tmp_path: Path) -> None:
     lines = [
         json.dumps({"question": f"Who is {n}?", "answers": answers, "gold": f"{n} is A{n} B{n}."})

@@ -151,12 +151,6 @@ def test_the_start_is_the_papers() -> None:
     assert len(asked) == 32
 
 
-def test_the_same_seed_searches_alike_and_another_does_not() -> None:
-    settings = CurveSearch(generations=3, **SMALL)
-    one, again, other = (searched(settings, seed).asked for seed in (1, 1, 2))
-    assert one == again != other
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

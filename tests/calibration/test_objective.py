@@ -87,9 +87,3 @@ def test_where_nothing_generated_is_right_the_likelihood_says_what_is_nearest(
     likely = ExampleObjective(model, made, criterion="log_likelihood")
     assert outcome.score == 0
     assert outcome.log_likelihood == likely(NoMethod())
-
-
-def test_a_part_of_the_examples(model: RagMiddleModel, examples: Examples) -> None:
-    objective = ExampleObjective(model, examples(9))
-    whole = objective.outcome(NoMethod(), 0, 9).right
-    assert objective.outcome(NoMethod(), 3, 9).right == whole[3:]

@@ -41,10 +41,3 @@ def test_a_result_that_is_not_recommended_is_not_praised(profile: Profile, tmp_p
     assert "Yes:" not in text
     unchecked = replace(profile, recommended=None, scores={}, search={"criterion": "custom"})
     assert "Not known" in page(unchecked, tmp_path)
-
-
-def test_a_gain_of_nothing_at_all_is_exact(profile: Profile, tmp_path: Path) -> None:
-    nothing = {"value": 0.0, "low": 0.0, "high": 0.0}
-    held_out = {**profile.scores["held_out"], "gain_of_mean": nothing}
-    text = page(replace(profile, scores={"held_out": held_out}), tmp_path)
-    assert "0<small>none seen</small>" in text

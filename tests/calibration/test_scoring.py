@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -14,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from rag_middle.calibration import Example, ExampleObjective, FromDisk, LayerSearch, calibrate
+from rag_middle.calibration import Example, ExampleObjective, FromDisk
 from rag_middle.calibration.objective import Outcome
-from rag_middle.calibration.scoring import Job, Journal, score_job
+from rag_middle.calibration.scoring import Outcomes, ScoringJob, score_job
 from rag_middle.errors import (
     ConfigError,
     ContextOverflowError,
@@ -35,8 +34,8 @@ from rag_middle.workers import (
 )
 
 Examples = Callable[..., list[Example]]
-JOBS = [Job(method=LPES(factors=factor)) for factor in (1.0, 1.1, 1.3, 1.7)] + [
-    Job(method=PositionalHiddenStates(channels=(3,), factor=-1.0), start=1, stop=5)
+JOBS = [ScoringJob(method=LPES(factors=factor)) for factor in (1.0, 1.1, 1.3, 1.7)] + [
+    ScoringJob(method=PositionalHiddenStates(channels=(3,), factor=-1.0), start=1, stop=5)
 ]
 
 # -- workers ---------------------------------------------------------------------------------------
@@ -67,33 +66,14 @@ def test_several_give_what_one_gives(kind: Any, model_folder: Path, examples: Ex
         assert dict(workers.results(JOBS)) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_ray_workers_give_the_profile_of_one(
-    model_folder: Path, examples: Examples, tmp_path: Path
-) -> None:
-    pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    search = LayerSearch(population=4, parents=2, mutants=2, crossovers=1, generations=1)
-    # The same files: the profile tells the model that it was made for.
-    model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
-    made = model, search, examples(6), examples(3, start=50)
-
-    def ray(every: Any, _: Any) -> RayWorkers[Job, Outcome]:
-        return RayWorkers(opening(model_folder, list(every)), 2, 1)
-
-    for workers, name in ((None, "alone.json"), (ray, "ray.json")):
-        calibrate(*made, criterion="log_likelihood", workers=workers, out=tmp_path / name)
-    assert (tmp_path / "ray.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
-
-
 @dataclass(frozen=True)
 class Failing:
     """Cannot be opened, or opens and cannot score."""
 
     opens: bool
 
-    def __call__(self) -> Callable[[Job], Outcome]:
-        def score(job: Job) -> Outcome:
+    def __call__(self) -> Callable[[ScoringJob], Outcome]:
+        def score(job: ScoringJob) -> Outcome:
             raise ContextOverflowError(prompt_tokens=90, max_new_tokens=20, context_window=100)
 
         if self.opens:
@@ -113,7 +93,7 @@ class Failing:
 def test_what_goes_wrong_in_a_worker_is_told_as_it_is(
     failing: Failing, kind: type[Exception], message: str
 ) -> None:
-    workers: Processes[Job, Outcome] = Processes(failing, 1, 1)
+    workers: Processes[ScoringJob, Outcome] = Processes(failing, 1, 1)
     with closing(workers), pytest.raises(kind, match=message):
         list(workers.results(JOBS))
 
@@ -152,21 +132,17 @@ def test_workers_get_a_gpu_each(
 
 
 @pytest.mark.parametrize(
-    ("count", "gpus", "options", "message"),
+    ("count", "options", "message"),
     [
-        (3, 2, {}, r"workers=3 take a GPU each, .*there are 2: .* at most 2"),
-        (2, 4, {"device": "cuda:2"}, r"leave out .*the number in device='cuda:2'"),
-        (2, 4, {"device_map": "auto"}, "leave out device_map='auto'"),
+        (5, {}, r"workers=5 take a GPU each, .*there are 4: .* at most 4"),
+        (2, {"device": "cuda:2"}, r"leave out .*the number in device='cuda:2'"),
+        (2, {"device_map": "auto"}, "leave out device_map='auto'"),
     ],
 )
 def test_devices_that_do_not_fit_are_refused(
-    count: int,
-    gpus: int,
-    options: dict[str, Any],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    count: int, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with pytest.raises(ConfigError, match=message):
         worker_devices(count, **options)
 
@@ -189,56 +165,15 @@ def test_a_worker_loads_on_its_device_and_keeps_the_other_options(
     assert loaded == [options, {**options, "device": "cuda:3"}]
 
 
-# -- the file --------------------------------------------------------------------------------------
-
-IDENTITY = {"seed": 1, "search": {"factors": (0.5, 1.0)}}
-FIRST = Outcome(score=0.1 + 0.2, right="011", log_likelihood=-1 / 3)
-SECOND = Outcome(score=0.5, right="10")
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
-    path = tmp_path / "new" / "s.state"
-    journal = Journal(path, IDENTITY)
-    journal.add("a", FIRST)
-    journal.add("b", SECOND)
-    return path
-
-
-def test_what_was_added_is_there_again_to_the_last_bit(written: Path) -> None:
-    assert Journal(written, IDENTITY).outcomes == {"a": FIRST, "b": SECOND}
-    assert [json.loads(line).get("key") for line in written.read_text().splitlines()] == [
-        None,
-        "a",
-        "b",
-    ]
-
-
-def test_a_line_that_was_not_finished_is_scored_again(written: Path) -> None:
-    written.write_bytes(written.read_bytes()[:-3])
-    journal = Journal(written, IDENTITY)
-    assert "b" not in journal.outcomes
-    journal.add("b", SECOND)
-    assert Journal(written, IDENTITY).outcomes["b"] == SECOND
-
-
-@pytest.mark.parametrize(
-    "content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}\n', b"notes\n", b"[]\n"]
-)
-def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "s.state"
-    path.write_bytes(content)
-    with pytest.raises(FileFormatError, match="is not the state of a search"):
-        Journal(path, IDENTITY)
-    assert path.read_bytes() == content
-
-
-def test_another_search_is_not_continued(written: Path) -> None:
-    with pytest.raises(FileFormatError, match="it differs in seed"):
-        Journal(written, {**IDENTITY, "seed": 2})
-
-
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FileFormatError, match="cannot be kept in"):
-        Journal(tmp_path / "file" / "s.state", IDENTITY)
+def test_outcomes_are_there_again_to_the_last_bit(tmp_path: Path) -> None:
+    path, identity = tmp_path / "new" / "s.state", {"seed": 1, "search": {"factors": (0.5, 1.0)}}
+    first = Outcome(score=0.1 + 0.2, right="011", log_likelihood=-1 / 3)
+    second = Outcome(score=0.5, right="10")
+    outcomes = Outcomes(path, identity)
+    outcomes.add("a", first)
+    outcomes.add("b", second)
+    assert Outcomes(path, identity) == {"a": first, "b": second}
+    path.write_bytes(path.read_bytes()[:-3])  # as a search leaves it that is killed
+    assert Outcomes(path, identity) == {"a": first}
+    with pytest.raises(FileFormatError, match="seed is 1 there and 2 in this run"):
+        Outcomes(path, {**identity, "seed": 2})

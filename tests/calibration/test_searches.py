@@ -25,7 +25,6 @@ from rag_middle.calibration.search import SearchInputs, drive, layer_ranges
 from rag_middle.errors import ConfigError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
-    LPES,
     SIW,
     DySCO,
     Method,
@@ -199,14 +198,6 @@ def test_the_best_retrieval_heads_are_tried(model: RagMiddleModel) -> None:
     assert best.method.strength == 4.0
 
 
-def test_curves_become_factors_of_layers(model: RagMiddleModel) -> None:
-    search = LayerSearch(population=6, parents=3, mutants=3, crossovers=1, generations=2)
-    best, seen, _ = searched(search, model, [], lambda method: -sum(method.factors))
-    assert all(isinstance(m, LPES) and len(m.factors) == 4 for m in seen)  # type: ignore[arg-type]
-    assert -sum(best.method.factors) == max(-sum(m.factors) for m in seen)  # type: ignore[attr-defined]
-    assert len(best.details["control_points"]) == 4
-
-
 def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'ms_poe'"):
         make_search("mspoe")
@@ -238,8 +229,3 @@ def test_searches_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(RagMiddleError, match=message):
         make_search(method, options)
-
-
-def test_layers_that_the_model_does_not_have(model: RagMiddleModel) -> None:
-    with pytest.raises(ConfigError, match="beyond the model's 4 layers"):
-        searched(RatioSearch(first_layers=(4, 8)), model, [], lambda method: 0.0)

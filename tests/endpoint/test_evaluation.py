@@ -111,7 +111,7 @@ def test_records_of_another_server_or_model_are_not_continued(tmp_path: Path) ->
         strangers.append(EndpointModel(server.url))
         assert strangers[-1].context_window == 4096
         for stranger in strangers:
-            with pytest.raises(FileFormatError, match="another measurement"):
+            with pytest.raises(FileFormatError, match="another run"):
                 run(stranger, TASK, (), FEW, records=records)
 
 

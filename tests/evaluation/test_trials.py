@@ -139,7 +139,7 @@ def test_records_of_something_else_are_refused_and_left_as_they_are(
         (TASK, Measurement(limit=2, seed=1), "seed is 0 there and 1 in this run"),
         (TASK, Measurement(limit=2, template="raw"), "template is 'auto' there and 'raw' in"),
     ):
-        with pytest.raises(FileFormatError, match="another measurement, as line 1") as raised:
+        with pytest.raises(FileFormatError, match="another run, as line 1") as raised:
             run(fake, task, [], how, records=path)
         assert re.search(difference, str(raised.value))
         assert "{" not in str(raised.value)
@@ -148,7 +148,7 @@ def test_records_of_something_else_are_refused_and_left_as_they_are(
     for content, message in (
         (damaged, "Line 4"),
         (b"notes", "no record of a run"),
-        (b'{"a": 1}\n{"b": 2}', "another measurement"),
+        (b'{"a": 1}\n{"b": 2}', "another run"),
     ):
         path.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):
