@@ -63,8 +63,8 @@ def markdown() -> str:
     """Which families take every method, and what the others refuse."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     found = {name: model_traits(family.build()) for name, family in FAMILIES.items()}
-    takes_all, rows = [], []
-    reasons: dict[str, int] = {}
+    takes_all: list[str] = []
+    refusing: dict[tuple[str, str], list[str]] = {}  # families by what they refuse, and why
     for name, traits in found.items():
         refused: dict[str, list[str]] = {}
         for column, method in COLUMNS.items():
@@ -73,11 +73,12 @@ def markdown() -> str:
         if not refused:
             takes_all.append(f"`{name}`")
         for reason, methods in refused.items():
-            number = reasons.setdefault(reason, len(reasons) + 1)
             others = [column for column in COLUMNS if column not in methods]
             shown = "all but " + _names(others) if len(others) < len(methods) else _names(methods)
-            rows.append((f"`{name}`", shown, f"{reason} ({number})"))
-    notes = [f"{number}. *{reason}*: {_NOTES[reason]}." for reason, number in reasons.items()]
+            refusing.setdefault((shown, reason), []).append(name)
+    rows = [
+        (_names(families), shown, _NOTES[reason]) for (shown, reason), families in refusing.items()
+    ]
     return "\n".join(
         (
             f"## {len(FAMILIES)} families, {len(COLUMNS)} methods",
@@ -87,9 +88,7 @@ def markdown() -> str:
             "The others refuse some, with an `UnsupportedArchitectureError` that says why and what "
             "to use instead:",
             "",
-            *_table(("family", "refuses", "as"), rows),
-            "",
-            *notes,
+            *_table(("families", "refuse", "because"), rows),
         )
     )
 
