@@ -54,8 +54,7 @@ def cost_table(folder: Path = RESULTS / "gpu", kernels: str = "auto") -> str:
     measured, predicted = by_method(read(folder / "methods.json")), predictions()
     lengths = sorted({tokens for _, tokens, choice in measured or predicted if choice == kernels})
     columns = [(phase, n) for phase in ("prefill", "decode") for n in lengths]
-    columns.append(("peak", lengths[0]))  # hardly another ratio at other lengths
-    words = {"prefill": "prefill", "decode": "generated token", "peak": "peak memory"}
+    words = {"prefill": "prefill", "decode": "generated token"}
     heads = [f"{words[phase]}, {n / 1000:.1f}k".replace(".0k", "k") for phase, n in columns]
     lines = [f"| method | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(columns)]
     known = [name for name, _, choice in (*measured, *predicted) if choice == kernels]
