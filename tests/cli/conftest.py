@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from rag_middle.cli.app import app
 from tests import tiny_models
+from tests.cli.answering import use_named_embedder, write_documents
 from tests.tokenizers import CHATML, byte_level_bpe
 
 
@@ -67,6 +68,13 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _short_questions(ships_short_questions: None) -> None:
     """For commands without --data."""
+
+
+@pytest.fixture
+def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three towns, for an embedder that stands in for the real one."""
+    use_named_embedder(monkeypatch, tmp_path / "cache")
+    return write_documents(tmp_path / "docs")
 
 
 @pytest.fixture

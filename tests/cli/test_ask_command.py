@@ -12,23 +12,14 @@ import pytest
 from rag_middle import Document
 from rag_middle.answering import Source, results
 from rag_middle.cli.ask import used_sources
-from tests.cli.answering import QUESTION, use_named_embedder, write_documents
+from rag_middle.retrieval import FaissIndex
+from tests.cli.answering import QUESTION, NamedEmbedder
 from tests.cli.conftest import Finished, Run
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
 
 TOKENS = "--max-new-tokens", "6"
-
-
-@pytest.fixture(autouse=True)
-def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use_named_embedder(monkeypatch, tmp_path / "cache")
-
-
-@pytest.fixture
-def docs(tmp_path: Path) -> Path:
-    return write_documents(tmp_path / "docs")
 
 
 @pytest.fixture
@@ -149,3 +140,52 @@ def test_a_blank_question_is_refused_before_anything_is_loaded(run: Run, tmp_pat
     shown = run("ask", " ", "--docs", tmp_path / "none")
     assert shown.status == 2
     assert "There is no question" in shown.err
+
+
+# What goes wrong: the next step is named, and nothing that was indexed is lost.
+
+
+def _refused(shown: Finished, *parts: str) -> None:
+    assert (shown.status, shown.out) == (2, "")
+    assert "Error: " in shown.err
+    assert "Traceback" not in shown.err
+    for part in parts:
+        assert part in shown.err
+
+
+def test_a_file_that_cannot_be_read(run: Run, ask: Run, docs: Path, chat_model: Path) -> None:
+    pytest.importorskip("pypdf")
+    reason = "it cannot be read (PdfStreamError"
+    (docs / "broken.pdf").write_bytes(b"%PDF-1.4 no more")
+    shown = ask()
+    assert shown.status == 0  # the others are read
+    assert "skipped broken.pdf" in shown.err
+    assert reason in shown.err
+    assert "1 skipped: `rag-middle index" in ask().err  # later in one line
+    assert reason in ask("--json").json["skipped"][0]["reason"]
+    alone = ("ask", QUESTION, "--docs", docs / "broken.pdf", "-m", chat_model)
+    _refused(run(*alone), reason)
+
+
+def test_an_index_made_with_another_embedder(ask: Run, tmp_path: Path) -> None:
+    def indexed(embedder: str) -> int:
+        return len(FaissIndex.load(tmp_path / "index", NamedEmbedder(embedder)))
+
+    index = ("--index", tmp_path / "index")
+    ask(*index)
+    refused = ask(*index, "--embedder", "other")
+    _refused(refused, "was made with the embedder default", "(--embedder default)", "(--rebuild).")
+    assert indexed("default") == 3
+    assert ask(*index, "--embedder", "other", "--rebuild").status == 0
+    assert indexed("other") == 3
+
+
+def test_no_network(run: Run, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    index = docs.parent / "index"
+    ask = ("ask", QUESTION, "--docs", docs, "--index", index)
+    _refused(run(*ask, "--model", "nobody/nothing"), "Cannot load the", "HF_HUB_OFFLINE")
+    assert not index.exists()  # known before anything was indexed
+    _refused(run(*ask, "--embedder", "nobody/nothing"), "Cannot load the embedder")
+    error = run(*ask, "--model", "nobody/nothing", "--json").json["error"]
+    assert error["type"] == "ModelNotFoundError"

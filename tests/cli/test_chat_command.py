@@ -12,7 +12,7 @@ import pytest
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.cli import ask as chat_module
 from rag_middle.generation import GenerationStream
-from tests.cli.answering import QUESTION, use_named_embedder, write_documents
+from tests.cli.answering import QUESTION
 from tests.cli.conftest import Finished, Run
 
 pytest.importorskip("faiss")
@@ -22,10 +22,8 @@ OTHER = "Which river is Rome on, the Tiber?"
 
 
 @pytest.fixture
-def chat(run: Run, chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def chat(run: Run, chat_model: Path, docs: Path) -> Run:
     """``chat(line, line, ..., turns=5)``: these lines on standard input."""
-    use_named_embedder(monkeypatch, tmp_path / "cache")
-    docs = write_documents(tmp_path / "docs")
 
     def invoke(*lines: object, turns: int = 5) -> Finished:
         given = ("--docs", docs, "-m", chat_model, "--max-new-tokens", "6", "--turns", turns)

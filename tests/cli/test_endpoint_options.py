@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.answering import QUESTION, use_named_embedder, write_documents
+from tests.cli.answering import QUESTION
 from tests.cli.conftest import Run
 from tests.endpoint.server import Said, answer, events, saying, serving
 
@@ -76,12 +76,6 @@ def test_what_an_endpoint_cannot_do_is_refused_at_once(
 def test_options_of_an_endpoint_need_one(run: Run, tmp_path: Path) -> None:
     shown = run("diagnose", "--timeout", 5, "--out", tmp_path)
     assert (shown.status, "--endpoint too" in shown.err) == (2, True)
-
-
-@pytest.fixture
-def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    use_named_embedder(monkeypatch, tmp_path / "cache")
-    return write_documents(tmp_path / "docs")
 
 
 def test_a_question_to_a_served_model(run: Run, docs: Path) -> None:
