@@ -66,7 +66,7 @@ def loaded_parts(
             "both: RagMiddleModel(model, tokenizer)."
         )
     if isinstance(tokenizer, str | Path):
-        tokenizer = load_tokenizer(tokenizer, options=tokenizer_options)
+        tokenizer = load_tokenizer(tokenizer, {"tokenizer_options": tokenizer_options})
     return LoadedParts(model, tokenizer, options)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
@@ -70,15 +71,11 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
         FileFormatError: its config is damaged, or of another model than its weights.
         UnsupportedGenerationError: the model comes with code of its own.
     """
-    source = named = os.path.expanduser(str(name_or_path))
-    dtype, gguf_file = loading.get("dtype", "auto"), loading.get("gguf_file")
-    options: dict[str, Any] = {**(loading.get("model_options") or {})}
-    options.setdefault("revision", loading.get("revision"))
-    _check_reachable("model", source, options, gguf_file)
-    gguf = find_gguf(source, gguf_file, options)
-    if gguf is not None:
-        source = str(dequantised_model(gguf, dtype))
-        options |= {"revision": None, "subfolder": ""}
+    named, dtype = os.path.expanduser(str(name_or_path)), loading.get("dtype", "auto")
+    options = {"revision": loading.get("revision"), **(loading.get("model_options") or {})}
+    source = _source(
+        "model", named, options, loading.get("gguf_file"), partial(dequantised_model, dtype=dtype)
+    )
     if dtype == "auto" and source == HUB_NAME:
         # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
         dtype = "float32"
@@ -120,7 +117,7 @@ def load_model(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrain
     if missing := sorted(loaded["missing_keys"]):  # transformers would draw them at random
         reason = f"it asks for {len(missing)} tensors that the weights lack, such as {missing[0]}."
         raise bad_model_file(source, "config.json", reason)
-    if gguf is not None:
+    if source != named:
         model.config._name_or_path = model.name_or_path = named
     if target is not None:
         model.to(target)  # type: ignore[arg-type]
@@ -193,59 +190,49 @@ def check_loading(loading: Mapping[str, Any]) -> None:
         )
 
 
-def tokenizer_of(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrainedTokenizerBase:
-    """The tokenizer to use with a model: the one chosen, else the model's own.
-
-    Raises:
-        RagMiddleError: as `load_tokenizer`.
-    """
-    tokenizer, options = loading.get("tokenizer"), loading.get("tokenizer_options") or {}
-    trust_remote_code = loading.get("trust_remote_code", False)
-    if isinstance(tokenizer, PreTrainedTokenizerBase):
-        return tokenizer
-    if tokenizer is not None:
-        return load_tokenizer(tokenizer, trust_remote_code=trust_remote_code, options=options)
-    return load_tokenizer(
-        name_or_path,
-        revision=loading.get("revision"),
-        trust_remote_code=trust_remote_code,
-        options=options,
-        gguf_file=loading.get("gguf_file"),
-    )
-
-
-def load_tokenizer(
-    name_or_path: str | Path,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    options: Mapping[str, Any] | None = None,
-    gguf_file: str | None = None,
-) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to a model. What `options` say comes first.
+def load_tokenizer(name_or_path: str | Path, loading: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer to use with a model: the one chosen in `loading`, else the model's own.
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
         FileFormatError: one of its files is damaged.
     """
-    source = named = os.path.expanduser(str(name_or_path))
-    arguments = {"trust_remote_code": trust_remote_code, "revision": revision, **(options or {})}
-    _check_reachable("tokenizer", source, arguments, gguf_file)
-    gguf = find_gguf(source, gguf_file, arguments)
-    if gguf is not None:
-        source = str(dequantised_tokenizer(gguf))
-        arguments |= {"revision": None, "subfolder": ""}
-    arguments = {name: value for name, value in arguments.items() if value is not None}
+    chosen, gguf_file = loading.get("tokenizer"), None
+    if isinstance(chosen, PreTrainedTokenizerBase):
+        return chosen
+    options: dict[str, Any] = {"trust_remote_code": loading.get("trust_remote_code", False)}
+    if chosen is None:  # revision and file are the model's
+        options["revision"], gguf_file = loading.get("revision"), loading.get("gguf_file")
+    options |= loading.get("tokenizer_options") or {}
+    named = os.path.expanduser(str(chosen or name_or_path))
+    source = _source("tokenizer", named, options, gguf_file, dequantised_tokenizer)
+    options = {name: value for name, value in options.items() if value is not None}
     try:
         with format_errors(source, "tokenizer.json, tokenizer_config.json or config.json"):
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **arguments)
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **options)
             tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
     except (OSError, FileFormatError) as error:
         if isinstance(error, FileFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
             raise
-        raise _not_found("tokenizer", source, arguments, error) from error
+        raise _not_found("tokenizer", source, options, error) from error
     tokenizer.name_or_path = named
     return tokenizer
+
+
+def _source(
+    what: str,
+    named: str,
+    options: dict[str, Any],
+    gguf_file: str | None,
+    dequantised: Callable[[Path], Path],
+) -> str:
+    """Folder or name to load from: of a GGUF file, what is kept of it; `options` follow."""
+    _check_reachable(what, named, options, gguf_file)
+    gguf = find_gguf(named, gguf_file, options)
+    if gguf is None:
+        return named
+    options |= {"revision": None, "subfolder": ""}
+    return str(dequantised(gguf))
 
 
 def check_model_present(name_or_path: str | Path) -> None:

@@ -23,7 +23,7 @@ from rag_middle.generation.loading import (
     LoadingKwargs,
     check_loading,
     load_model,
-    tokenizer_of,
+    load_tokenizer,
 )
 from rag_middle.generation.prompts import (
     LockedTokenizer,
@@ -265,7 +265,7 @@ class RagMiddleModel:
         own, loading = checked_arguments(options)
         if str(name_or_path) == NAME and not os.path.exists(name_or_path):  # without its owner
             name_or_path = default_model()
-        tokenizer = tokenizer_of(name_or_path, loading)
+        tokenizer = load_tokenizer(name_or_path, loading)
         model = load_model(name_or_path, loading)
         with format_errors(str(name_or_path), "config.json"):
             model_traits(model)  # its first pass
