@@ -362,10 +362,11 @@ class RotaryCall:
         """
         cos, sin = tables
         # The table is kept beside what is made of it: its id stays its own.
-        return self._once(
+        kept: tuple[Tensor, WideTables] = self._once(
             ("of", id(cos), table_format, style),
             lambda: (cos, self._widened(cos, sin, table_format, style)),
-        )[1]
+        )
+        return kept[1]
 
     def _widened(
         self, cos: Tensor, sin: Tensor, table_format: TableFormat, style: RotaryStyle

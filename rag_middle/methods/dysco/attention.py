@@ -32,7 +32,7 @@ from rag_middle.attention import (
 )
 from rag_middle.attention.caches import RereadingCache
 from rag_middle.attention.core import refuse_backward
-from rag_middle.attention.probe import rotary_modules
+from rag_middle.attention.rotary import rotary_modules
 from rag_middle.attention.seam import keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 
