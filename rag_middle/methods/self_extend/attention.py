@@ -16,7 +16,7 @@ from rag_middle.attention import (
     ModelAttention,
     join_rows,
 )
-from rag_middle.methods.self_extend.kernels import Attended, TwoFold, attend
+from rag_middle.methods.self_extend.kernels import TwoFold, Weighed, attend
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
@@ -133,7 +133,7 @@ class _GroupedAttention(ModelAttention):
         self._near = window
         self._dropped = dropped  # columns that have left the cache
         #: By the token whose weight was asked for.
-        self._weighed: dict[int, list[Attended]] = {}
+        self._weighed: dict[int, list[Weighed]] = {}
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         if self._start >= self._request.width and reads_spans(
@@ -180,12 +180,12 @@ class _GroupedAttention(ModelAttention):
         weight = join_rows(self._request.groups, [x[..., None] for x in received])[..., 0]
         return self._output(results), weight
 
-    def _weigh(self, call: AttentionCall, token: int = 0) -> list[Attended]:
+    def _weigh(self, call: AttentionCall, token: int = 0) -> list[Weighed]:
         if token not in self._weighed:
             self._weighed[token] = self._results(call, weigh=True, token=token)
         return self._weighed[token]
 
-    def _results(self, call: AttentionCall, *, weigh: bool, token: int = 0) -> list[Attended]:
+    def _results(self, call: AttentionCall, *, weigh: bool, token: int = 0) -> list[Weighed]:
         near, far = call.key.chunk(2, dim=-1)
         results = []
         for group in self._request.groups:
@@ -206,7 +206,7 @@ class _GroupedAttention(ModelAttention):
             )
         return results
 
-    def _output(self, results: list[Attended]) -> Tensor:
+    def _output(self, results: list[Weighed]) -> Tensor:
         padded = self._start == 0
         whole = join_rows(self._request.groups, [result.out for result in results], padded=padded)
         return whole.transpose(1, 2)

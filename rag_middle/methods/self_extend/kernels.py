@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rag_middle.ops.flash import Attended as Fused
-from rag_middle.ops.flash import flash_window, joined, merged, with_sinks
+from rag_middle.ops.flash import Attended, flash_window, joined, merged, with_sinks
 from rag_middle.ops.scores import (
     ScoreRule,
     as_factor,
@@ -36,7 +35,7 @@ class TwoFold(NamedTuple):
     far: Tensor
 
 
-class Attended(NamedTuple):
+class Weighed(NamedTuple):
     """Result of `attend`.
 
     Attributes:
@@ -62,7 +61,7 @@ def attend(
     sinks: Tensor | None = None,
     watch: int | None = None,
     key: int = 0,
-) -> Attended:
+) -> Weighed:
     """Causal attention of the last `m` of `N` tokens.
 
     Args:
@@ -79,7 +78,7 @@ def attend(
     return _with_weights(with_sinks(read, sinks), q, k, window, rule, watch, key)
 
 
-def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Fused:
+def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Attended:
     """Two attentions and their merge."""
     m, total = q.near.shape[2], k.near.shape[2]
     limit = total if rule.window is None else rule.window
@@ -96,24 +95,24 @@ def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> F
         limit - window,
         scale=rule.scale,
     )
-    both = merged(Fused(near.out[:, :, alone:], near.lse[:, :, alone:]), far)
+    both = merged(Attended(near.out[:, :, alone:], near.lse[:, :, alone:]), far)
     return joined(
-        [Fused(near.out[:, :, :alone], near.lse[:, :, :alone]), both] if alone else [both]
+        [Attended(near.out[:, :, :alone], near.lse[:, :, :alone]), both] if alone else [both]
     )
 
 
 def _with_weights(
-    read: Fused,
+    read: Attended,
     q: TwoFold,
     k: TwoFold,
     window: int,
     rule: ScoreRule,
     watch: int | None,
     key: int,
-) -> Attended:
+) -> Weighed:
     """The weights that were asked for: one row and one column, from their scores."""
     if watch is None:
-        return Attended(read.out, None, None)
+        return Weighed(read.out, None, None)
     r, h, m, d = q.near.shape
     g, total = k.near.shape[1], k.near.shape[2]
     limit = total if rule.window is None else rule.window
@@ -143,10 +142,10 @@ def _with_weights(
     if begin < near:
         row.insert(0, scores(query.far, k.far[:, :, begin:near]))
     seen = torch.exp(torch.cat(row, dim=-1)[:, :, 0] - read.lse[:, :, watch, None])
-    return Attended(read.out, received, pad(seen, (begin, total - own - 1)))
+    return Weighed(read.out, received, pad(seen, (begin, total - own - 1)))
 
 
-def _in_blocks(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Fused:
+def _in_blocks(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Attended:
     """Scores of some queries at a time, which no fused attention can cap."""
     r, h, m, d = q.near.shape
     g, total = k.near.shape[1], k.near.shape[2]
@@ -173,4 +172,4 @@ def _in_blocks(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) 
         sums.append(scores.logsumexp(-1).view(r, h, b - a))
         weights = softmax_(scores).flatten(1, 2)
         outputs.append(weighed(weights, values[:, :stop]).view(r, h, b - a, -1))
-    return Fused(torch.cat(outputs, dim=2), torch.cat(sums, dim=2))
+    return Attended(torch.cat(outputs, dim=2), torch.cat(sums, dim=2))
