@@ -17,7 +17,7 @@ from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
 from rag_middle.methods import LPES, Method, MsPoE, NoMethod
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
-from tests.contract.running import at_once, distance, generated
+from tests.contract.running import at_once, distance, generated, prompt_logits
 from tests.families import FAMILIES
 from tests.tiny_models import build, tiny
 
@@ -139,6 +139,27 @@ def test_queries_grow_by_place_with_a_cache_and_without(name: str) -> None:
             with applied(model, method, [LONG.tokens]):
                 whole = at_once(model, LONG, tokens[0])
             assert distance(logits[0], whole) < 1e-4, method
+
+
+def test_queries_that_grow_are_found() -> None:
+    for model, grows in (
+        (_growing_queries("ministral3"), True),
+        (FAMILIES["llama"].build(), False),
+    ):
+        layers = model_traits(model).layers.values()
+        assert {layer.scales_by_position for layer in layers} == {grows}
+
+
+@pytest.mark.parametrize("name", ["pine", "ape", "set_based_prompting"])
+def test_queries_grow_by_the_place_that_a_method_gives(name: str) -> None:
+    """Which does not depend on the order of the documents."""
+    model = _growing_queries("ministral3")
+    method = ACTIVE["pine"] if name == "pine" else EXAMPLES[name].neutral
+    logits = []
+    for prompt in (LONG, LONG.permuted((2, 0, 1))):
+        with applied(model, method, [prompt.tokens]):
+            logits.append(prompt_logits(model, prompt)[LONG.layout.suffix_start :])
+    assert distance(*logits) < 1e-4
 
 
 @pytest.mark.parametrize("method", [LPES(factors=(1.0, 1.3, 1.9)), MsPoE(first_layer=0)], ids=str)
