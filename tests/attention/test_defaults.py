@@ -46,6 +46,7 @@ def answers(method: Method) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", ["none", *ACTIVE])
+@pytest.mark.one_in(2)
 def test_answers_do_not_depend_on_the_device(name: str) -> None:
     method = NoMethod() if name == "none" else ACTIVE[name]
     expected = answers(method)
@@ -57,7 +58,7 @@ def test_answers_do_not_depend_on_the_device(name: str) -> None:
 @pytest.mark.parametrize(
     "set_default", [partial(torch.set_default_dtype, d) for d in (torch.float64, torch.bfloat16)]
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 def test_logits_do_not_depend_on_the_number_format(
     name: str, set_default: Callable[[], None]
 ) -> None:

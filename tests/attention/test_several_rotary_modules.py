@@ -44,6 +44,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("method", CHANGING, ids=lambda method: type(method).__name__)
+@pytest.mark.one_in(3)
 def test_decoding_with_a_cache_equals_recomputation(model: Any, method: Method) -> None:
     with applied(model, method, [LONG.tokens]):
         tokens, logits = generated(model, [LONG])
