@@ -12,7 +12,10 @@ from typing import Any, TypedDict
 import pytest
 from langchain_classic.chains import (
     RetrievalQA,
+    create_history_aware_retriever,
+    create_retrieval_chain,
 )
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_classic.output_parsers import RegexParser
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
@@ -23,10 +26,12 @@ from langchain_classic.retrievers.document_compressors import (
     LLMChainExtractor,
 )
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
+from langchain_core.tools import create_retriever_tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.graph import END, START, StateGraph
 
@@ -92,6 +97,33 @@ def lcel(retriever: Any, model: Any) -> Any:
 @application("expression: `retriever | format_docs`")
 def _(p: Parts) -> Any:
     return lcel(p.retriever, p.model).invoke(QUESTION)
+
+
+@application("`create_retrieval_chain`, the question rephrased", (0, 6))
+def _(p: Parts) -> Any:
+    history = MessagesPlaceholder("chat_history")
+    rephrase = ChatPromptTemplate.from_messages([history, ("human", "Question: {input}\nAnswer:")])
+    answer = ChatPromptTemplate.from_messages(
+        [("system", "{context}"), history, ("human", "Question: {input}\nAnswer:")]
+    )
+    chain = create_retrieval_chain(
+        create_history_aware_retriever(p.undocumented, p.retriever, rephrase),
+        create_stuff_documents_chain(p.model, answer, document_prompt=DocumentPrompt()),
+    )
+    said = [HumanMessage("Hello"), AIMessage("Hello.")]
+    answered = chain.invoke({"input": QUESTION, "chat_history": said})
+    assert not any("[[rm:doc" in document.page_content for document in answered["context"])
+    return answered["answer"]
+
+
+@application("`create_retriever_tool`, documents in the artifact")
+def _(p: Parts) -> Any:
+    form: Any = "content_and_artifact"
+    tool = create_retriever_tool(p.retriever, "search", "Finds prices.", response_format=form)
+    call: Any = {"name": "search", "args": {"query": QUESTION}, "id": "1", "type": "tool_call"}
+    question = HumanMessage(f"Question: {QUESTION}\nAnswer:")
+    messages = [AIMessage("", tool_calls=[call]), tool.invoke(call), question]
+    return p.model.invoke([HumanMessage("Look it up."), *messages]).content
 
 
 def qa(p: Parts, kind: str, **options: Any) -> str:

@@ -55,25 +55,25 @@ def option_field(name: str, **others: Any) -> Any:
     return Field(**{**described, **others})
 
 
-def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under the names of this package; raises as `rag_middle.options.renamed`."""
-    return {_RENAMED.get(name, name): value for name, value in own_names(given, _PEERS).items()}
+    return {_RENAMED.get(name, name): value for name, value in own_names(arguments, _PEERS).items()}
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Collection[str]) -> None:
+def refuse_unknown(arguments: Mapping[str, Any], names: Collection[str]) -> None:
     """Refuse options that do not exist; what only a service needs is named in a warning.
 
     Raises:
         UnsupportedGenerationError: an option that is not known, as `RagMiddleModel` refuses it.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in _OF_SERVICES:
             message = f"{name!r} has no effect: the model runs in this process."
             if value is not None:  # as pages of LangChain write it
                 warn_caller(IgnoredArgumentWarning(message))
-        elif name not in known:
+        elif name not in names:
             own = {*OPTIONS, ANSWERS.name, "method", "method_options", "documents", "tools"}
-            raise unknown_option(name, sorted({*known} & (own | {*LOADING})))
+            raise unknown_option(name, sorted({*names} & (own | {*LOADING})))
 
 
 def constructor_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,18 +87,18 @@ def constructor_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedGenerationError: one thing twice, or a model of another kind.
         ModelNotFoundError: the default model is not here.
     """
-    rest = renamed(arguments)
-    loading, answers = split_loading(rest.pop("model_kwargs", None))
-    rest = _merged(rest, {**_loading(loading), **renamed(answers)}, "model_kwargs")
-    pipeline_kwargs = rest.pop("pipeline_kwargs", None)
+    fields = renamed(arguments)
+    loading, answers = split_loading(fields.pop("model_kwargs", None))
+    fields = _merged(fields, {**_loading(loading), **renamed(answers)}, "model_kwargs")
+    pipeline_kwargs = fields.pop("pipeline_kwargs", None)
     if pipeline_kwargs is not None:
         from rag_middle.generation import transformers_options  # needs PyTorch
 
         options = transformers_options("pipeline_kwargs", pipeline_kwargs)
-        rest = _merged(rest, renamed(options), "pipeline_kwargs")
-    if rest.get("model") is None:
-        rest["model"] = named_model(None)
-    return _with_loaded(_with_token_apart(rest))
+        fields = _merged(fields, renamed(options), "pipeline_kwargs")
+    if fields.get("model") is None:
+        fields["model"] = named_model(None)
+    return _with_loaded(_with_token_apart(fields))
 
 
 def _with_token_apart(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> 
 _OF_BOTH = ("cache_dir", "force_download", "local_files_only", "subfolder")
 
 
-def _loading(given: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: value for name, value in given.items() if name in (*LOADING, "token")}
-    options = {name: value for name, value in given.items() if name not in fields}
+def _loading(model_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in model_kwargs.items() if name in (*LOADING, "token")}
+    options = {name: value for name, value in model_kwargs.items() if name not in fields}
     of_both = {name: options[name] for name in _OF_BOTH if name in options}
     more = {"model_options": options, "tokenizer_options": of_both}
     return {**{name: value for name, value in more.items() if value}, **fields}

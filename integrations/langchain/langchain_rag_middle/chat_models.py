@@ -169,9 +169,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         return ("tools", "tool_choice", "response_format")
 
     def _request(
-        self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
+        self, messages: Sequence[BaseMessage], stop: list[str] | None, call: dict[str, Any]
     ) -> Request:
-        documents, options = self._documents_and_options(stop, given)
+        documents, options = self._documents_and_options(stop, call)
         prompt = prompt_messages(messages, documents, with_tools=bool(options.get("tools")))
         return Request(prompt, options)
 
@@ -189,8 +189,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             document = as_document(entry)
             return None if document is None else self.document_prompt.document(document)
 
-        documents, rest = split_call(call, read, "LangChain documents")
-        return documents, self._options(stop, rest)
+        documents, options = split_call(call, read, "LangChain documents")
+        return documents, self._options(stop, options)
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         names = ("tools", "tool_choice", "response_format")
@@ -323,11 +323,13 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         for gathering, window, configs in self._windows(inputs, config):
 
             def call(
-                each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
+                asked: LanguageModelInput,
+                settings: RunnableConfig,
+                gathering: Gathering = gathering,
             ) -> Any:
                 with gathering.call():
                     try:
-                        return self.invoke(each, its, **kwargs)
+                        return self.invoke(asked, settings, **kwargs)
                     except Exception as error:
                         return _wanted(error, return_exceptions)
 
@@ -354,11 +356,13 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         for gathering, window, configs in self._windows(inputs, config):
 
             async def call(
-                each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
+                asked: LanguageModelInput,
+                settings: RunnableConfig,
+                gathering: Gathering = gathering,
             ) -> Any:
                 with gathering.call():
                     try:
-                        return await self.ainvoke(each, its, **kwargs)
+                        return await self.ainvoke(asked, settings, **kwargs)
                     except Exception as error:
                         return _wanted(error, return_exceptions)
 

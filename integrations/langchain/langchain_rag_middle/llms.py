@@ -159,8 +159,8 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         }
         return self.model_copy(update={**stated, "method": method}), rest
 
-    def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        return super()._options(stop, _options_of(given))
+    def _options(self, stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._options(stop, _options_of(call))
 
     def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
         size = self.max_batch_size

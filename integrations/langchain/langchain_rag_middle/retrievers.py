@@ -58,8 +58,8 @@ class FaissRetriever(BaseRetriever):
     k: int = 20
     min_score: float | None = None
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**_settings(given, type(self).model_fields))
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**_settings(settings, type(self).model_fields))
 
     @classmethod
     def from_documents(
@@ -157,17 +157,17 @@ class FaissRetriever(BaseRetriever):
         **settings: Any,
     ) -> list[Document]:
         settings = _settings(settings, ("k", "min_score"))
-        given: object = query
-        if not isinstance(given, str):
+        question: object = query
+        if not isinstance(question, str):
             raise ConfigError(
-                f"A question is a string, got {type(given).__name__}. In an expression over a "
+                f"A question is a string, got {type(question).__name__}. In an expression over a "
                 'dictionary, take it out first: itemgetter("input") | retriever.'
             )
         least = settings.get("min_score", self.min_score)
         return [
-            _document(found)
-            for found in self.index.search(query, settings.get("k", self.k))
-            if least is None or found.metadata["score"] >= least
+            _document(document)
+            for document in self.index.search(query, settings.get("k", self.k))
+            if least is None or document.metadata["score"] >= least
         ]
 
     async def _aget_relevant_documents(
@@ -191,22 +191,24 @@ _NAMES = {
 }
 
 
-def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def _settings(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Settings under the names of `FaissRetriever`, those of ``search_kwargs`` among them."""
-    given = {**given}
-    within = given.pop("search_kwargs", None) or {}
-    if not isinstance(within, Mapping):
-        raise ConfigError(f'search_kwargs must be a dictionary such as {{"k": 2}}, got {within!r}.')
+    stated = {**stated}
+    of_search = stated.pop("search_kwargs", None) or {}
+    if not isinstance(of_search, Mapping):
+        raise ConfigError(
+            f'search_kwargs must be a dictionary such as {{"k": 2}}, got {of_search!r}.'
+        )
     settings: dict[str, Any] = {}
-    for other_name, value in (*within.items(), *given.items()):
+    for other_name, value in (*of_search.items(), *stated.items()):
         name: str = _NAMES.get(other_name) or other_name
         if value is None and name != "min_score":  # of which None means: keep all
             continue
         if name in settings:
             raise ConfigError(f"{name} is given twice, once as {other_name}: pass one of them.")
         settings[name] = value
-        if name not in known:
-            raise ConfigError(str(unknown_option(name, (*known, "embeddings"))))
+        if name not in names:
+            raise ConfigError(str(unknown_option(name, (*names, "embeddings"))))
     k, least = settings.get("k", 1), settings.get("min_score")
     if not isinstance(k, Integral) or k < 1:
         raise ConfigError(f"k must be a whole number and at least 1, got {k!r}.")
@@ -215,11 +217,11 @@ def _settings(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any
     return settings
 
 
-def _document(found: PromptDocument) -> Document:
+def _document(document: PromptDocument) -> Document:
     """For LangChain: the title is metadata there, and always present for templates to name."""
-    metadata: Mapping[str, Any] = found.metadata
-    title = found.title or metadata.get("title") or ""
-    return Document(found.text, id=found.id, metadata={**metadata, "title": title})
+    metadata: Mapping[str, Any] = document.metadata
+    title = document.title or metadata.get("title") or ""
+    return Document(document.text, id=document.id, metadata={**metadata, "title": title})
 
 
 def _embedder(embeddings: Embeddings | None) -> Embedder:

@@ -137,7 +137,7 @@ class RagMiddleSettings(BaseModel):
     _method: Method = PrivateAttr()
     _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)  # copies share it
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **arguments: Any) -> None:
         """Check everything that can be checked without loading the model.
 
         Raises:
@@ -150,7 +150,7 @@ class RagMiddleSettings(BaseModel):
         Warns:
             IgnoredArgumentWarning: names that only models behind an address need.
         """
-        fields = constructor_arguments(given)
+        fields = constructor_arguments(arguments)
         refuse_unknown(fields, {*type(self).model_fields})
         super().__init__(**{name: value for name, value in fields.items() if value is not None})
         # Not in a pydantic validator, which would hide the types of these errors.
@@ -384,7 +384,7 @@ class RagMiddleSettings(BaseModel):
 
     # -- a call's own settings ------------------------------------------------------------------
 
-    def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of `RagMiddleModel.generate` for a call, `documents` not among them.
 
         Raises:
@@ -393,9 +393,9 @@ class RagMiddleSettings(BaseModel):
             UnknownNameError: no such method.
             MethodConfigError: parameters that the method refuses, or none that they belong to.
         """
-        call = renamed(given)
-        known = {*OPTIONS, *FIXED, "n", "method", "method_options", *self._call_names}
-        refuse_unknown(call, known | FRAMEWORK)
+        call = renamed(call)
+        names = {*OPTIONS, *FIXED, "n", "method", "method_options", *self._call_names}
+        refuse_unknown(call, names | FRAMEWORK)
         if stop is not None:
             call["stop"] = stop
         options = self._checked_options(call)

@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.core.output_parsers import PydanticOutputParser
-from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.rag_middle import (
     RagMiddleLLM,
-    UnsavedArgumentWarning,
 )
-from pydantic import BaseModel
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
@@ -137,20 +133,6 @@ def test_what_cannot_be_set_is_refused_and_changes_nothing(
         with pytest.raises(UnsupportedGenerationError, match="make another"):
             setattr(llm, name, "other")
     assert llm.to_dict() == before
-
-
-def test_descriptions_name_what_they_lack(named_llm: Callable[..., RagMiddleLLM]) -> None:
-    partial = PromptTemplate("{a} {query_str}").partial_format(a="Q")
-    for name, value in {
-        "messages_to_prompt": lambda messages: str(messages),
-        "completion_to_prompt": str.upper,
-        "query_wrapper_prompt": partial,
-        "output_parser": PydanticOutputParser(output_cls=BaseModel),
-    }.items():
-        llm = named_llm(**{name: value})
-        with pytest.warns(UnsavedArgumentWarning, match=name):
-            data = llm.to_dict()
-        assert getattr(RagMiddleLLM.from_dict(data, **{name: value}), name) is value
 
 
 def test_misspelt_names_are_refused_with_the_nearest_one() -> None:

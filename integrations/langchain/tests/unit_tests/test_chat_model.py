@@ -172,6 +172,16 @@ class TestTokens:
         assert count == usage["input_tokens"]
 
 
+def test_the_profile_says_what_is_known_without_loading(tiny: Any, tiny_folder: Path) -> None:
+    loaded, named, unknown = (
+        chat(model).profile or {} for model in (tiny, tiny_folder, "nobody/knows-this-model")
+    )
+    assert loaded["max_input_tokens"] == named["max_input_tokens"] == 2048
+    assert loaded["tool_calling"] is False  # its template shows none
+    assert loaded["structured_output"] is True
+    assert not {"tool_calling", "max_input_tokens"} & unknown.keys()
+
+
 def test_the_rate_limiter_is_asked_for_every_call(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

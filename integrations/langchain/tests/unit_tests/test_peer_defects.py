@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 
@@ -37,15 +36,3 @@ def test_stop_strings_of_several_tokens_end_the_answer(kind: Any, tiny: Any, at:
     assert text(model.invoke("Hello", **given)) == expected
     assert "".join(map(text, model.stream("Hello", **given))) == expected
     assert [text(answer) for answer in model.batch(["Hello"] * 2, **given)] == [expected] * 2
-
-
-@BOTH
-def test_a_template_that_forbids_system_messages_still_gets_them(
-    kind: Any, make_model: Any, templates: Any
-) -> None:
-    model = make_model(templates["gemma"])
-    if kind is ChatRagMiddle:
-        build(kind, model).invoke([SystemMessage("Be brief."), HumanMessage("Hello")])
-    else:
-        build(kind, model, system="Be brief.").invoke("Hello")
-    assert "Be brief." in model.sent.text

@@ -8,7 +8,7 @@ everything before them, which is what vLLM's kernel does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,45 +181,42 @@ def _prove_table(rotary: Any) -> None:
         )
 
 
-def _check(loaded: LoadedModel, layer: DecoderLayer, methods: Any) -> None:
+def _check(loaded: LoadedModel, layer: DecoderLayer, methods: Collection[DocumentMethod]) -> None:
     """Refuse a layer that attends in a way that a method does not have."""
-    where = f"layer {layer.index}"
     if len(layer.attentions) != 1 or len(layer.rotary) > 1:
         raise loaded.refused(
-            f"{where} has {len(layer.attentions)} attentions and {len(layer.rotary)} rotary "
-            "modules, and documents are read in layers of softmax attention with one of each."
+            f"layer {layer.index} has {len(layer.attentions)} attentions and {len(layer.rotary)} "
+            "rotary modules, and documents are read in layers of softmax attention with one of "
+            "each."
         )
     (attention,) = layer.attentions
     impl: Any = attention.impl
-    if getattr(attention, "kv_sharing_target_layer_name", None) is not None:
-        raise loaded.refused(f"{where} attends to the keys of another layer.")
-    if getattr(impl, "alibi_slopes", None) is not None:
-        raise loaded.refused(f"{where} has ALiBi positions, which documents are not read with.")
-    if any(getattr(rotary, "mrope_section", None) is not None for rotary in layer.rotary):
-        raise loaded.refused(f"{where} has positions in sections (M-RoPE).")
-    windowed = (getattr(attention, "sliding_window", None) or -1) > 0
-    for method in methods:
-        name = method.method.name
-        if windowed and (method.in_circle or method.placement != "kept"):
-            raise loaded.refused(
-                f"{where} has a sliding window, which {name} would need at positions that vLLM's "
-                "kernel does not know. no_inter_document_attention is served."
-            )
-        if method.in_circle and getattr(impl, "logits_soft_cap", None):
-            raise loaded.refused(f"{where} caps its scores, and {name} is not served with that.")
-        norms = [child for child in _around(loaded, attention) if "norm" in child]
-        if (
-            method.in_circle
-            and norms
-            and loaded.text_config.model_type not in _NORMS_BEFORE_ROTATION
-        ):
-            raise loaded.refused(
-                f"{where} has {', '.join(norms)}, and it is not known whether it normalises "
-                f"rotated queries, which {name} rotates once more."
-            )
-
-
-def _around(loaded: LoadedModel, attention: nn.Module) -> list[str]:
-    """Names of the modules beside an attention."""
+    turning = [method.method.name for method in methods if method.in_circle]
+    moving = [m.method.name for m in methods if m.in_circle or m.placement != "kept"]
+    is_known = loaded.text_config.model_type in _NORMS_BEFORE_ROTATION
     name = next(name for name, module in loaded.model.named_modules() if module is attention)
-    return list(loaded.model.get_submodule(name.rpartition(".")[0])._modules)
+    beside = loaded.model.get_submodule(name.rpartition(".")[0])._modules
+    norms = [] if is_known else [child for child in beside if "norm" in child]
+    obstacles = {
+        "attends to the keys of another layer": (
+            getattr(attention, "kv_sharing_target_layer_name", None) is not None
+        ),
+        "has ALiBi positions, which documents are not read with": (
+            getattr(impl, "alibi_slopes", None) is not None
+        ),
+        "has positions in sections (M-RoPE)": any(
+            getattr(rotary, "mrope_section", None) is not None for rotary in layer.rotary
+        ),
+        f"has a sliding window, which {' and '.join(moving)} would need at positions that vLLM's "
+        "kernel does not know (no_inter_document_attention is served)": (
+            moving and (getattr(attention, "sliding_window", None) or -1) > 0
+        ),
+        f"caps its scores, and {' and '.join(turning)} is not served with that": (
+            turning and getattr(impl, "logits_soft_cap", None)
+        ),
+        f"has {', '.join(norms)}, and it is not known whether it normalises rotated queries, which "
+        f"{' and '.join(turning)} rotates once more": turning and norms,
+    }
+    for obstacle, stands in obstacles.items():
+        if stands:
+            raise loaded.refused(f"layer {layer.index} {obstacle}.")

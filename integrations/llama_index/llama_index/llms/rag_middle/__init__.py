@@ -12,7 +12,6 @@ from llama_index.llms.rag_middle.embedding import RagMiddleEmbedding
 from llama_index.llms.rag_middle.errors import (
     ContextWindowError,
     RequestError,
-    UnsavedArgumentWarning,
 )
 from llama_index.llms.rag_middle.nodes import (
     MarkDocuments,
@@ -37,7 +36,6 @@ __all__ = [
     "RagMiddleEmbedding",
     "RagMiddleLLM",
     "RequestError",
-    "UnsavedArgumentWarning",
     "format_nodes",
     "release_models",
     "unmark",

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from llama_index.core import Settings
-from llama_index.core.base.llms.generic_utils import (
-    messages_to_prompt as generic_messages_to_prompt,
-)
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
@@ -32,7 +29,7 @@ from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.documents import without_documents
-from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
+from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import loaded_model, model_parts, stop_strings
 from llama_index.llms.rag_middle.nodes import passed_document
 from llama_index.llms.rag_middle.objects import StructuredOutput
@@ -63,7 +60,6 @@ from rag_middle.integration import (
     split_call,
     split_loading,
     unknown_option,
-    warn_caller,
     without_secrets,
 )
 from rag_middle.methods import method_in_words, method_name, resolve_method
@@ -334,35 +330,6 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             context_window=update.get("context_window", self._model.context_window),
         )
         return changed
-
-    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Names and options, from which `from_dict` makes the LLM again.
-
-        Warns:
-            UnsavedArgumentWarning: it has functions, or was given a loaded model or tokenizer,
-                which no text says. They are left out.
-        """
-        data = super().to_dict(**kwargs)
-        defaults = {
-            "query_wrapper_prompt": None,
-            "messages_to_prompt": generic_messages_to_prompt,
-            "completion_to_prompt": default_completion_to_prompt,
-            "output_parser": None,
-        }
-        unsaved = [name for name, value in defaults.items() if getattr(self, name) is not value]
-        if self.method is not None and method_in_words(resolve_method(self._model.method)) is None:
-            unsaved.append("method")
-        unsaved += self._loaded
-        if unsaved:
-            other = ", or use a pickle" if not self._loaded else ""
-            warn_caller(
-                UnsavedArgumentWarning(
-                    f"{', '.join(unsaved)} cannot be written as text, and what is made from this "
-                    f"description lacks it: pass it to from_dict(data, {unsaved[0]}=...) "
-                    f"again{other}."
-                )
-            )
-        return data
 
     @field_serializer("method")
     def _method_as_text(self, method: Any) -> Any:

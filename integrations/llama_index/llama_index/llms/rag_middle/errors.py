@@ -40,10 +40,6 @@ class ContextWindowError(RequestError):
         self.context_window = context_window
 
 
-class UnsavedArgumentWarning(UserWarning):
-    """An argument of an LLM is not part of its description."""
-
-
 @contextmanager
 def refusals() -> Iterator[None]:
     """Turn what LlamaIndex would swallow into a `RequestError`.

@@ -50,7 +50,9 @@ class MarkDocuments(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if self.order == "fixed":
             nodes = sorted(nodes, key=_rank)
-        return [NodeWithScore(node=marked_node(each.node), score=each.score) for each in nodes]
+        return [
+            NodeWithScore(node=marked_node(scored.node), score=scored.score) for scored in nodes
+        ]
 
 
 def marked_node(node: N) -> N:

@@ -265,8 +265,8 @@ def _asked_before(prompt: BasePromptTemplate) -> BasePromptTemplate | None:
     is_own = prompt.get_template() == DEFAULT_REFINE_PROMPT_SEL.get_template()
     if not is_own or "existing_answer" in prompt.kwargs:
         return None
-    known = {name: prompt.kwargs[name] for name in ("query_str",) if name in prompt.kwargs}
-    return DEFAULT_TEXT_QA_PROMPT_SEL.partial_format(**known)
+    question = {name: prompt.kwargs[name] for name in ("query_str",) if name in prompt.kwargs}
+    return DEFAULT_TEXT_QA_PROMPT_SEL.partial_format(**question)
 
 
 def _lacks_question(prompt: BasePromptTemplate) -> bool:
@@ -282,9 +282,9 @@ def _prompt_tokens(prompt: BasePromptTemplate, llm: RagMiddleLLM) -> int:
     return llm.count_prompt_tokens(llm._extend_prompt(get_empty_prompt_txt(prompt)))
 
 
-def _warn(what: str) -> None:
+def _warn(left_out: str) -> None:
     warnings.warn(
-        f"The context window is too small for this prompt: {what} had to be left out. Retrieve "
+        f"The context window is too small for this prompt: {left_out} had to be left out. Retrieve "
         "fewer or shorter documents, or use a response mode with several calls (compact, "
         "tree_summarize).",
         DroppedTextWarning,

@@ -91,10 +91,10 @@ def _openai_tool(tool: BaseTool) -> dict[str, Any]:
     converted: dict[str, Any] = tool.metadata.to_openai_tool(skip_length_check=True)
     if tool.metadata.fn_schema is None:
         return converted
-    own = with_top_resolved(tool.metadata.fn_schema.model_json_schema())  # of recursive classes
-    rest = {key: own[key] for key in own if key not in ("title", "description")}
+    schema = with_top_resolved(tool.metadata.fn_schema.model_json_schema())  # of recursive classes
+    stated = {key: schema[key] for key in schema if key not in ("title", "description")}
     function = converted["function"]
-    parameters = {**rest, **function["parameters"]}
+    parameters = {**stated, **function["parameters"]}
     return {**converted, "function": {**function, "parameters": parameters}}
 
 

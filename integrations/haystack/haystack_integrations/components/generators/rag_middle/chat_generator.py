@@ -137,8 +137,8 @@ class RagMiddleChatGenerator:
         loaded = model if isinstance(model, RagMiddleModel) else None
         self.model = loaded or named_model(model)
         self.model_kwargs, of_answers = split_loading(model_kwargs)
-        given = {**of_answers, **(generation_kwargs or {})}
-        self.generation_kwargs = transformers_options("generation_kwargs", given)
+        options = {**of_answers, **(generation_kwargs or {})}
+        self.generation_kwargs = transformers_options("generation_kwargs", options)
         self.meta_fields = meta_fields
         self.tools = tools
         self.streaming_callback = streaming_callback
