@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,7 +51,6 @@ _OPTIONS = (
 )
 #: What a server says of a model that stays the same: vLLM draws ids, and dates the request.
 _FACTS = ("owned_by", "root", "max_model_len", "rag_middle")
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 #: What to check when a server refuses, by HTTP status: as Python and the command line call it.
 _CHECKS = {
     **dict.fromkeys((401, 403), "the key (api_key_env, --api-key-env)"),
@@ -112,16 +111,14 @@ class EndpointModel:
             timeout=openai.Timeout(timeout, connect=min(timeout, 10.0)),
             max_retries=retries,
         )
-        self._names: list[str] = []
         self._streamed = {"stream": True, "stream_cls": openai.Stream[object]}
-        models = self._models()
-        self._names = sorted(models)
-        if model is None and len(models) != 1:
-            names = ", ".join(self._names[:20]) or "it does not list them"
+        self._listed = self._models()
+        if model is None and len(self._listed) != 1:
+            names = ", ".join(sorted(self._listed)[:20]) or "it does not list them"
             raise ConfigError(f"Name a model that {self.url} has ({names}) with model (--model).")
-        self.name = model or next(iter(models))
+        self.name = model or next(iter(self._listed))
         self._extra = dict(extra_body or {})
-        self._facts = models.get(self.name, {})
+        self._facts = self._listed.get(self.name, {})
         self._served_method = self._facts.get("rag_middle", {}).get("default_method", "none")
         is_ours = self._facts.get("owned_by") == "rag-middle"
         self._by_field = send_documents == "field" or (send_documents == "auto" and is_ours)
@@ -149,8 +146,8 @@ class EndpointModel:
 
     def software(self) -> dict[str, str]:
         """Versions, and the address in place of a device."""
-        versions = {"rag-middle": rag_middle.__version__, "python": platform.python_version()}
-        return {**versions, "device": self.url}
+        version, python = rag_middle.__version__, platform.python_version()
+        return {"rag-middle": version, "python": python, "device": self.url}
 
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None
@@ -193,12 +190,12 @@ class EndpointModel:
 
         `max_batch_size` requests are on their way at a time.
         """
-        requests = self._requests(prompts, **options)
+        exchanges = self._exchanges(prompts, **options)
         pool = ThreadPoolExecutor(max_batch_size, "rag-middle-endpoint")
-        asked = {pool.submit(self._answer, request): i for i, request in enumerate(requests)}
+        futures = {pool.submit(self._answer, it): index for index, it in enumerate(exchanges)}
         try:
-            for future in as_completed(asked):
-                yield asked[future], future.result()
+            for future in as_completed(futures):
+                yield futures[future], future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -207,17 +204,17 @@ class EndpointModel:
 
         A stream that is closed ends with the next piece.
         """
-        [request] = self._requests([prompt], **options)
-        ids = tuple(document.id for document in request.prompt.documents)
-        return GenerationStream(partial(self._answer, request), document_ids=ids)
+        [exchange] = self._exchanges([prompt], **options)
+        ids = tuple(document.id for document in exchange.prompt.documents)
+        return GenerationStream(partial(self._answer, exchange), document_ids=ids)
 
-    def _requests(
+    def _exchanges(
         self,
         prompts: Sequence[Prompt],
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         **options: Unpack[GenerationKwargs],
-    ) -> list[_Sent]:
+    ) -> list[_Exchange]:
         settings = checked_options(options, allowed=GenerationKwargs)
         for name, option in OPTIONS.items():
             value = getattr(settings, name)
@@ -230,20 +227,15 @@ class EndpointModel:
         chosen = self.method
         if method is not None or method_options:
             chosen = self.checked_method(method or "none", method_options)
-        requests = []
+        exchanges = []
         for index, seed in enumerate(settings.seeds(len(prompts))):
-            sent = arrangement(prompts[index], chosen)
-            layout = _stand_in(sent).layout
+            prompt = arrangement(prompts[index], chosen)
+            layout, body = _stand_in(prompt).layout, self._body(prompt, settings, seed)
             check_documents(chosen, layout, settings, index)
-            request = _Sent(
-                prompt=sent,
-                body=self._body(sent, settings, seed),
-                method=method_name(chosen),
-                applied=acts_on(chosen, layout),
-                seed=seed,
-            )
-            requests.append(request)
-        return requests
+            name, applied = method_name(chosen), acts_on(chosen, layout)
+            exchange = _Exchange(prompt=prompt, body=body, method=name, applied=applied, seed=seed)
+            exchanges.append(exchange)
+        return exchanges
 
     def _body(
         self, prompt: ContextPrompt, options: GenerationOptions, seed: int | None
@@ -274,69 +266,68 @@ class EndpointModel:
 
     def _answer(
         self,
-        request: _Sent,
+        exchange: _Exchange,
         emit: Callable[[str], None] | None = None,
         stopped: threading.Event | None = None,
     ) -> Generation:
-        start, reply = perf_counter(), _Received()
-        body, how = request.body, {}
+        start, body, how = perf_counter(), exchange.body, {}
         if emit is not None:
             body = {"stream_options": {"include_usage": True}, **body, "stream": True}
             how = self._streamed
         try:
             answer: Any = self._client.post("/chat/completions", body=body, cast_to=object, **how)
             for event in [answer] if emit is None else answer:
-                piece = reply.take(event)
+                piece = exchange.take(event)
                 if emit is not None and piece:
                     emit(piece)
                 if stopped is not None and stopped.is_set():
-                    reply.finish_reason = "cancelled"
+                    exchange.finish_reason = "cancelled"
                     break
-            if reply.finish_reason is None:
-                raise ValueError(f"no end of an answer, which is {reply.text!r:.200} so far")
+            if exchange.finish_reason is None:
+                raise ValueError(f"no end of an answer, which is {exchange.text!r:.200} so far")
         except self._failures as error:
             if getattr(error, "code", None) != "content_filter":
-                raise self._error(error) from error
-            reply.finish_reason = "content_filter"
-        self._check_read(request, reply)
-        name, applied, served = request.method, request.applied, reply.served
+                raise self._error(error, self._listed) from error
+            exchange.finish_reason = "content_filter"
+        read = exchange.usage.get("prompt_tokens") or 0
+        written = exchange.usage.get("completion_tokens") or 0
+        self._check_read(exchange, read)
+        name, applied, served = exchange.method, exchange.applied, exchange.served
         if name == "none":
             name = served.get("method", self._served_method)
             applied = served.get("applied", name != "none")
-        documents = request.prompt.documents
+        documents = exchange.prompt.documents
         order = served.get("document_order", range(len(documents)))
         return Generation(
-            text=reply.text,
+            text=exchange.text,
             token_ids=(),
-            finish_reason=reply.finish_reason,
+            finish_reason=exchange.finish_reason,
             stop=None,
-            usage=Usage(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.new_tokens),
+            usage=Usage(prompt_tokens=read, completion_tokens=written),
             timings=Timings(tokenize=0.0, wait=0.0, prefill=perf_counter() - start, decode=0.0),
             method=name,
             applied=applied,
             documents=len(documents),
             document_ids=tuple(documents[index].id for index in order),
             dropped_documents=(),
-            seed=request.seed,
+            seed=exchange.seed,
         )
 
-    def _check_read(self, request: _Sent, reply: _Received) -> None:
+    def _check_read(self, exchange: _Exchange, tokens: int) -> None:
         """Refuse or warn of what would pass for a model that loses documents."""
-        documents, words = len(request.prompt.documents), len(request.prompt.text.split())
+        documents, words = len(exchange.prompt.documents), len(exchange.prompt.text.split())
         if self._by_field:
-            if reply.text and reply.served.get("documents") != documents:
+            if exchange.text and exchange.served.get("documents") != documents:
                 raise EndpointError(
                     f"{self.url} does not say that it read all {documents} documents. Leave out "
                     "send_documents='field', which is for `rag-middle serve`."
                 )
-        elif 0 < reply.prompt_tokens < words:
-            warn_caller(
-                EndpointWarning(
-                    f"{self.url} read {reply.prompt_tokens:,} tokens of {words:,} words: it has "
-                    "cut the prompt. Raise its context length (Ollama: OLLAMA_CONTEXT_LENGTH), or "
-                    "send fewer documents."
-                )
+        elif 0 < tokens < words:
+            problem = (
+                f"{self.url} read {tokens:,} tokens of {words:,} words: it has cut the prompt. "
+                "Raise its context length (Ollama: OLLAMA_CONTEXT_LENGTH), or send fewer documents."
             )
+            warn_caller(EndpointWarning(problem))
 
     def _models(self) -> dict[str, dict[str, Any]]:
         """What the server says of its models, by name; nothing where it has no list of them."""
@@ -352,13 +343,13 @@ class EndpointModel:
                 return {}
             raise self._error(error) from error
 
-    def _error(self, error: Exception) -> EndpointError:
+    def _error(self, error: Exception, listed: Iterable[str] = ()) -> EndpointError:
         """What went wrong, in the server's own words where it says some, and what to check."""
         status, body = getattr(error, "status_code", None), getattr(error, "body", None)
         said = body.get("message") if isinstance(body, Mapping) else None
         said = f"{status}: {said}" if said else f"{error} {error.__cause__ or ''}"
         check = _CHECKS.get(status or 0, "the address (endpoint, --endpoint), and the timeout")
-        names = ", ".join(self._names[:20])
+        names = ", ".join(sorted(listed)[:20])
         has = f" It has these models: {names}." if status == 404 and names else ""
         return EndpointError(
             f"No answer from {self.url}: {shortened(said.strip()).rstrip('.')}.{has} Check "
@@ -366,25 +357,23 @@ class EndpointModel:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """What is sent for a prompt, and what will be said of it."""
+@dataclass(slots=True, kw_only=True)
+class _Exchange:
+    """What is sent for a prompt, and the answer as far as it has come.
+
+    Attributes:
+        applied: whether the method acts on the prompt.
+        served: what `rag-middle serve` says of its answer.
+    """
 
     prompt: ContextPrompt
     body: Mapping[str, Any]
     method: str
     applied: bool
     seed: int | None
-
-
-@dataclass(slots=True)
-class _Received:
-    """An answer, as far as it has come; `served` is what `rag-middle serve` says of it."""
-
     text: str = ""
     finish_reason: FinishReason | None = None
-    prompt_tokens: int = 0
-    new_tokens: int = 0
+    usage: Mapping[str, int | None] = field(default_factory=dict)
     served: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, event: Any) -> str:
@@ -396,9 +385,7 @@ class _Received:
         reason: Any = "content_filter" if message.get("refusal") else choice.get("finish_reason")
         if reason:
             self.finish_reason = reason if reason in ("length", "content_filter") else "stop"
-        usage = event.get("usage") or {}
-        self.prompt_tokens = usage.get("prompt_tokens") or self.prompt_tokens
-        self.new_tokens = usage.get("completion_tokens") or self.new_tokens
+        self.usage = event.get("usage") or self.usage
         self.served = event.get("rag_middle") or self.served
         return piece
 
@@ -451,7 +438,8 @@ def _checked_url(url: str) -> str:
 def _api_key(variable: str | None, url: str) -> str | None:
     """The key in a variable, which its error does not quote: it may be a key itself."""
     if variable is None:  # of OpenAI: to whom it was not named for it leaves encrypted only
-        is_safe = url.startswith("https:") or urlsplit(url).hostname in _LOCAL
+        is_local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+        is_safe = is_local or url.startswith("https:")
         return os.environ.get("OPENAI_API_KEY") if is_safe else None
     if variable and not os.environ.get(variable):
         raise ConfigError("api_key_env must name an environment variable that is set: export it.")

@@ -86,7 +86,7 @@ def test_an_interrupted_run_goes_on_and_pays_for_no_answer_twice(tmp_path: Path)
     with serving(failing) as server:
         model = EndpointModel(server.url, retries=0)
         one_at_a_time = Measurement(limit=3, positions=2, controls=True, max_batch_size=1)
-        with pytest.raises(EndpointError, match=r"no money left.*goes on here"):
+        with pytest.raises(EndpointError, match="no money left"):
             run(model, TASK, (), one_at_a_time, records=records)
         before = records.read_bytes()
         assert before.count(b'"kind": "record"') == 5

@@ -214,23 +214,6 @@ def test_what_arguments_quote_is_no_call(family: str, are_tokens: bool) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_quotation_in_ordinary_tokens_is_text(family: str) -> None:
-    _, template, written = FAMILIES[family]
-    form = form_of(template)
-    text = f"The page says {written}, </think> and more."
-    tokens = frozenset((*form.markers, "<think>", "</think>"))
-    assert read(form, text, tokens=tokens) == ToolMessage(text)
-    assert form.call_start(AnswerText(text, tokens)) == len(text)
-    if "<|python_tag|>" not in form.openers:
-        called = f"{text}{written}"
-        places = {len(text) + at: marker for at, marker in places_of(form, written).items()}
-        message = read(form, called, tokens=tokens, places=places)
-        assert [call.name for call in message.calls] == ["search"]
-        assert message.content.strip() == text
-        assert form.call_start(AnswerText(called, tokens, places)) == len(text)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_of_a_forced_call_only_the_arguments_are_read(family: str) -> None:
     _, template, _ = FAMILIES[family]
     form = form_of(template)
