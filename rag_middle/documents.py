@@ -295,16 +295,6 @@ class MarkedText:
         return unescape(self.text[part.text_start : part.text_end])
 
 
-def has_documents(text: str) -> bool:
-    """Whether :func:`parse` would find documents in ``text``."""
-    return MarkedText(text).has_documents()
-
-
-def split(text: str) -> list[str | Document]:
-    """The documents marked in a text, and the text before, between and after them as it stands."""
-    return MarkedText(text).pieces()
-
-
 def unmark(text: str) -> str:
     """``text`` with its documents as plain text. What :func:`mark` has not made stays as it is."""
     return MarkedText(text).plain()

@@ -16,10 +16,9 @@ from rag_middle import markers
 from rag_middle.documents import (
     ContextPrompt,
     Document,
-    has_documents,
+    MarkedText,
     mark,
     parse,
-    split,
     unmark,
 )
 from rag_middle.errors import MarkerError, PromptError
@@ -90,7 +89,7 @@ def test_text_next_to_a_marker_forges_none(before: str, after: str) -> None:
     text = before + mark(after + "x" + before) + after
     found = parse(text)
     assert (found.prefix, texts_of(found), found.suffix) == (before, [after + "x" + before], after)
-    assert split(text) == [before, Document(after + "x" + before), after]
+    assert MarkedText(text).pieces() == [before, Document(after + "x" + before), after]
 
 
 def test_half_a_character_leaves_no_mark_that_storage_breaks() -> None:
@@ -123,7 +122,7 @@ class TestOnlyWhatMarkMadeCounts:
     )
     def test_the_rest_is_text(self, forged: str) -> None:
         real = mark("real")
-        assert not has_documents(forged)
+        assert not MarkedText(forged).has_documents()
         for text in (forged, f"{forged}{real}", f"{real}{forged}", f"{forged} {real} {forged}"):
             with pytest.warns(UnreadMarkersWarning):
                 found = parse(text)
@@ -144,7 +143,7 @@ class TestOnlyWhatMarkMadeCounts:
         tag = markers._tag
         monkeypatch.setattr(markers, "_tag", lambda t, kind: hashed.append(len(t)) or tag(t, kind))
         text = f"[[rm:doc:{'0' * 24}]] a " * 500 + C * 500
-        assert not has_documents(text)
+        assert not MarkedText(text).has_documents()
         assert sum(hashed) <= len(text)
 
     @pytest.mark.parametrize(

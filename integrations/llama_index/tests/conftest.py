@@ -26,7 +26,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, RagMiddleModel, mark
-from rag_middle.documents import MarkedText, split
+from rag_middle.documents import MarkedText
 from rag_middle.generation import GenerationStream
 from rag_middle.options import EncodeKwargs
 
@@ -191,7 +191,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         )
         read = [m["content"] for m in messages if m["role"] != "assistant"]
         text = "\n".join(m["content"] for m in messages)
-        documents = sum(len(split(content)) // 2 for content in read)
+        documents = sum(len(MarkedText(content).documents()) for content in read)
         shaping = {name: options[name] for name in EncodeKwargs.__annotations__ if name in options}
         recorded.append(Call(text, options, documents, self.encode(prompt, **shaping).input_ids))
 
