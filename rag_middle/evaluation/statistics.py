@@ -7,7 +7,7 @@ seed draws the same questions whatever is computed from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -25,7 +25,6 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 _CHUNK = 500  # resamples drawn at a time
 _NEAR = 0.99  # quantile of the range of deviations within which a column may be the lowest
-_CACHED_DRAWS = 20_000_000  # two-byte counts that are kept for the next statistic
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,10 @@ class Bootstrap:
             raise ConfigError("Scores must be finite numbers; some are not.")
         questions = len(scores)
         self._columns_agree = bool((scores == scores[:, :1]).all())
-        draws = _cached_draws if questions * resamples <= _CACHED_DRAWS else _draws
         self.means: Array = scores.mean(axis=0)
         # How often each question is drawn says as much as which ones were, in one product.
         self.resampled_means: Array = np.concatenate(
-            [counts @ scores / questions for counts in draws(questions, resamples, seed)]
+            [counts @ scores / questions for counts in _draws(questions, resamples, seed)]
         )
 
     def estimate(
@@ -221,21 +219,20 @@ def comparison_confidence(methods: int) -> float:
     return 1 - (1 - CONFIDENCE) / max(1, methods)
 
 
-def _draws(questions: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:
-    """How often each question is drawn, `[resamples, questions]`, in chunks."""
-    rng = np.random.default_rng(seed)
+@lru_cache(maxsize=2)
+def _draws(questions: int, resamples: int, seed: int) -> tuple[NDArray[np.uint16], ...]:
+    """How often each question is drawn, `[resamples, questions]`, in parts, as products are wide.
+
+    Every method and statistic of a run wants the same draws.
+    """
+    rng, parts = np.random.default_rng(seed), []
     for start in range(0, resamples, _CHUNK):
         rows = min(_CHUNK, resamples - start)
         drawn = rng.integers(questions, size=(rows, questions))
         flat = (drawn + questions * np.arange(rows)[:, None]).ravel()
         counts = np.bincount(flat, minlength=rows * questions)
-        yield counts.reshape(rows, questions).astype(np.uint16)
-
-
-@lru_cache(maxsize=2)
-def _cached_draws(questions: int, resamples: int, seed: int) -> tuple[NDArray[np.uint16], ...]:
-    """The same: every method and statistic of a run wants the same draws."""
-    return tuple(_draws(questions, resamples, seed))
+        parts.append(counts.reshape(rows, questions).astype(np.uint16))
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ should give the same, ``runs`` compares, ``report`` says how it went.
 """
 
 from rag_middle.verify.cases import GoldenCase, load_cases, shipped_directory
-from rag_middle.verify.report import CaseResult, MethodSummary, VerificationReport
+from rag_middle.verify.report import CaseResult, MethodResults, VerificationReport
 from rag_middle.verify.runs import TOLERANCE, verify
 
 __all__ = [
     "TOLERANCE",
     "CaseResult",
     "GoldenCase",
-    "MethodSummary",
+    "MethodResults",
     "VerificationReport",
     "load_cases",
     "shipped_directory",

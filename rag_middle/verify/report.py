@@ -35,7 +35,7 @@ class CaseResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MethodSummary:
+class MethodResults:
     """All cases of one method."""
 
     method: str
@@ -91,11 +91,11 @@ class VerificationReport:
         return "passed" in statuses and not statuses & {"failed", "unknown"}
 
     @property
-    def methods(self) -> tuple[MethodSummary, ...]:
+    def methods(self) -> tuple[MethodResults, ...]:
         """Results by method, in order of appearance."""
         names = dict.fromkeys(result.method for result in self.results)
         return tuple(
-            MethodSummary(method=name, results=tuple(r for r in self.results if r.method == name))
+            MethodResults(method=name, results=tuple(r for r in self.results if r.method == name))
             for name in names
         )
 

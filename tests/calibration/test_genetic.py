@@ -138,19 +138,6 @@ def test_the_search_ends_when_nothing_better_comes() -> None:
     assert len(asked) == 1 + 2  # the first population, then two generations
 
 
-def test_the_search_climbs() -> None:
-    landscape = searched(CurveSearch())
-    scores = [landscape.outcome(candidate).score for candidate in landscape.asked]
-    assert scores[0] == 0.6
-    assert max(scores) >= 0.95
-
-
-def test_the_start_is_the_papers() -> None:
-    asked = searched(CurveSearch(generations=0)).asked
-    assert genome_of(asked[0]) == ((0, 15), (10, 15), (21, 15), (31, 15))
-    assert len(asked) == 32
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -60,14 +60,6 @@ def test_ranges_of_32_layers_are_the_papers() -> None:
     assert ranges == [(10, 25), (10, 31), (16, 31), (0, 31)]
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 4, 7])
-def test_small_models_have_ranges_too(layers: int) -> None:
-    ranges = layer_ranges(layers)
-    assert tuple(range(layers)) in ranges
-    assert len(set(ranges)) == len(ranges)
-    assert all(chosen and chosen[-1] < layers for chosen in ranges)
-
-
 @pytest.mark.parametrize("layers", [4, 12])
 def test_a_planted_positional_channel_is_found(layers: int) -> None:
     noise = torch.Generator().manual_seed(0)

@@ -72,11 +72,25 @@ def test_gold_documents_stand_where_the_condition_says_and_the_others_keep_their
     assert text_of(item, chain((3, 1))) == "a2b1c"
     assert text_of(item, GOLD_ONLY) == "12"
     assert text_of(item, GOLD_ABSENT) == "abc"
-    assert chain((3, 1)).name == "chain:3,1"
-    assert chain((3, 1), 1).name == "chain:3,1/1"
-    for wrong in ((0,), (0, 5), (0, 1, 2)):
+    assert [chain((3, 1)).name, chain((3, 1), 1).name] == ["chain:3,1", "chain:3,1/1"]
+    one = Item(id="0", question="?", answers=("g",), gold=Document("g"), others=tuple(others))
+    assert text_of(one, position(1, 3)) == "agb"  # the first of the others
+    assert position(1, 3).name == "position:1/3"
+    for wrong in (chain((0,)), chain((0, 5)), chain((0, 1, 2))):
         with pytest.raises(ConfigError, match="each of them a 0-based position"):
-            arranged_documents(item, chain(wrong))
+            arranged_documents(item, wrong)
+    with pytest.raises(ConfigError, match="each of them a 0-based position"):
+        arranged_documents(one, position(3, 3))
+
+
+def test_words_of_the_other_documents_are_shuffled() -> None:
+    gold, lyon = Document("Nantes."), Document("Lyon lies on the Rhône.", title="Lyon", id="l")
+    item = Item(id="0", question="?", answers=("Loire",), gold=gold, others=(lyon,))
+    filler = arranged_documents(item, position(1, change="random_filler"))
+    assert filler == arranged_documents(item, position(1, change="random_filler"))  # in any process
+    assert (filler[1], filler[0].id) == (gold, "l")
+    assert filler[0].text != lyon.render()
+    assert sorted(filler[0].text.split()) == sorted(lyon.render().split())
 
 
 def test_distance_leaves_the_mean_position_as_it_is() -> None:
@@ -316,16 +330,6 @@ def grid(results: Results) -> Grid:
     return grid
 
 
-def test_fewer_documents_are_the_gold_one_and_the_first_of_the_others() -> None:
-    gold, *others = (Document(name) for name in "gabcd")
-    item = Item(id="0", question="?", answers=("g",), gold=gold, others=tuple(others))
-    condition = position(1, 3)
-    assert condition.name == "position:1/3"
-    assert "".join(d.text for d in arranged_documents(item, condition)) == "agb"
-    with pytest.raises(ConfigError, match="each of them a 0-based position"):
-        arranged_documents(item, position(3, 3))
-
-
 def test_cells_are_the_models_accuracy_at_that_length_and_position(grid: Grid) -> None:
     assert [row.name for row in grid.rows] == ["5 documents", "10 documents", "20 documents"]
     assert grid.rows[0].columns == ("at 0", "at 1", "at 2", "at 3", "at 4")
@@ -345,19 +349,6 @@ def test_differences_of_all_cells_are_corrected_together(grid: Grid) -> None:
     assert long.changes["none"].high < 0
     # Two methods in three rows, and three methods in two rows against the first.
     assert grid.confidence == pytest.approx(1 - 0.05 / (6 + 6))
-
-
-def test_words_of_the_other_documents_are_shuffled() -> None:
-    gold = Document("Nantes lies on the Loire.")
-    others = (Document("Lyon lies on the Rhône.", title="Lyon", id="l"), Document("one two three"))
-    item = Item(id="0", question="?", answers=("Loire",), gold=gold, others=others)
-    filler = arranged_documents(item, position(1, change="random_filler"))
-    assert filler == arranged_documents(item, position(1, change="random_filler"))  # in any process
-    assert filler[1] == gold
-    assert filler[0].id == "l"
-    for changed, document in zip((filler[0], filler[2]), others, strict=True):
-        assert changed.text != document.render()
-        assert sorted(changed.text.split()) == sorted(document.render().split())
 
 
 def test_the_unmodified_model_is_asked_at_the_same_positions(model: RagMiddleModel) -> None:

@@ -185,14 +185,3 @@ def test_an_interval_that_ends_at_zero_is_not_significant(questions: int) -> Non
 )
 def test_a_curve_has_a_name(curve: list[float], name: str) -> None:
     assert shape_names(np.array([curve]), flat_within=0.05) == [name]
-
-
-def bootstrap(chances: list[float], questions: int, seed: int = 0) -> Bootstrap:
-    rng = np.random.default_rng(seed)
-    return Bootstrap((rng.random((questions, len(chances))) < chances).astype(float))
-
-
-def test_a_clear_shape_is_sure() -> None:
-    shape = shape_of(bootstrap([0.9, 0.4, 0.4, 0.4, 0.9], 300))
-    assert shape.name == "U"
-    assert shape.confidence > 0.99

@@ -68,19 +68,6 @@ def test_without_a_method_scores_are_those_of_the_harness(
         assert greedy == wanted_greedy
 
 
-def test_whole_texts_are_scored_as_the_harness_does(model: RagMiddleModel, theirs: Any) -> None:
-    texts = [request("The quick brown fox jumps over the lazy dog."), request("Lyon.")]
-    ours = RagMiddleLM(model).loglikelihood_rolling(texts)
-    assert ours == pytest.approx(theirs.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3)
-    # Long texts go in windows.
-    windows = RagMiddleLM(model, max_length=8).loglikelihood_rolling(texts)
-    narrow = HFLM(pretrained=model.model, tokenizer=model.tokenizer, max_length=8, batch_size=1)
-    assert windows == pytest.approx(
-        narrow.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3
-    )
-    assert windows[0] != pytest.approx(ours[0], abs=1e-3)
-
-
 def test_a_method_changes_scores_and_marked_documents_reach_it(model: RagMiddleModel) -> None:
     plain, pine = RagMiddleLM(model), RagMiddleLM(model, method="pine")
     pairs = [request(MARKED, " the Rhône"), request("No documents", " here")]
@@ -185,18 +172,6 @@ def test_what_exceeds_the_window_is_cut_as_the_harness_does(
     assert total == pytest.approx(
         theirs.loglikelihood_rolling([whole], disable_tqdm=True)[0], abs=1e-3
     )
-
-
-def test_a_template_without_system_messages_is_used_without_them(model: RagMiddleModel) -> None:
-    tokenizer = deepcopy(model.tokenizer)
-    tokenizer.chat_template = (
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
-        "{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    )
-    ours = RagMiddleLM(RagMiddleModel(model.model, tokenizer))
-    asked = {"role": "user", "content": "Why?"}
-    text = ours.apply_chat_template([{"role": "system", "content": "Be short."}, asked])
-    assert text == "<user>Why?"
 
 
 def test_documents_of_earlier_turns_are_text(model: RagMiddleModel) -> None:
