@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
-from rag_middle_vllm.documents.methods import DocumentMethod, document_methods
+from rag_middle_vllm.documents.methods import ServedMethod, document_methods
 from rag_middle_vllm.hooks import hook
 from rag_middle_vllm.options import DOCUMENTS, OPTION, option_of
 
@@ -47,7 +47,7 @@ class Admission:
         max_model_len: of the engine.
     """
 
-    def __init__(self, methods: Mapping[str, DocumentMethod], max_model_len: int) -> None:
+    def __init__(self, methods: Mapping[str, ServedMethod], max_model_len: int) -> None:
         self.methods = methods
         self._max_model_len = max_model_len
 
@@ -58,7 +58,7 @@ class Admission:
         methods = document_methods(option[DOCUMENTS]) if DOCUMENTS in option else {}
         return cls(methods, vllm_config.model_config.max_model_len)
 
-    def method(self, name: object) -> DocumentMethod:
+    def method(self, name: object) -> ServedMethod:
         """The method of this name.
 
         Raises:

@@ -22,7 +22,7 @@ from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.ops.scores import ScoreRule
 from rag_middle_vllm.documents.batch import DocumentBatch, PromptRow
-from rag_middle_vllm.documents.methods import DocumentMethod, DocumentSpans
+from rag_middle_vllm.documents.methods import DocumentSpans, ServedMethod
 from rag_middle_vllm.layers import DecoderLayer, LoadedModel
 
 #: Families whose norms of queries and keys are known to come before the rotation. RoToR rotates
@@ -31,7 +31,7 @@ _NORMS_BEFORE_ROTATION = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmoe"
 
 
 def attend_to_documents(
-    loaded: LoadedModel, methods: Mapping[str, DocumentMethod], batch: DocumentBatch
+    loaded: LoadedModel, methods: Mapping[str, ServedMethod], batch: DocumentBatch
 ) -> None:
     """Let all attention layers of a model read documents as the methods say.
 
@@ -52,12 +52,12 @@ def attend_to_documents(
             _prove_table(rotary)
         impl: Any = attention.impl
         impl.forward = _reading_documents(
-            impl.forward, _DocumentAttention(attention, rotary), batch
+            impl.forward, _RewrittenAttention(attention, rotary), batch
         )
 
 
 def _reading_documents(
-    forward: Callable[..., Any], documents: _DocumentAttention, batch: DocumentBatch
+    forward: Callable[..., Any], documents: _RewrittenAttention, batch: DocumentBatch
 ) -> Callable[..., Any]:
     def attend(
         layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any,
@@ -72,7 +72,7 @@ def _reading_documents(
     return attend
 
 
-class _DocumentAttention:
+class _RewrittenAttention:
     """One layer's attention of document tokens.
 
     Args:
@@ -181,7 +181,7 @@ def _prove_table(rotary: Any) -> None:
         )
 
 
-def _check(loaded: LoadedModel, layer: DecoderLayer, methods: Collection[DocumentMethod]) -> None:
+def _check(loaded: LoadedModel, layer: DecoderLayer, methods: Collection[ServedMethod]) -> None:
     """Refuse a layer that attends in a way that a method does not have."""
     if len(layer.attentions) != 1 or len(layer.rotary) > 1:
         raise loaded.refused(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rag_middle.errors import RagMiddleError
 from rag_middle_vllm.documents.admission import carried
-from rag_middle_vllm.documents.methods import DocumentMethod, DocumentSpans
+from rag_middle_vllm.documents.methods import DocumentSpans, ServedMethod
 
 
 class PartlyReadError(RagMiddleError, RuntimeError):
@@ -42,7 +42,7 @@ class DocumentBatch:
         rows: prompts whose documents are read in it.
     """
 
-    def __init__(self, methods: Mapping[str, DocumentMethod]) -> None:
+    def __init__(self, methods: Mapping[str, ServedMethod]) -> None:
         self.rows: tuple[PromptRow, ...] = ()
         # The same documents come again with every generated token.
         self._spans = lru_cache(maxsize=4096)(

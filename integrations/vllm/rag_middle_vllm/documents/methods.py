@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentMethod:
+class ServedMethod:
     """A method, as far as an engine has to know of it.
 
     Attributes:
@@ -64,11 +64,11 @@ class DocumentSpans:
         layout: of the prompt up to the end of its last document.
     """
 
-    method: DocumentMethod
+    method: ServedMethod
     layout: PromptLayout
 
     @classmethod
-    def of_bounds(cls, method: DocumentMethod, bounds: tuple[int, ...]) -> DocumentSpans:
+    def of_bounds(cls, method: ServedMethod, bounds: tuple[int, ...]) -> DocumentSpans:
         """From the indices where each document begins and where the last one ends."""
         documents = tuple(pairwise(bounds))
         return cls(method, PromptLayout(bounds[-1], documents))
@@ -85,7 +85,7 @@ class DocumentSpans:
         return int(token_positions(self.layout, self.method.placement, torch.tensor(end))) - end
 
 
-def document_methods(option: object) -> dict[str, DocumentMethod]:
+def document_methods(option: object) -> dict[str, ServedMethod]:
     """The methods that an option enables, by name.
 
     Args:
@@ -113,21 +113,21 @@ def document_methods(option: object) -> dict[str, DocumentMethod]:
     return methods
 
 
-def document_method(method: Method) -> DocumentMethod:
+def document_method(method: Method) -> ServedMethod:
     """What an engine has to know of a method.
 
     Raises:
         MethodConfigError: the method, or one of its parameters, is not served request by request.
     """
     if isinstance(method, NoInterDocumentAttention):
-        return DocumentMethod(method, "last" if method.equal_positions else "kept")
+        return ServedMethod(method, "last" if method.equal_positions else "kept")
     if isinstance(method, ParallelContextWindows):
         if method.right_indentation:
             raise MethodConfigError(
                 "parallel_context_windows: vLLM does not serve right_indentation, which rotates "
                 "keys that are cached already. Leave it out, or use RagMiddleModel."
             )
-        return DocumentMethod(method, "from_start")
+        return ServedMethod(method, "from_start")
     if isinstance(method, RoToR):
         if method.routing is not None:
             raise MethodConfigError(
@@ -139,7 +139,7 @@ def document_method(method: Method) -> DocumentMethod:
                 "rotor: requests to vLLM carry no scores of documents, so order 'score' is not "
                 "served. Take 'lexical', 'frequency' or 'given'."
             )
-        return DocumentMethod(method, "kept", in_circle=True)
+        return ServedMethod(method, "kept", in_circle=True)
     raise MethodConfigError(
         f"vLLM does not serve {method.name!r} request by request: it serves "
         "no_inter_document_attention, parallel_context_windows and rotor. Run it with "

@@ -10,7 +10,7 @@ from torch import nn
 from rag_middle.errors import MethodConfigError
 from rag_middle_vllm.documents.attention import attend_to_documents
 from rag_middle_vllm.documents.batch import DocumentBatch
-from rag_middle_vllm.documents.methods import DocumentMethod
+from rag_middle_vllm.documents.methods import ServedMethod
 from rag_middle_vllm.hooks import hook
 from rag_middle_vllm.layers import LoadedModel
 
@@ -19,7 +19,7 @@ _BATCH = "rag_middle_documents"
 
 
 def serve_documents(
-    model: nn.Module, methods: Mapping[str, DocumentMethod], vllm_config: Any, model_config: Any
+    model: nn.Module, methods: Mapping[str, ServedMethod], vllm_config: Any, model_config: Any
 ) -> None:
     """Make a loaded model read the documents of requests that name a method.
 

@@ -30,7 +30,7 @@ from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.documents import without_documents
 from llama_index.llms.rag_middle.errors import refusals
-from llama_index.llms.rag_middle.loading import loaded_model, model_parts, stop_strings
+from llama_index.llms.rag_middle.loading import named_model, stop_strings, wrapped_model
 from llama_index.llms.rag_middle.nodes import passed_document
 from llama_index.llms.rag_middle.objects import StructuredOutput
 from llama_index.llms.rag_middle.prompting import (
@@ -49,7 +49,7 @@ from llama_index.llms.rag_middle.synthesis import (
     watch_syntheses,
 )
 
-from rag_middle import RagMiddleModel, UnsupportedGenerationError
+from rag_middle import Method, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, transformers_options
 from rag_middle.integration import (
     LOADING,
@@ -157,7 +157,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     _stops: tuple[str, ...] = PrivateAttr()
     _calls_tools: bool = PrivateAttr()
     _last_report: dict[str, Any] | None = PrivateAttr(default=None)
-    _loaded: list[str] = PrivateAttr()  # arguments that were given loaded, and have no name
+    _is_loaded: bool = PrivateAttr()  # it was given a loaded model or tokenizer
 
     def __init__(  # positions are those of HuggingFaceLLM
         self,
@@ -195,29 +195,34 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             if option not in OPTIONS:
                 own = inspect.signature(RagMiddleLLM).parameters
                 raise unknown_option(option, sorted({*own, *LOADING, *OPTIONS} - {"options"}))
-        given = {"model": model, "tokenizer": tokenizer}
-        model, tokenizer, of_pipeline = model_parts(
-            model, tokenizer, tokenizer_name, tokenizer_kwargs or {}
-        )
+        is_loaded = model is not None or tokenizer is not None
+        tokenizer = tokenizer or tokenizer_name
+        wrapped, of_pipeline = wrapped_model(model, tokenizer, tokenizer_kwargs or {})
         length = of_pipeline.pop("max_new_tokens", DEFAULT_NUM_OUTPUTS)
         options = {**of_answers, **(generate_kwargs or {}), **options}
         generate_kwargs = {**of_pipeline, **transformers_options("generate_kwargs", options)}
         if max_new_tokens is None:
             max_new_tokens = generate_kwargs.pop("max_new_tokens", length)
-        loaded = loaded_model(
-            model_name,
-            model=model,
-            tokenizer=tokenizer,
-            tokenizer_name=tokenizer_name,
-            method=chosen_method(
-                method, method_options, model if isinstance(model, RagMiddleModel) else None
-            ),
-            context_window=context_window,
-            device_map=device_map,
-            model_kwargs=model_kwargs,
-            tokenizer_kwargs=tokenizer_kwargs or {},
-            token=token,
-        )
+        chosen = chosen_method(method, method_options, wrapped)
+        if wrapped is None:
+            loaded = named_model(
+                model_name,
+                tokenizer,
+                model_kwargs,
+                tokenizer_kwargs or {},
+                token,
+                method=chosen,
+                context_window=context_window,
+                device_map=device_map,
+            )
+        else:
+            loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
+            if useless := [name for name, value in loading.items() if value]:
+                raise UnsupportedGenerationError(
+                    f"{' and '.join(useless)} say how to load a model, and model= is loaded "
+                    "already. Pass model_name= instead, or leave them out."
+                )
+            loaded = _rerun(wrapped, chosen, context_window)
         stops = stop_strings(loaded.tokenizer, stopping_ids or ())
         name = str(model_name or loaded.model.name_or_path or type(loaded.model).__name__)
         if isinstance(query_wrapper_prompt, str):
@@ -249,7 +254,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             output_parser=output_parser,
         )
         self._model = loaded
-        self._loaded = [name for name, value in given.items() if value is not None]
+        self._is_loaded = is_loaded
         self._stops = stops
         of_calls = self._options({})  # a misspelt one is refused here, not at the first question
         if of_calls.get("method") is not None:
@@ -266,7 +271,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         Raises:
             UnsupportedGenerationError: it was made with a loaded model or tokenizer.
         """
-        if self._loaded:
+        if self._is_loaded:
             raise UnsupportedGenerationError(
                 "Weights are not pickled, and this LLM was given a loaded model or tokenizer: make "
                 "it from names (model_name='...'), from which they are loaded again."
@@ -323,12 +328,7 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
             chosen = self._model.method
         else:
             return changed
-        changed["_model"] = RagMiddleModel(
-            self._model.model,
-            self._model.tokenizer,
-            method=chosen,
-            context_window=update.get("context_window", self._model.context_window),
-        )
+        changed["_model"] = _rerun(self._model, chosen, update.get("context_window"))
         return changed
 
     @field_serializer("method")
@@ -555,6 +555,16 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         with refusals():
             request = self._chat_request(messages, kwargs)
             return await streamed_in_thread(partial(self._growing, shape=as_chat), request)
+
+
+def _rerun(model: RagMiddleModel, method: Method, context_window: int | None) -> RagMiddleModel:
+    """The same weights under a method, in a window of so many tokens or the same one."""
+    return RagMiddleModel(
+        model.model,
+        model.tokenizer,
+        method=method,
+        context_window=context_window or model.context_window,
+    )
 
 
 def _in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:

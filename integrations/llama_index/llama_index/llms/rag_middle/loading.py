@@ -6,77 +6,66 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_middle import Method, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import RagMiddleModel, UnsupportedGenerationError, integration
 from rag_middle.generation import loaded_parts, shared_model
-from rag_middle.integration import LOADING, named_model, with_token
+from rag_middle.integration import LOADING, with_token
 
 
-def loaded_model(
-    model_name: str | Path | None,
-    *,
-    model: Any | None,
-    tokenizer: Any | None,
-    tokenizer_name: str | Path | None,
-    method: Method,
-    context_window: int | None,
-    device_map: str | Mapping[str, Any] | None,
+def named_model(
+    name: str | Path | None,
+    tokenizer: Any,
     model_kwargs: Mapping[str, Any],
     tokenizer_kwargs: Mapping[str, Any],
     token: str | bool | None,
+    **own: Any,
 ) -> RagMiddleModel:
-    """A model that runs under `method`; arguments are those of `RagMiddleLLM`.
+    """A model that is loaded by name, or shares weights that are; by default that of commands.
 
-    Raises:
-        UnsupportedGenerationError: arguments that contradict each other.
+    Args:
+        name: of the model.
+        tokenizer: another one, or where it comes from.
+        model_kwargs: arguments of `RagMiddleModel.from_pretrained` and of transformers' function.
+        tokenizer_kwargs: of transformers' function.
+        token: of the hub.
+        own: arguments of `RagMiddleModel.from_pretrained`, which those in `model_kwargs` replace.
     """
-    if model is None:
-        rest = dict(model_kwargs)
-        own = {name: rest.pop(name) for name in LOADING if name in rest}
-        arguments = {
-            "context_window": context_window,
-            "device_map": device_map,
-            "tokenizer": tokenizer or tokenizer_name,
-            **own,
-            "model_options": {**rest, **(own.get("model_options") or {})},
-            "tokenizer_options": {**tokenizer_kwargs, **(own.get("tokenizer_options") or {})},
-        }
-        return shared_model(
-            model_name or named_model(None), method=method, **with_token(arguments, token)
-        )
-    loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
-    useless = [name for name, value in loading.items() if value]
-    if useless:
-        raise UnsupportedGenerationError(
-            f"{' and '.join(useless)} say how to load a model, and model= is loaded already. Pass "
-            "model_name= instead, or leave them out."
-        )
-    if isinstance(model, RagMiddleModel):
-        context_window = context_window or model.context_window
-        model, tokenizer = model.model, tokenizer or model.tokenizer
-    assert tokenizer is not None, "model_parts() has found one"
-    return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
+    loading = {name: value for name, value in model_kwargs.items() if name in LOADING}
+    of_model = {name: value for name, value in model_kwargs.items() if name not in LOADING}
+    arguments = {
+        **own,
+        "tokenizer": tokenizer,
+        **loading,
+        "model_options": {**of_model, **(loading.get("model_options") or {})},
+        "tokenizer_options": {**tokenizer_kwargs, **(loading.get("tokenizer_options") or {})},
+    }
+    return shared_model(name or integration.named_model(None), **with_token(arguments, token))
 
 
-def model_parts(
-    model: Any,
-    tokenizer: Any,
-    tokenizer_name: str | Path | None,
-    tokenizer_kwargs: Mapping[str, Any],
-) -> tuple[Any, Any, dict[str, Any]]:
-    """Model and tokenizer, and the options that a pipeline was made with.
+def wrapped_model(
+    model: Any, tokenizer: Any, tokenizer_kwargs: Mapping[str, Any]
+) -> tuple[RagMiddleModel | None, dict[str, Any]]:
+    """A loaded model as one of this package, and the options that a pipeline was made with.
+
+    Without a model there is None.
 
     Raises:
         UnsupportedGenerationError: no model of transformers, no pipeline for text generation, or
             no tokenizer.
     """
+    if model is None:
+        return None, {}
     if isinstance(model, str | Path):
         raise UnsupportedGenerationError(
             f"model= is a loaded model, got {str(model)!r}: pass model_name={str(model)!r}."
         )
-    if model is None or isinstance(model, RagMiddleModel):
-        return model, tokenizer, {}
-    parts = loaded_parts(model, tokenizer or tokenizer_name, tokenizer_kwargs)
-    return parts.network, parts.tokenizer, parts.options
+    if not isinstance(model, RagMiddleModel):
+        parts = loaded_parts(model, tokenizer, tokenizer_kwargs)
+        return RagMiddleModel(parts.network, parts.tokenizer), parts.options
+    if tokenizer is not None:
+        parts = loaded_parts(model.model, tokenizer, tokenizer_kwargs)
+        own: Any = {"method": model.method, "context_window": model.context_window}
+        model = RagMiddleModel(parts.network, parts.tokenizer, **own)
+    return model, {}
 
 
 def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:

@@ -134,8 +134,8 @@ class RagMiddleChatGenerator:
         ),
         model_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        self.model = model if isinstance(model, RagMiddleModel) else named_model(model)
         loaded = model if isinstance(model, RagMiddleModel) else None
-        self.model = loaded or named_model(model)
         self.model_kwargs, of_answers = split_loading(model_kwargs)
         options = {**of_answers, **(generation_kwargs or {})}
         self.generation_kwargs = transformers_options("generation_kwargs", options)
