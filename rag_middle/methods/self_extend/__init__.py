@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rag_middle.attention import Layer, LayerHandler
+from rag_middle.attention import AttentionContext
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo
-from rag_middle.methods.document_method import AttentionMethod
+from rag_middle.methods.document_method import Attention, AttentionMethod
 from rag_middle.methods.rules import INDICES, number, option, whole
 
 #: Model types whose authors' code divides the window by the group size without rounding.
@@ -74,11 +74,11 @@ class SelfExtend(AttentionMethod):
                 f"{self.window}: far keys would come out nearer than near ones."
             )
 
-    def start(self, layer: Layer) -> LayerHandler:
+    def attend(self, context: AttentionContext) -> Attention:
         """Rotates queries and keys twice, and attends with both."""
-        from rag_middle.methods.self_extend.attention import GroupedRotation
+        from rag_middle.methods.self_extend.attention import attend_grouped
 
-        return GroupedRotation(layer, self)
+        return attend_grouped(self, context)
 
     def query_shift(self, model_type: str) -> float:
         """What is added to a query's grouped position."""

@@ -11,8 +11,6 @@ from torch import Tensor
 from rag_middle.attention import (
     AttentionCall,
     AttentionContext,
-    Layer,
-    LayerHandler,
     ModelAttention,
     join_rows,
 )
@@ -27,97 +25,80 @@ if TYPE_CHECKING:
     from rag_middle.methods.self_extend import SelfExtend
 
 
-class GroupedRotation(LayerHandler):
-    """Rotates queries and keys of one layer twice, and attends with both.
+def attend_grouped(method: SelfExtend, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+    """Rotate a layer's queries and keys, which come un-rotated, twice, and attend with both.
 
     The cache holds every key twice, side by side along the head dimension: rotated at its own
     position and at its grouped one. So no key is ever rotated again, and whatever moves rows of a
     cache (beams) moves both.
     """
-
-    def __init__(self, layer: Layer, method: SelfExtend) -> None:
-        self._layer = layer
-        self._traits = layer.traits
-        self._method = method
-
-    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
-        """Queries and keys come un-rotated."""
-        call, stop = context.call, context.stop
-        call.query, far_query, keys = self._rotated(context)
-        stored, values = context.cache.store(keys, call.value)
-        # A static cache is longer than what it holds; one with a window drops the oldest columns.
-        dropped = max(0, stop - stored.shape[2])
-        call.key, call.value = stored[:, :, : stop - dropped], values[:, :, : stop - dropped]
-        context.attention = _GroupedAttention(context, far_query, self._method.window, dropped)
-        return context.proceed()
-
-    def _rotated(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys as the layer's attention takes them.
-
-        Returns:
-            Queries `[b, h, n, d]` at exact positions, and at grouped ones; keys `[b, g, n, 2d]` at
-            both, side by side.
-        """
-        call, start, request = context.call, context.start, self._layer.request
-        style, method, rotary = self._traits.rotary, self._method, self._layer.rotary
-        assert style is not None
-        assert rotary is not None
-
-        config: Any = self._layer.module.config
-        shift = method.query_shift(config.model_type)
-
-        def tokens(columns: range) -> Tensor:
-            device = rotary.x.device
-            each = torch.arange(columns.start, columns.stop, device=device)
-            return (each - request.paddings(device)[:, None]).clamp(min=0)  # [b, columns]
-
-        def positions(columns: range) -> Tensor:
-            exact = tokens(columns)
-            grouped = exact.div(method.group, rounding_mode="floor").float()
-            return torch.cat((exact.float(), grouped, grouped + shift))
-
-        device, query = call.query.device, call.query
-        columns = range(start, start + call.query.shape[2])
-        tables = rotary.wide_by_column(
-            (method, request.rows),
-            3,
-            positions,
-            columns,
-            self._traits.table_format,
-            style,
-            reach=self._layer.table_reach(columns.stop),
-        )
-        if method.log_scale_base is not None:
-            growth = (tokens(columns) + 1).to(query.device).float().log()
-            growth = growth / log(method.log_scale_base)
-            # A rounded factor would be wrong in one direction for the whole query.
-            query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
-        if uses_triton(request.kernels, query, call.key, call.value, HEADS_CHECK, style=style):
-            request.kernels_used = "triton"
-            heads = self._traits.heads, self._traits.kv_heads
-            of_heads = request.shared(
-                ("rotations", *heads, device), lambda: _rotations(*heads, device)
-            )
-            rotated = rotate_heads(query, call.key, tables, of_heads, style)
-            queries, keys = self._layer.normalised(*rotated)
-            return queries[..., 0, :], queries[..., 1, :], keys.flatten(3)
-        cos, sin = (table[:, :, None].to(device) for table in tables)
-        # Both at once: exact with grouped for keys, exact with shifted grouped for queries.
-        near_k, far_k = rotate_wide(call.key, WideTables(cos[:2], sin[:2]), style)
-        near_q, far_q = rotate_wide(query, WideTables(cos[::2], sin[::2]), style)
-        near_q, near_k = self._layer.normalised(near_q, near_k)
-        far_q, far_k = self._layer.normalised(far_q, far_k)
-        return near_q, far_q, torch.cat((near_k, far_k), dim=-1)
+    call, stop = context.call, context.stop
+    call.query, far_query, keys = _rotated(method, context)
+    stored, values = context.cache.store(keys, call.value)
+    # A static cache is longer than what it holds; one with a window drops the oldest columns.
+    dropped = max(0, stop - stored.shape[2])
+    call.key, call.value = stored[:, :, : stop - dropped], values[:, :, : stop - dropped]
+    context.attention = _GroupedAttention(context, far_query, method.window, dropped)
+    return context.proceed()
 
 
-def _rotations(heads: int, groups: int, device: torch.device) -> Tensor:
-    """Which tables rotate queries and keys, for what is near and for what is far.
+def _rotated(method: SelfExtend, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys as the layer's attention takes them.
 
     Returns:
-        Indices `[1, 2, h + g]`: exact positions, grouped ones of keys, shifted ones of queries.
+        Queries `[b, h, n, d]` at exact positions, and at grouped ones; keys `[b, g, n, 2d]` at
+        both, side by side.
     """
-    near, far = [0] * (heads + groups), [2] * heads + [1] * groups
-    return torch.tensor([[near, far]], device=device)
+    call, layer, request = context.call, context.layer, context.layer.request
+    traits, style, rotary = layer.traits, layer.traits.rotary, layer.rotary
+    assert style is not None
+    assert rotary is not None
+    config: Any = layer.module.config
+    shift = method.query_shift(config.model_type)
+
+    def tokens(columns: range) -> Tensor:
+        device = rotary.x.device
+        every = torch.arange(columns.start, columns.stop, device=device)
+        return (every - request.paddings(device)[:, None]).clamp(min=0)  # [b, columns]
+
+    def positions(columns: range) -> Tensor:
+        exact = tokens(columns)
+        grouped = exact.div(method.group, rounding_mode="floor").float()
+        return torch.cat((exact.float(), grouped, grouped + shift))
+
+    device, query = call.query.device, call.query
+    columns = range(context.start, context.stop)
+    tables = rotary.wide_by_column(
+        (method, request.rows),
+        3,
+        positions,
+        columns,
+        traits.table_format,
+        style,
+        reach=layer.table_reach(columns.stop),
+    )
+    if method.log_scale_base is not None:
+        growth = (tokens(columns) + 1).to(query.device).float().log()
+        growth = growth / log(method.log_scale_base)
+        # A rounded factor would be wrong in one direction for the whole query.
+        query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
+    if uses_triton(request.kernels, query, call.key, call.value, HEADS_CHECK, style=style):
+        request.kernels_used = "triton"
+        near = [0] * (traits.heads + traits.kv_heads)
+        far = [2] * traits.heads + [1] * traits.kv_heads  # shifted queries, grouped keys
+        choice = request.shared(
+            ("rotations", traits.heads, traits.kv_heads, device),
+            lambda: torch.tensor([[near, far]], device=device),
+        )
+        queries, keys = layer.normalised(*rotate_heads(query, call.key, tables, choice, style))
+        return queries[..., 0, :], queries[..., 1, :], keys.flatten(3)
+    cos, sin = (table[:, :, None].to(device) for table in tables)
+    # Both at once: exact with grouped for keys, exact with shifted grouped for queries.
+    near_k, far_k = rotate_wide(call.key, WideTables(cos[:2], sin[:2]), style)
+    near_q, far_q = rotate_wide(query, WideTables(cos[::2], sin[::2]), style)
+    near_q, near_k = layer.normalised(near_q, near_k)
+    far_q, far_k = layer.normalised(far_q, far_k)
+    return near_q, far_q, torch.cat((near_k, far_k), dim=-1)
 
 
 class _GroupedAttention(ModelAttention):

@@ -179,24 +179,13 @@ def attend_by_document(
         if start == end:
             continue
         before = prefix if turns is None else back(prefix, turns.prefix, start - first)
-        keys = circle_keys(before, documents, wrapped, end - first)
+        # The prefix moved back, the documents up to its own, and those behind, moved back too.
+        keys = torch.cat((before, documents[:, :, : end - first], wrapped[:, :, end - first :]), 2)
         distances = circle_distances(first, total, start - first, end - first, q.device)
         parts.append(read(start, end, keys, distances))
     if layout.length > last:
         parts.append(in_order(last, layout.length))
     return torch.cat(parts, dim=2)
-
-
-def circle_keys(prefix: Tensor, documents: Tensor, wrapped: Tensor, end: int) -> Tensor:
-    """Keys or values `[..., P + T, d]` as the document that ends at `end` sees them.
-
-    Args:
-        prefix: `[..., P, d]`, keys moved back by ``T - end``.
-        documents: `[..., T, d]`, as in the prompt.
-        wrapped: `[..., T, d]`, keys moved back by ``T``.
-        end: after the last token of the query's document, counted from the first document token.
-    """
-    return torch.cat((prefix, documents[..., :end, :], wrapped[..., end:, :]), dim=-2)
 
 
 def circle_distances(
