@@ -392,7 +392,13 @@ class AttentionCalibration(OrderByAttention):
         layers = attending[len(attending) // 2 :] if self.layers is None else self.layers
 
         def received(texts: Sequence[Sequence[int]]) -> list[float]:
-            return attention_received(_reading(prompt, texts), runner, layers, per_token=True)
+            reading = TokenizedPrompt.assembled(
+                prefix=prompt.prefix_ids,
+                documents=texts,
+                suffix=prompt.suffix_ids,
+                document_ids=prompt.document_ids,
+            )
+            return attention_received(reading, runner, layers, per_token=True)
 
         dummies = [tuple(islice(cycle(tokens), len(document))) for document in documents]
         own = received(documents)
@@ -404,15 +410,6 @@ class AttentionCalibration(OrderByAttention):
                 for i, dummy in enumerate(dummies)
             ]
         return self._sorted([a - b for a, b in zip(own, of_positions, strict=True)])
-
-
-def _reading(prompt: TokenizedPrompt, documents: Sequence[Sequence[int]]) -> TokenizedPrompt:
-    return TokenizedPrompt.assembled(
-        prefix=prompt.prefix_ids,
-        documents=documents,
-        suffix=prompt.suffix_ids,
-        document_ids=prompt.document_ids,
-    )
 
 
 # -- several orders at once -----------------------------------------------------------------------

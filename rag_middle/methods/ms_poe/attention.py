@@ -60,7 +60,8 @@ class HeadRotation(LayerHandler):
             """Of every layer, `[layers, 1, b, h, 1, w]` or `[layers, h, b, 1, 1, w]`."""
             # In one tensor: what is picked in one operation.
             tables = torch.cat(rotary.at_scales(self._ratios), dim=-1)
-            picked = _picked(tables, _of_rows(choices, b)[..., :heads])
+            of_rows = in_rows(choices.transpose(0, 1), b).transpose(0, 1)
+            picked = _picked(tables, of_rows[..., :heads])
             by_head = picked[:, None] if alone else picked.transpose(1, 2)[..., None, :]
             return by_head.chunk(2, dim=-1)
 
@@ -121,11 +122,6 @@ class HeadRotation(LayerHandler):
         awareness = awareness.unflatten(1, (groups, -1)).mean(-1)
         of_groups = assigned_ratios(awareness, groups, assign)
         return torch.cat((of_groups.repeat_interleave(heads // groups, dim=1), of_groups), dim=1)
-
-
-def _of_rows(choices: Tensor, rows: int) -> Tensor:
-    """Every layer's choice `[layers, b, heads]` for as many rows as there are now."""
-    return in_rows(choices.transpose(0, 1), rows).transpose(0, 1)
 
 
 def _picked(table: Tensor, choice: Tensor) -> Tensor:
