@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from rag_middle.attention import (
+    ModelTraits,
     applied,
     in_eval_mode,
     model_lock,
@@ -29,6 +30,25 @@ from rag_middle.methods.requirements import require_rope
 from rag_middle.methods.rules import number, whole
 from rag_middle.methods.scales import BASE_FACTORS, PUBLISHED_BASES
 from rag_middle.tokens import TokenizedPrompt
+
+
+def new_routers(
+    traits: ModelTraits, base_factors: tuple[float, ...], seed: int = 0
+) -> ExpertRouters:
+    """Untrained routers for every layer with rotary positions, nearly indifferent at first."""
+    generator = torch.Generator().manual_seed(seed)
+    experts = len(base_factors)
+
+    def draw(width: int) -> Tensor:
+        size = (experts, width)
+        return 0.02 * torch.randn(size, generator=generator, dtype=torch.float32, device="cpu")
+
+    gates = {
+        index: ExpertGate(gate=draw(layer.head_size), down=draw(experts), up=draw(layer.head_size))
+        for index, layer in traits.layers.items()
+        if layer.uses_rope
+    }
+    return ExpertRouters(base_factors=base_factors, gates=gates, provenance={"trained_steps": 0})
 
 
 def train_routers(
@@ -75,7 +95,7 @@ def train_routers(
     factors = BASE_FACTORS("train_routers: base_factors", base_factors)
     traits = model_traits(model)
     require_rope("moice", traits)
-    routers = start or ExpertRouters.new(traits, factors, seed=seed)
+    routers = start or new_routers(traits, factors, seed)
     live = replace(
         routers,
         gates={

@@ -1,4 +1,4 @@
-"""Several methods at once."""
+"""No method at all, and several at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.methods.base import AnyPrompt, Method, MethodInfo
-from rag_middle.methods.none import NoMethod
 from rag_middle.methods.rules import option, several
 from rag_middle.tokens import TokenizedPrompt
 
@@ -19,6 +18,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rag_middle.methods.base import Runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMethod(Method):
+    """The unmodified model, and the baseline of every comparison.
+
+    Works with every causal language model, also those that no other method supports.
+    """
+
+    name: ClassVar[str] = "none"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="None",
+        paper="",
+        idea="The model as it is: the baseline, and often the right choice.",
+        cost="none",
+        requires="any causal language model",
+        can_hurt_when="the model reads some positions worse: it leaves that as it is",
+    )
+
+    @property
+    def is_neutral(self) -> bool:
+        """Always."""
+        return True
 
 
 def _a_method(name: str, value: Any) -> Method:

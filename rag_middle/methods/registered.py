@@ -10,7 +10,7 @@ from rag_middle.methods.base import METHODS, Method
 
 # The methods, in the order in which they are listed:
 # isort: off
-from rag_middle.methods.none import NoMethod as NoMethod
+from rag_middle.methods.compose import NoMethod as NoMethod
 from rag_middle.methods.pine import PINE as PINE
 from rag_middle.methods.ms_poe import MsPoE as MsPoE
 from rag_middle.methods.positional_hidden_states import (

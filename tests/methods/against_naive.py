@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from examples.train_moice import new_routers
 from rag_middle.attention import applied, model_traits
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method
@@ -87,6 +88,6 @@ def assert_equal_to_naive(
 
 def routers_for(model: Any, factors: tuple[float, ...] = FACTORS) -> ExpertRouters:
     """Routers that are sure of themselves."""
-    new = ExpertRouters.new(model_traits(model), factors, seed=5)
+    new = new_routers(model_traits(model), factors, seed=5)
     gates = {layer: ExpertGate(*(w * 40 for w in gate)) for layer, gate in new.gates.items()}
     return replace(new, gates=gates)

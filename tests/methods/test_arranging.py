@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention import ModelTraits, last_token_attention, model_traits
 from rag_middle.errors import MethodConfigError
-from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     AttentionCalibration,
     AttentionSorting,
@@ -27,7 +26,6 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt
 from tests.adapters import PromptTuned
 from tests.conftest import FamilyModel
-from tests.tokenizers import byte_level_bpe
 
 PREFIX, SUFFIX = (1, 2), (3,)
 
@@ -231,34 +229,6 @@ def test_the_dummy_is_as_long_as_the_document_it_stands_for() -> None:
 def test_a_dummy_without_tokens_is_refused() -> None:
     with pytest.raises(MethodConfigError, match="no tokens of the dummy"):
         AttentionCalibration(dummy=" ").arrange(unscored(2), Told({}))
-
-
-def test_calibrated_attention_is_that_of_the_models_own_weights(family_model: FamilyModel) -> None:
-    """Against attention weights that transformers returns, over real forward passes."""
-    model = family_model("llama", "eager")
-    documents = [(20, 21, 22, 23), (30, 31), (40, 41, 42)]
-    prompt = prompt_of(*documents)
-    runner = RagMiddleModel(model, byte_level_bpe()).runner
-    [dummy] = runner.token_ids("!")
-
-    def attention(texts: Sequence[Sequence[int]]) -> list[float]:
-        ids = torch.tensor([[*PREFIX, *(token for text in texts for token in text), *SUFFIX]])
-        weights = model(input_ids=ids, output_attentions=True).attentions
-        row = torch.stack([layer[0, :, -1] for layer in weights[1:]]).mean((0, 1))
-        means, start = [], len(PREFIX)
-        for text in texts:
-            means.append(row[start : start + len(text)].mean().item())
-            start += len(text)
-        return means
-
-    own = attention(documents)
-    relevance = []
-    for place, document in enumerate(documents):
-        swapped = list(documents)
-        swapped[place] = (dummy,) * len(document)
-        relevance.append(own[place] - attention(swapped)[place])
-    expected = sorted(range(3), key=relevance.__getitem__)
-    assert list(AttentionCalibration(dummy="!").arrange(prompt, runner)) == expected
 
 
 # -- permutation ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from examples.train_moice import train_routers
+from examples.train_moice import new_routers, train_routers
 from rag_middle.attention import model_traits
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
@@ -139,7 +139,7 @@ def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel)
 
 def test_routers_of_one_provenance_are_told_apart(family_model: FamilyModel) -> None:
     """Records of measurements know a method by its repr."""
-    new = ExpertRouters.new(model_traits(family_model("llama")), FACTORS)
+    new = new_routers(model_traits(family_model("llama")), FACTORS)
     some = {layer: ExpertGate(*(w.clone() for w in gate)) for layer, gate in new.gates.items()}
     assert repr(replace(new, gates=some)) == repr(new)
     some[1].up[0, 3] += 1e-5

@@ -13,7 +13,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 
-from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.files import expanded, write_files
 from rag_middle.methods.moice.kernels import ExpertGate
@@ -51,29 +50,6 @@ class ExpertRouters:
                     f"{tuple(down.shape)} and {tuple(up.shape)}; {experts} experts need "
                     f"[{experts}, d], [{experts}, {experts}] and [{experts}, d]."
                 )
-
-    @classmethod
-    def new(
-        cls, traits: ModelTraits, base_factors: tuple[float, ...], *, seed: int = 0
-    ) -> ExpertRouters:
-        """Untrained routers for every layer with rotary positions, nearly indifferent at first."""
-        generator = torch.Generator().manual_seed(seed)
-        experts = len(base_factors)
-
-        def draw(width: int) -> torch.Tensor:
-            drawn = torch.randn(
-                experts, width, generator=generator, dtype=torch.float32, device="cpu"
-            )
-            return drawn * 0.02
-
-        gates = {
-            index: ExpertGate(
-                gate=draw(layer.head_size), down=draw(experts), up=draw(layer.head_size)
-            )
-            for index, layer in traits.layers.items()
-            if layer.uses_rope
-        }
-        return cls(base_factors=base_factors, gates=gates, provenance={"trained_steps": 0})
 
     def save(self, directory: str | Path) -> None:
         """Write ``routers.safetensors``; the directory is made.

@@ -1,4 +1,10 @@
-"""PINE (arXiv:2407.01100): attention that does not depend on the order of the documents."""
+"""PINE (arXiv:2407.01100): attention that does not depend on the order of the documents.
+
+Section 3 of the paper, part by part: how much a document matters to a query is in
+`kernels/importance.py`, at which positions documents stand in `kernels/tables.py`, and the
+attention of prefix, documents and later tokens in `kernels/attend.py`. `attention.py` brings rows,
+padding and caches; `kernels/launch.py` and the two files beside it are the same for Triton.
+"""
 
 from __future__ import annotations
 
