@@ -28,8 +28,8 @@ from rag_middle.attention.probe import (
 from rag_middle.attention.request import Request
 from rag_middle.attention.rotary import keep_frequencies, rotary_modules
 from rag_middle.attention.seam import (
-    ConfigView,
     MethodHook,
+    config_views,
     handle_attention,
     handler_of,
     keyword_arguments,
@@ -234,9 +234,8 @@ def _install(
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
         layer.hook(module.register_forward_pre_hook, core.before, with_kwargs=True)
-        if core.needs_attention_call:
-            stack.callback(setattr, module, "config", module.config)
-            module.config = ConfigView(module.config, module)  # type: ignore[assignment]
+    answering = [module for module, core in cores.items() if core.needs_attention_call]
+    stack.enter_context(config_views(answering))
     depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
     first = next(iter(cores), None)
     for number, rotary in enumerate(rotary_modules(model)):
@@ -338,22 +337,15 @@ def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
     Raises:
         UnsupportedArchitectureError: a module that runs attention is compiled.
     """
-    compiled = _compiled_around_attention(model)
-    if compiled is not None:
-        raise traits.unsupported(
-            f"{compiled} is compiled (torch.compile), and compiled code bypasses the hooks that "
-            "methods need.",
-            "Pass the model as it was before torch.compile() (compiled._orig_mod), after "
-            "model.compile() one loaded anew; or use a method that only puts documents in order.",
-        )
-
-
-def _compiled_around_attention(model: nn.Module) -> str | None:
-    """The outermost module that ``torch.compile`` compiled and that runs attention, in words."""
     for name, module in model.named_modules():
         if _is_compiled(module) and any(map(is_attention, module.modules())):
-            return f"its module {name!r}" if name else "it"
-    return None
+            raise traits.unsupported(
+                f"{f'its module {name!r}' if name else 'it'} is compiled (torch.compile), and "
+                "compiled code bypasses the hooks that methods need.",
+                "Pass the model as it was before torch.compile() (compiled._orig_mod), after "
+                "model.compile() one loaded anew; or use a method that only puts documents in "
+                "order.",
+            )
 
 
 def _is_compiled(module: nn.Module) -> bool:
