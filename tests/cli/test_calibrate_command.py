@@ -101,6 +101,9 @@ def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path)
     assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
     page = (tmp_path / "out" / "ms_poe.html").read_text(encoding="utf-8")
     assert "No: not recommended." in page
+    refused = calibrate("ms_poe", "--seed", 3)  # another search in the same folder
+    assert refused.status == 2
+    assert "seed is 0 there and 3 in this run" in refused.err
 
 
 @pytest.mark.slow
@@ -118,13 +121,6 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
     assert profile.read_bytes() == first
     assert calibrate("lpes", out="elsewhere").status == 0
     assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first
-
-
-def test_another_search_in_the_same_folder_is_refused(calibrate: Any) -> None:
-    calibrate("ms_poe")
-    refused = calibrate("ms_poe", "--seed", 3)
-    assert refused.status == 2
-    assert "seed is 0 there and 3 in this run" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,19 @@ def demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     )
 
 
-def test_answers_sources_both_measurements_and_paths_are_shown(demo: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Pages that were opened in a browser."""
+    pages: list[str] = []
+    monkeypatch.setattr("webbrowser.open", pages.append)
+    return pages
+
+
+def test_answers_sources_both_measurements_and_paths_are_shown(
+    demo: Run, tmp_path: Path, opened: list[str]
+) -> None:
     shown = demo("--questions", 4)
-    assert shown.status == 0
+    assert (shown.status, opened) == (0, [])
     assert "Is it <so>?\n  right: yes" in shown.out
     assert "sources, best first: Page" in shown.out
     assert shown.out.count("50.0 [40.4, 59.6]") == 2
@@ -51,17 +61,11 @@ def test_answers_sources_both_measurements_and_paths_are_shown(demo: Run, tmp_pa
     assert "4 more questions by position" in steps[2]
 
 
-def test_json_holds_everything_and_nothing_else_is_written(demo: Run) -> None:
-    shown = demo("--json")
+def test_json_holds_everything_and_the_page_is_opened_if_wanted(
+    demo: Run, tmp_path: Path, opened: list[str]
+) -> None:
+    shown = demo("--json", "--open")
     assert shown.err == ""
+    assert opened == [(tmp_path / "out" / "demo.html").as_uri()]
     files = shown.json.pop("files")
     assert json.loads(Path(files["json"]).read_text())["measured"] == shown.json["measured"]
-
-
-def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    demo("--json")
-    assert opened == []
-    demo("--json", "--open")
-    assert opened == [(tmp_path / "out" / "demo.html").as_uri()]

@@ -37,6 +37,7 @@ def test_a_model_is_diagnosed_into_a_folder(
     assert "2 of 2 questions" in " ".join(interim[-1].split())
     assert "2 questions can show nothing about positions" in shown.out
     assert "ms_poe" in shown.out
+    assert "Cost: at most about" in shown.err
     assert shown.out.splitlines()[-1] == str(out / "report.html")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in page  # self-contained: nothing is fetched
@@ -110,16 +111,16 @@ def test_gold_documents_without_the_answer_are_named(run: Run, tmp_path: Path) -
 
 
 def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
-    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    few = ("diagnose", "-m", model, *FEW, "--batch-size", 2, "--methods", "none")
-    shown = run(*few, "--out", tmp_path / "short")
-    assert "Cost: at most about" in shown.err
-    assert "more answers" in shown.err
-    assert "to shorten it" not in shown.err
-    monkeypatch.setattr(command, "_LONG", 0)
-    shown = run(*few, "--out", tmp_path / "long")
-    assert "to shorten it, a lower --limit, --documents or --positions" in shown.err
+    command._tell_time(7.2, 20)
+    assert capsys.readouterr().err == (
+        "Cost: at most about 7 s for 20 more answers, by the first ones.\n"
+    )
+    command._tell_time(150, 20)
+    told = capsys.readouterr().err
+    assert "2.5 minutes" in told
+    assert "to shorten it, a lower --limit, --documents or --positions" in told
 
 
 def test_missing_matplotlib_is_refused_first(
