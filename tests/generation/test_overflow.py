@@ -78,22 +78,6 @@ def test_without_scores_the_last_documents_go_first(
         assert [d.index for d in generation.dropped_documents] == [3]
 
 
-def test_a_document_that_would_not_fit_alone_costs_no_other(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    """However relevant it is: all others would be left out, and then it too."""
-    prompt = scored(0.5, 0.3, 0.1)
-    long = Document("Text without end. " * 20, id="long", metadata={"score": 0.9})
-    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
-    model = limited(llama, tokenizer, tokens + NEW)
-    generation = model.generate(
-        prompt.with_documents([long, *prompt.documents]),
-        max_new_tokens=NEW,
-        on_overflow="drop_documents",
-    )
-    assert [d.id for d in generation.dropped_documents] == ["long"]
-
-
 def test_a_question_that_does_not_fit_alone_is_refused(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:

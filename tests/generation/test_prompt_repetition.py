@@ -51,10 +51,6 @@ def test_the_text_is_what_one_would_write_by_hand(method: PromptRepetition, writ
     assert PromptRepetition(times=1).rewrite(PROMPT) is PROMPT
 
 
-def test_a_question_without_documents_is_repeated() -> None:
-    assert TWICE.rewrite(ContextPrompt(suffix="Which?")).text == "Which?\n\nWhich?"
-
-
 @pytest.mark.parametrize("method", [TWICE, DOCUMENTS])
 def test_the_model_reads_the_copies_and_nothing_else_changes(
     model: RagMiddleModel, method: PromptRepetition

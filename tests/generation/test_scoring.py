@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied
-from rag_middle.calibration import Example, ExampleObjective
-from rag_middle.errors import ConfigError, UnsupportedGenerationError
-from rag_middle.evaluation.runner import check_takes
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     PINE,
@@ -21,7 +18,6 @@ from rag_middle.methods import (
     NoMethod,
     Permutation,
     PositionalHiddenStates,
-    RoToR,
 )
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.adapters import Activated, PromptTuned
@@ -173,23 +169,3 @@ def test_logits_are_the_models_under_the_method(
     assert torch.allclose(everywhere, expected, atol=ATOL)
     assert torch.allclose(model.logits(prompt, method=method), expected[-1], atol=ATOL)
     assert not everywhere.requires_grad
-
-
-def test_whatever_scores_computes_with_the_kernels_that_were_chosen(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
-) -> None:
-    """Triton kernels were asked for where they cannot run: everyone who reads a prompt says so."""
-    model = RagMiddleModel(llama, tokenizer, self_check=False, kernels="triton")
-    example = Example(prompt=prompt, answer=" Lyon", question="which river", position=0)
-    calls: dict[str, Callable[[], object]] = {
-        "generate": lambda: model.generate(prompt, method="rotor"),
-        "score": lambda: model.score(prompt, " Lyon", method="rotor"),
-        "logits": lambda: model.logits(prompt, method="rotor"),
-        "calibration": lambda: ExampleObjective(model, [example])(RoToR()),
-        "evaluation": lambda: check_takes(model, "siw"),
-    }
-    for name, call in calls.items():
-        with pytest.raises(ConfigError):
-            pytest.fail(f"{name} ran: {call()}")
-    plain = RagMiddleModel(llama, tokenizer)
-    assert plain.score(prompt, " Lyon", method="rotor").kernels == "torch"
