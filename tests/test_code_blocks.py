@@ -161,12 +161,3 @@ def test_json_blocks_are_json(page: Path) -> None:
             while rest:
                 _, end = decoder.raw_decode(rest)
                 rest = rest[end:].lstrip()
-
-
-def test_blocks_that_are_not_run_say_why() -> None:
-    excuses = [
-        (page.name, block.line, block.excuse)
-        for page in PAGES
-        for block in blocks(page, "python", excused=True) + blocks(page, "console", excused=True)
-    ]
-    assert all(len(excuse or "") > 10 for _, _, excuse in excuses), excuses

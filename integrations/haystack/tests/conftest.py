@@ -20,6 +20,7 @@ from haystack_integrations.components.generators.rag_middle import RagMiddleChat
 
 from rag_middle import RagMiddleModel
 from tests.reader import reader_path
+from tests.scripted import write
 
 PRICES = {
     "Aldgrove Harfield": "$41",
@@ -113,25 +114,7 @@ def writing(loaded: RagMiddleModel) -> Callable[..., RagMiddleChatGenerator]:
         tokenizer = deepcopy(loaded.tokenizer)
         tokenizer.chat_template = TOOLS
         model = RagMiddleModel(deepcopy(loaded.model), tokenizer, method=method)
-        answers = [
-            [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-            for text in texts
-        ]
-        left: list[int] = []
-
-        def begin(_: Any, args: Any, kwargs: Any) -> None:
-            ids = kwargs.get("input_ids", args[0] if args else None)
-            if ids.shape[1] > 1:  # a new prompt
-                left[:] = answers.pop(0) if len(answers) > 1 else answers[0]
-
-        def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
-            wanted = torch.full_like(logits, -1e4)
-            wanted[:, -1, left.pop(0)] = 0.0
-            return wanted
-
-        untyped: Any = model.model
-        untyped.register_forward_pre_hook(begin, with_kwargs=True)
-        untyped.lm_head.register_forward_hook(speak)
+        write(model, *texts)
         return RagMiddleChatGenerator(model, **arguments)
 
     return make

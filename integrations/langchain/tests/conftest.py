@@ -23,6 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from rag_middle import Generation, RagMiddleModel
 from rag_middle.generation import GenerationStream
 from rag_middle.tokens import TokenizedPrompt
+from tests import scripted
 
 CORPUS = (
     "Answer the question from the documents. Question: which river flows through the town?",
@@ -220,33 +221,6 @@ def make_model() -> MakeModel:
     return make
 
 
-def _write(model: RagMiddleModel, *texts: str) -> None:
-    """Have the model write these texts, call after call, the last one again and again.
-
-    Control tokens in them are such; where decoding is constrained, the text is a wish.
-    """
-    tokenizer = model.tokenizer
-    answers = [
-        [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-        for text in texts
-    ]
-    left: list[int] = []
-
-    def begin(_: Any, args: Any, kwargs: Any) -> None:
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        if ids.shape[1] > 1:  # a new prompt
-            left[:] = answers.pop(0) if len(answers) > 1 else answers[0]
-
-    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
-        wanted = torch.full_like(logits, -1e4)
-        wanted[:, -1, left.pop(0)] = 0.0
-        return wanted
-
-    untyped: Any = model.model
-    untyped.register_forward_pre_hook(begin, with_kwargs=True)
-    untyped.lm_head.register_forward_hook(speak)
-
-
 def _prefer(model: RagMiddleModel, *texts: str) -> None:
     """Have the model prefer these tokens, the first one most.
 
@@ -273,8 +247,8 @@ def templates() -> Mapping[str, str]:
 
 @pytest.fixture(scope="session")
 def write() -> Callable[..., None]:
-    """``write(model, *texts)``, see `_write`."""
-    return _write
+    """``write(model, *texts)``, see `tests.scripted`."""
+    return scripted.write
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ from rag_middle import ContextPrompt, RagMiddleModel, mark
 from rag_middle.documents import MarkedText
 from rag_middle.generation import GenerationStream
 from rag_middle.options import EncodeKwargs
+from tests.scripted import write
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
@@ -297,28 +298,14 @@ def marked() -> str:
 @pytest.fixture
 def said(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable]:
     """``said("first answer", "second answer")``: what the model will write, call after call."""
-    RagMiddleModel(network, tokenizer)  # finds out about the network by running it
-    answers: list[list[int]] = []
-    left: list[int] = []
-
-    def begin(_: Any, args: Any, kwargs: Any) -> None:
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        if ids.shape[1] > 1:  # a new prompt
-            left[:] = answers.pop(0) if len(answers) > 1 else list(answers[0])
-
-    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
-        wanted = torch.full_like(logits, -1e4)
-        wanted[:, -1, left.pop(0)] = 0.0
-        return wanted
+    model = RagMiddleModel(network, tokenizer)  # finds out about the network by running it
+    handles: list[Any] = []
 
     def script(*texts: str) -> None:
-        end = tokenizer.eos_token_id
-        answers[:] = [[*tokenizer.encode(t, add_special_tokens=False), end] for t in texts]
+        for handle in handles:
+            handle.remove()
+        handles[:] = write(model, *texts)
 
-    handles = [
-        network.register_forward_pre_hook(begin, with_kwargs=True),
-        network.lm_head.register_forward_hook(speak),
-    ]
     network.generation_config.eos_token_id = tokenizer.eos_token_id
     yield script
     for handle in handles:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from llama_index.core import VectorStoreIndex
-from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.prompts import PromptTemplate
-from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
+from llama_index.llms.rag_middle import MarkDocuments
 
 if TYPE_CHECKING:
     from conftest import MakeLLM
@@ -35,19 +33,6 @@ def test_structured_predict_reads_what_the_model_wrote(
     assert llm.structured_predict(River, PROMPT, country="France").length_km == 1006
     as_structured = llm.as_structured_llm(River)
     assert as_structured.complete("Name a river.").raw.name == "Loire"
-
-
-def test_text_that_is_no_such_object_cannot_be_written(
-    make_llm: MakeLLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[Any] = []
-    monkeypatch.setattr(
-        RagMiddleLLM,
-        "_answer",
-        lambda self, request: sent.append(request) or CompletionResponse(text=LOIRE),
-    )
-    make_llm().structured_predict(River, PROMPT, country="France")
-    assert sent[0].options["response_format"]["json_schema"]["schema"] == River.model_json_schema()
 
 
 def test_query_engines_return_objects_made_from_marked_documents(

@@ -17,7 +17,6 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.models.utils import PPMissingLayer
-from vllm.v1.attention.backend import AttentionType
 
 from rag_middle.attention import Rotation
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError, UnsupportedArchitectureError
@@ -140,16 +139,6 @@ def test_a_layer_that_says_it_has_no_rotary_module_is_left_out() -> None:
 def test_a_family_without_rotary_modules_of_vllm_is_refused() -> None:
     with pytest.raises(UnsupportedArchitectureError, match="Transformers backend"):
         rotate(decoder([layer(index, None) for index in range(3)]), LPES(factors=FACTORS))
-
-
-def test_layers_of_linear_attention_are_left_out() -> None:
-    model = decoder([nn.Linear(2, 2), layer(1, shared_rotary()), nn.Linear(2, 2)])
-    assert rotate(model, LPES(factors=(3.0, 1.5, 2.0))).keys() == {1}
-
-
-def test_encoders_are_refused() -> None:
-    with pytest.raises(UnsupportedArchitectureError, match="encoder only attention"):
-        rotate(llama(attn_type=AttentionType.ENCODER_ONLY), LPES(factors=FACTORS))
 
 
 def test_tables_that_cannot_be_had_are_refused() -> None:

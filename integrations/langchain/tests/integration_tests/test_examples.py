@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
 
-from langchain_rag_middle import ChatRagMiddle
 from tests.reader import reader_path
 
 ROOT = Path(__file__).parents[4]
@@ -41,18 +37,6 @@ def test_the_script_answers_about_a_folder_with_sources(
     assert "paris.md" in second
 
 
-def test_the_code_of_the_readme_runs(tiny_folder: Path) -> None:
-    """All Python blocks in a row; only the name of the model differs."""
-    readme = (ROOT / "integrations" / "langchain" / "README.md").read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL))
-    assert re.search(r"^MODEL = ", code, flags=re.MULTILINE)
-    names: dict[str, Any] = {}
-    exec(re.sub(r"^MODEL = .*$", f"MODEL = {str(tiny_folder)!r}", code, flags=re.MULTILINE), names)
-    assert names["result"]["answer"]
-    assert len(names["result"]["context"]) == 4
-    assert {document.page_content for document in names["result"]["context"]} == set(names["texts"])
-
-
 @pytest.mark.slow
 def test_the_benchmark_runs(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,13 +53,3 @@ def test_the_benchmark_runs(
     page = output.with_suffix(".md").read_text(encoding="utf-8")
     assert f"| none | 3 | {row['prompt_tokens']} + 2 |" in page
     assert "Repeat with `python " in page
-
-
-def test_the_bundled_reader_answers_in_a_chain() -> None:
-    model = ChatRagMiddle(model=reader_path(), method="pine", max_tokens=24)
-    documents = [
-        f"({name}) The reset code of {name} is {code}."
-        for name, code in {"Bramstow Melcroft": "PR-1195", "Cranport Tolworth": "BX-6620"}.items()
-    ]
-    question = HumanMessage("Question: How do I reset Cranport Tolworth?\nAnswer:")
-    assert "BX-6620" in model.invoke([question], documents=documents).text

@@ -45,10 +45,3 @@ class TestFaissRetrieverStandard(RetrieversIntegrationTests):
     @property
     def retriever_query_example(self) -> str:
         return "Which river flows through Nantes?"
-
-
-def test_documents_are_found_by_meaning() -> None:
-    retriever = FaissRetriever.from_documents(map(Document, TEXTS), k=2)
-    best, second = retriever.invoke("Which river flows through Nantes?")
-    assert "Loire" in best.page_content
-    assert best.metadata["score"] > second.metadata["score"] > 0

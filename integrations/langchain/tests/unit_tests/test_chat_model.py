@@ -137,11 +137,6 @@ class TestOptions:
         with pytest.raises(MethodConfigError, match="without a method"):
             model.model_copy(update={"method_options": {"max_ratio": 2.0}})
 
-    def test_beams_are_streamed_in_one_piece(self, tiny: Any) -> None:
-        model = chat(tiny, num_beams=2)
-        pieces = [chunk.content for chunk in model.stream("Hello")]
-        assert pieces == [model.invoke("Hello").content, ""]
-
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) -> None:
     model = chat(make_model(context_window=40))
@@ -156,13 +151,6 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) 
 
 
 class TestTokens:
-    def test_text_is_counted_by_the_models_tokenizer(self, tiny: Any) -> None:
-        model = chat(tiny)
-        text = "Lyon lies on the Rhône."
-        ids = model.get_token_ids(text)
-        assert tiny.tokenizer.decode(ids) == text
-        assert model.get_num_tokens(text) == len(ids) == tiny.count_tokens(text)
-
     def test_messages_are_counted_as_they_are_sent(self, tiny: Any) -> None:
         model = chat(tiny)
         messages = [HumanMessage(f"{format_docs([Document('a b c')])}\n\nWhy?")]

@@ -49,11 +49,6 @@ def test_metadata_can_stand_inside_the_document(
     assert texts(format_docs(rivers, document_prompt=prompt))[1] == texts(marked)[0]
 
 
-def test_metadata_that_is_missing_is_named() -> None:
-    with pytest.raises(PromptError, match="needs title, which this document does not have"):
-        format_docs([Document("a")], document_prompt=DocumentPrompt(template="{title}"))
-
-
 @pytest.mark.parametrize(
     ("template", "template_format"),
     [
@@ -114,11 +109,6 @@ def test_no_documents_at_all_is_said() -> None:
     with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
         assert format_docs([]) == ""
     assert warned[0].filename == __file__
-
-
-def test_metadata_cannot_take_the_place_of_the_text() -> None:
-    document = Document("Lyon lies on the Rhône.", metadata={"page_content": "Not this."})
-    assert texts(format_docs([document])) == [document.page_content]
 
 
 @pytest.mark.filterwarnings("ignore:The function `load` is in beta")

@@ -1,0 +1,41 @@
+"""Models that write what they are told to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rag_middle import RagMiddleModel
+
+
+def write(model: RagMiddleModel, *texts: str) -> list[Any]:
+    """Have the model write these texts, call after call, the last one again and again.
+
+    Control tokens in them are such; where decoding is constrained, the text is a wish.
+
+    Returns:
+        Handles, whose `remove` ends it.
+    """
+    tokenizer = model.tokenizer
+    answers = [
+        [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+        for text in texts
+    ]
+    left: list[int] = []
+
+    def begin(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids.shape[1] > 1:  # a new prompt
+            left[:] = answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        wanted = torch.full_like(logits, -1e4)
+        wanted[:, -1, left.pop(0)] = 0.0
+        return wanted
+
+    network: Any = model.model
+    return [
+        network.register_forward_pre_hook(begin, with_kwargs=True),
+        network.lm_head.register_forward_hook(speak),
+    ]
