@@ -152,7 +152,14 @@ def of_tests(module: str, name: str | None = None) -> str:
     return text
 
 
+def papers() -> str:
+    """Every table and figure of the papers, with the file that runs it."""
+    sys.path.insert(0, str(ROOT / "examples" / "reproduce"))
+    return str(import_module("overview").markdown())
+
+
 PAGES = (
+    Generated(path="examples/reproduce/README.md", block="papers", render=papers),
     Generated(path="README.md", block="methods", render=short_table),
     Generated(path="docs/index.md", block="methods", render=all_methods),
     Generated(path="docs/choosing.md", block="gpu-costs", render=partial(gpu_costs, "auto")),

@@ -408,6 +408,8 @@ class _Asker:
             "template": measurement.template,
             "on_missing_documents": "ignore",  # closed-book prompts have none on purpose
         }
+        if task.system is not None:
+            options["system"] = task.system
         targets, begun = None, False
         if measurement.scoring == "likelihood":
             assert isinstance(model, RagMiddleModel)

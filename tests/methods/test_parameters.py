@@ -72,7 +72,11 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     # What other options allow
     (PositionalHiddenStates, {"channels": (1,), "last_tokens": 0}, "whole number >= 1"),
     (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be at least 0"),
-    (SIW, {"ablation": "reversed"}, "ablation must be one of renormalised, got 'reversed'"),
+    (
+        SIW,
+        {"ablation": "reversed"},
+        "ablation must be one of renormalised, redistributed, got 'reversed'",
+    ),
     (SIW, {"dense_areas": {0: ()}}, r"dense_areas\[0\] must be 1 or more flags"),
     (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
     (SelfExtend, {"log_scale_base": 1}, "log_scale_base must be above 1, got 1"),

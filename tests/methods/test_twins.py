@@ -88,6 +88,39 @@ class NaiveBoth(NaivePositionalHiddenStates, NaiveSIW):
     """
 
 
+@dataclass
+class NaiveLine9(NaiveMsPoE):
+    """A head takes the ratio whose number stands at its place in the order by awareness."""
+
+    def ratios(self, q: Tensor, k: Tensor) -> list[float]:
+        by_rank = super().ratios(q, k)
+        order = sorted(range(len(by_rank)), key=by_rank.__getitem__)
+        return [sorted(by_rank)[number] for number in order]
+
+
+@dataclass
+class NaiveRedistributed(NaiveSIW):
+    """What the initial token loses goes to the tokens that the last one attends to most."""
+
+    def attention(self, layer: int, hidden: Tensor) -> Tensor:
+        q, k, v = self.project(layer, hidden)
+        weights = self.weights_of_heads(q, k)
+        if layer in self.alphas:
+            last = weights[:, self.prompt_tokens - 1, : self.prompt_tokens].mean(0)
+            last[0] = 0
+            best = sorted(range(self.prompt_tokens), key=lambda token: -last[token].item())
+            keys = best[: max(1, round(self.top_share * self.prompt_tokens))]
+            for (start, end), alpha in zip(self.documents, self.alphas[layer] or (), strict=True):
+                for row in range(start, end):
+                    seen = {key: last[key] for key in keys if key <= row}
+                    for head in weights if seen else ():
+                        lost = (1 - alpha) * head[row, 0]
+                        head[row, 0] -= lost
+                        for key, share in seen.items():
+                            head[row, key] += lost * share / sum(seen.values())
+        return torch.stack([weights[h] @ v[self.group(h)] for h in range(self.heads)])
+
+
 #: Plain loops over documents are slow: short batches, whose second prompt is padded on the left.
 SHORTER = (
     Prompt.random(PromptLayout(16, ((2, 6), (6, 9), (9, 14))), seed=31),
@@ -188,6 +221,8 @@ def _cases() -> dict[str, Case]:
         {"first_layer": 2},
     ):
         add(f"ms_poe {heads}", MsPoE(**heads), NaiveMsPoE, **heads)  # type: ignore[arg-type]
+    line_9: dict[str, Any] = {"first_layer": 0, "threshold": 1.0}
+    add("ms_poe line 9", MsPoE(assign="argsort", **line_9), NaiveLine9, **line_9)
     in_order = MsPoE(first_layer=0, head_order="sequential")
     add("ms_poe sequential", in_order, NaiveMsPoE, first_layer=0, sequential=True)
     ratios: dict[str, Any] = {"first_layer": 0, "min_ratio": 0.6, "max_ratio": 2.4}
@@ -232,6 +267,9 @@ def _cases() -> dict[str, Case]:
             token=token,
             renormalise=renormalise,
         )
+    redistributed = SIW(alpha_per_document=ALPHAS, layers=(0, 2), ablation="redistributed")
+    both = dict.fromkeys((0, 2), ALPHAS)
+    add("siw redistributed", redistributed, NaiveRedistributed, alphas=both)
     # Three documents have their centres at 1/6, 1/2 and 5/6.
     calibrated = SIW(dense_areas={0: (True, False), 2: (False, True, True, False)}, **FOUND)
     areas = {0: (0.2, 2.5, 2.5), 2: (2.5, 0.2, 2.5)}

@@ -64,7 +64,7 @@ def test_half_precision_is_compared_in_float32() -> None:
     [
         # Head 2 is the most aware, then 0, then 3, then 1.
         ("rank", [1, 3, 0, 2]),
-        ("order", [2, 0, 3, 1]),
+        ("argsort", [2, 0, 3, 1]),
         ("sequential", [0, 1, 2, 3]),
     ],
 )

@@ -84,20 +84,3 @@ class NaiveDoubledAttention(NaiveLlama):
                 values = v[self.group(head)]
                 out[head, token] = sum(w / total * values[j] for j, w in enumerate(row))
         return out
-
-
-@dataclass
-class NaiveShiftedChannel(NaiveLlama):
-    """A channel of a span's hidden states is moved before they are projected."""
-
-    span: tuple[int, int] = (0, 0)
-    channel: int = 0
-    offset: float = 0.0
-    changed_layers: Sequence[int] = ()
-
-    def attention(self, layer: int, hidden: Tensor) -> Tensor:
-        if layer in self.changed_layers:
-            hidden = hidden.clone()
-            for token in range(*self.span):
-                hidden[token, self.channel] = hidden[token, self.channel] + self.offset
-        return super().attention(layer, hidden)

@@ -1,242 +1,275 @@
-"""Pictures of attention: what the last token gives to each document, under any method.
-
-::
-
-    python -m rag_middle_reproduce.attention --model mistralai/Mistral-7B-Instruct-v0.2 \
-        --method none --method siw --show heads --layers 10,20 --out figures
-    python -m rag_middle_reproduce.attention siw/figure_2.yaml --data DATA --out figures
-
-A picture for each model, task and method, averaged over the questions and, where the gold document
-is not what the rows are, over its positions; the masses beside it as JSON.
-"""
+"""Where the last token of a prompt looks: attention to every document, by layer and head."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from rag_middle import ConfigError, RagMiddleError, RagMiddleModel
-from rag_middle.evaluation import AS_GIVEN, Condition, position
-from rag_middle.evaluation.plots import image, new_figure
-from rag_middle_reproduce.attention_view import (
-    DocumentAttention,
-    document_attention,
-    draw_masses,
-    plot_document_attention,
-    plot_head_attention,
-)
-from rag_middle_reproduce.config import (
-    AttentionConfig,
-    EvaluationConfig,
-    ModelConfig,
-    TaskConfig,
-    read_config,
-)
-from rag_middle_reproduce.models import load_model
-from rag_middle_reproduce.samples import trial_note, write_samples
+from rag_middle.attention import in_eval_mode, model_traits, turn, use_kernels
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import ConfigError
+from rag_middle.evaluation import AS_GIVEN, Condition, LabelledMethod, position
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.prompts import MethodLike
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import Method, resolve_method
+from rag_middle_reproduce.last_token import last_token_masses
+from rag_middle_reproduce.views import Asked, Shown, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Picture", "indices", "main", "pictures", "write_pictures"]
+__all__ = ["AttentionView", "DocumentAttention", "document_attention"]
 
-#: Where no file says what to look at.
-_DEFAULT = EvaluationConfig(
-    title="Attention to documents",
-    models=(ModelConfig(name="small"),),
-    tasks=(TaskConfig(task="key_value_retrieval", label="10 pairs", options={"keys": 10}),),
-    measurement={"limit": 20, "positions": 5},
-    attention=AttentionConfig(),
-)
+Rows = Literal["layers", "heads", "gold"]
+Panels = Literal["layers", "heads"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentAttention:
+    """Attention of the last prompt token, averaged over prompts.
+
+    Attributes:
+        layers: 0-based; layers without softmax attention are not among them.
+        heads: 0-based.
+        by_head: mass of the prompt's first token (the usual attention sink), of the rest of the
+            prefix, of each document in the prompt's own order, and of what follows the documents,
+            `[layers, h, 2 + D + 1]`.
+    """
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    by_head: NDArray[np.float64]
+
+    @property
+    def documents(self) -> NDArray[np.float64]:
+        """Mass of each document, `[layers, h, D]`."""
+        return self.by_head[:, :, 2:-1]
+
+    def chosen(
+        self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    ) -> DocumentAttention:
+        """Of these layers and heads those that there are; None for all of them.
+
+        Raises:
+            ConfigError: there is none of them.
+        """
+        rows = _indices("layer", layers, self.layers)
+        columns = _indices("head", heads, self.heads)
+        return DocumentAttention(
+            layers=tuple(self.layers[row] for row in rows),
+            heads=tuple(self.heads[column] for column in columns),
+            by_head=self.by_head[rows][:, columns],
+        )
+
+
+def _indices(kind: str, wanted: Sequence[int] | None, there: Sequence[int]) -> list[int]:
+    indices = [at for at, name in enumerate(there) if wanted is None or name in wanted]
+    if not indices:
+        raise ConfigError(
+            f"Attention can be seen in {kind}s {there[0]} to {there[-1]}; got {wanted}."
+        )
+    return indices
+
+
+def document_attention(
+    model: RagMiddleModel,
+    prompts: Sequence[ContextPrompt],
+    *,
+    method: MethodLike = "none",
+    template: Any = "auto",
+    per_token: bool = False,
+) -> DocumentAttention:
+    """Attention by layer, head and document, averaged over prompts.
+
+    The masses of a head sum to one, except in layers with a learned sink and under methods that
+    scale weights without normalising them again (SIW).
+
+    Args:
+        model: its own method is not used.
+        prompts: with documents, the same number in each.
+        method: that the model runs under; the unmodified model by default.
+        template: as in generation.
+        per_token: divide the mass of each document by the number of its tokens.
+
+    Raises:
+        ConfigError: a prompt has no documents, or another number of them than the first;
+            or the method combines several forward passes.
+        UnsupportedArchitectureError: the model's attention cannot be reached, or the model cannot
+            take the method.
+    """
+    counts = {len(prompt.documents) for prompt in prompts}
+    if len(counts) != 1 or 0 in counts:
+        raise ConfigError(
+            "An attention view needs documents in every prompt, the same number in each: pass "
+            f"ContextPrompt(documents=[...]). Numbers of documents: {sorted(counts)}."
+        )
+    chosen = resolve_method(method)
+    if chosen.combines:
+        raise ConfigError(
+            f"{chosen.name} combines several forward passes, each with attention of its own: look "
+            "at the model under one of them."
+        )
+    masses = np.mean(
+        [_masses(model, prompt, chosen, template, per_token) for prompt in prompts], axis=0
+    )
+    return DocumentAttention(
+        layers=tuple(sorted(model_traits(model.model).layers)),
+        heads=tuple(range(masses.shape[1])),
+        by_head=masses,
+    )
+
+
+def _masses(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method, template: Any, per_token: bool
+) -> NDArray[np.float64]:
+    tokens = model.encode(prompt, method="none", template=template)
+    names = tokens.document_ids
+    if None in names or len(set(names)) < len(names):
+        names = tuple(map(str, range(len(names))))
+    tokens = model.encode(replace(tokens, document_ids=names), method=method)
+    network = model.model
+    segments = _segments(tokens.layout)
+    with turn(network), in_eval_mode(network), use_kernels(model.kernels):
+        masses = last_token_masses(network, method, tokens, segments).double()
+    if per_token:
+        masses[:, :, 2:-1] /= segments.sum(0)[2:-1].clamp(min=1)
+    # A method may have put the documents into another order.
+    order = [2 + tokens.document_ids.index(name) for name in names]
+    in_order: NDArray[np.float64] = masses[:, :, [0, 1, *order, masses.shape[2] - 1]].numpy()
+    return in_order
+
+
+def _segments(layout: PromptLayout) -> torch.Tensor:
+    """Which tokens belong to the first token, the prefix, each document, the suffix: `[l, S]`."""
+    spans = ((0, 1), (1, layout.prefix_tokens), *layout.documents)
+    segments = torch.zeros(layout.length, len(spans) + 1, device="cpu")
+    for column, (start, end) in enumerate((*spans, (layout.suffix_start, layout.length))):
+        segments[start:end, column] = 1
+    return segments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """Attention of one model on one task under one method.
+class AttentionView(View):
+    """What the last token gives to each document: a picture for each task and method.
 
     Attributes:
-        model: its name in the configuration.
-        task: label of the task.
-        method: label of the method.
-        prompts: how many are averaged.
-        by_gold: view by 0-based position of the gold document; one of all prompts, under None, for
-            tasks without gold documents.
-        show: what the rows are.
-    """
-
-    model: str
-    task: str
-    method: str
-    prompts: int
-    by_gold: dict[int | None, DocumentAttention]
-    show: str
-
-    @property
-    def view(self) -> DocumentAttention:
-        """The mean over positions of the gold document."""
-        views = list(self.by_gold.values())
-        return replace(views[0], by_head=np.mean([view.by_head for view in views], axis=0))
-
-    def draw(self) -> Figure:
-        """The picture.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-        """
-        if self.show == "layers":
-            return plot_document_attention(self.view)
-        if self.show == "heads":
-            return plot_head_attention(self.view)
-        golds = [gold for gold in self.by_gold if gold is not None]
-        masses = np.stack([view.documents.mean(axis=0) for view in self.by_gold.values()])
-        figure, [axes] = new_figure()
-        drawn = draw_masses(axes, masses, "Position of the gold document", golds)
-        figure.colorbar(drawn, ax=axes, label="Attention of the last token, %")
-        return figure
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: masses `[layers, h, D]` by position of the gold document."""
-        return {
-            "model": self.model,
-            "task": self.task,
-            "method": self.method,
-            "prompts": self.prompts,
-            "layers": self.view.layers,
-            "heads": self.view.heads,
-            "documents": {
-                str(gold): view.by_head[:, :, 2:-1].round(6).tolist()
-                for gold, view in self.by_gold.items()
-            },
-        }
-
-
-def pictures(
-    config: EvaluationConfig, load: Callable[[ModelConfig], RagMiddleModel], data: Path
-) -> Iterator[Picture]:
-    """A picture for each model, task and method of a configuration.
+        show: a row for every layer (``"layers"``), head (``"heads"``) or position of the gold
+            document (``"gold"``); a column for every document.
+        layers: those of them that the model has; None for all. Where they are neither rows nor
+            panels they are averaged, heads and positions of the gold document likewise.
+        heads: likewise.
+        panels: a picture of its own for every layer or head; heads are those of a layer each.
+        per_token: mean over a document's tokens, in place of their sum.
 
     Raises:
-        ConfigError: no `attention` in it, rows that a task has not, layers or heads that
-            a model has not; and as `EvaluationConfig.check`.
+        ConfigError: no such rows.
     """
-    shown = config.attention
-    if shown is None:
-        raise ConfigError(
-            f"{config.title} asks questions: run python -m rag_middle_reproduce with it, or say "
-            "what to show (attention: {show: layers})."
-        )
-    config.check(data)
-    for entry in config.models:
-        model = load(entry)
-        for task_entry in config.tasks:
-            task = task_entry.make(data, entry)
-            if shown.show == "gold" and not task.num_positions:
-                raise ConfigError(f"{task_entry.label} has no gold documents to move.")
-            measurement = config.measurement_of(task_entry)
+
+    show: Rows = "layers"
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    panels: Panels | None = None
+    per_token: bool = False
+
+    def __post_init__(self) -> None:
+        if self.show not in get_args(Rows):
+            raise ConfigError(
+                f"attention: show must be one of {', '.join(get_args(Rows))}, got {self.show!r}."
+            )
+
+    def tried_out(self) -> AttentionView:
+        return replace(self, layers=(1, 2), heads=(0, 3))
+
+    def shown(
+        self, model: RagMiddleModel, asked: Sequence[Asked], methods: Sequence[LabelledMethod]
+    ) -> Iterator[Shown]:
+        """A picture for each task and method, and the masses by layer and head."""
+        for label, task, measurement in asked:
             items = task.items(measurement.limit, measurement.seed)
-            conditions: dict[int | None, Condition] = {
-                gold: position(gold) for gold in measurement.gold_positions(task)
-            }
-            conditions = conditions or {None: AS_GIVEN}
-            for method in config.methods_of(entry, data):
-                views = {
-                    gold: document_attention(
+            golds = measurement.gold_positions(task)
+            if self.show == "gold" and not golds:
+                raise ConfigError(f"{label} has no gold documents to move.")
+            conditions: list[Condition] = [position(gold) for gold in golds] or [AS_GIVEN]
+            for method in methods:
+                views = [
+                    document_attention(
                         model,
                         [task.prompt(item, condition) for item in items],
                         method=method.method,
                         template=measurement.template,
-                    ).chosen(shown.layers, shown.heads)
-                    for gold, condition in conditions.items()
+                        per_token=self.per_token,
+                    ).chosen(self.layers, self.heads)
+                    for condition in conditions
+                ]
+                numbers = {
+                    "task": label,
+                    "method": method.label,
+                    "prompts": len(items),
+                    "layers": views[0].layers,
+                    "heads": views[0].heads,
+                    "documents": {
+                        condition.name: view.documents.round(6).tolist()
+                        for condition, view in zip(conditions, views, strict=True)
+                    },
                 }
-                yield Picture(
-                    model=entry.name,
-                    task=task_entry.label,
-                    method=method.label,
-                    prompts=len(items),
-                    by_gold=views,
-                    show=shown.show,
-                )
+                figure = self._figure(np.stack([v.documents for v in views]), views[0], golds)
+                yield Shown(name=f"{label}--{method.label}", numbers=numbers, figure=figure)
+
+    def _figure(
+        self, masses: NDArray[np.float64], view: DocumentAttention, golds: Sequence[int]
+    ) -> Figure:
+        """Of masses `[positions, layers, h, D]`."""
+        axes_of: dict[str, tuple[int, str, Sequence[int]]] = {
+            "gold": (0, "Position of the gold document", golds),
+            "layers": (1, "Layer", view.layers),
+            "heads": (2, "Head", view.heads),
+        }
+        row_axis, row_title, names = axes_of[self.show]
+        panels = self.panels or ("layers" if self.show == "heads" else None)
+        kept = [axis for axis, _, _ in axes_of.values() if axis != row_axis]
+        titles = [""]
+        if panels:
+            panel_axis, panel_title, panel_names = axes_of[panels]
+            kept.remove(panel_axis)
+            titles = [f"{panel_title} {name}" for name in panel_names]
+        # [positions, layers, h, D] to [panels, rows, D]
+        shown = masses.mean(axis=tuple(kept))
+        if not panels:
+            shown = shown[None]
+        elif row_axis < panel_axis:
+            shown = shown.swapaxes(0, 1)
+        return _heat_maps(shown, titles, row_title, names)
 
 
-def write_pictures(made: Iterable[Picture], out: Path, note: dict[str, str]) -> None:
-    """A PNG for each picture, and the masses of all, with `note`, as ``attention.json``."""
-    out.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for picture in made:
-        names = (picture.model, picture.task, picture.method)
-        name = "--".join(re.sub(r"[^\w.-]+", "-", part) for part in names)
-        (out / f"{name}.png").write_bytes(image(picture.draw(), "png"))
-        drawn.append({**note, **picture.to_dict()})
-        (out / "attention.json").write_text(json.dumps(drawn), encoding="utf-8")
-        print(out / f"{name}.png")
+def _heat_maps(
+    masses: NDArray[np.float64], titles: Sequence[str], row_title: str, names: Sequence[int]
+) -> Figure:
+    """Masses `[panels, rows, D]` as colours, in per cent; `names` are those of the rows."""
+    from matplotlib.figure import Figure
 
-
-def main(arguments: list[str] | None = None) -> None:
-    """Draw what the last prompt token gives to each document, by layer, head or gold position."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rag_middle_reproduce.attention", description=main.__doc__
-    )
-    parser.add_argument("config", type=Path, nargs="?", help="YAML; default: ten pairs")
-    parser.add_argument("--data", type=Path, help="folder of the tasks' files; default: CONFIG's")
-    parser.add_argument("--model", action="append", help="instead of CONFIG's; repeatable")
-    parser.add_argument("--method", action="append", help="instead of CONFIG's; repeatable")
-    parser.add_argument("--show", choices=("layers", "heads", "gold"), help="what the rows are")
-    parser.add_argument("--layers", type=indices, help="0-based: 10-25 or 3,9; default: all")
-    parser.add_argument("--heads", type=indices, help="0-based, likewise")
-    parser.add_argument("--limit", type=int, help="most questions of each task")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the pictures")
-    parser.add_argument("--try-out", action="store_true", help="on the default model, one question")
-    options = parser.parse_args(arguments)
-    try:
-        config = read_config(options.config) if options.config else _DEFAULT
-        config = _changed(config.limited(options.limit), options)
-        data = options.data or (options.config.parent if options.config else Path())
-        note: dict[str, str] = {}
-        if options.try_out:
-            config = config.tried_out()
-            data = options.data or write_samples(options.out / "samples")
-            note = {"note": trial_note(invented=options.data is None)}
-        made = pictures(config, lambda entry: load_model(entry, options.device), data)
-        write_pictures(made, options.out, note)
-    except (RagMiddleError, OSError) as error:
-        sys.exit(f"Error: {error}")
-
-
-def _changed(config: EvaluationConfig, options: argparse.Namespace) -> EvaluationConfig:
-    """The configuration with what the command line says instead."""
-    if options.model:
-        entries = {entry.name: entry for entry in config.models}
-        models = [entries.get(name, ModelConfig(name=name)) for name in options.model]
-        config = replace(config, models=tuple(models))
-    if options.method:
-        models = [replace(entry, methods=()) for entry in config.models]
-        config = replace(config, models=tuple(models), methods=tuple(options.method))
-    changes = {name: getattr(options, name) for name in ("show", "layers", "heads")}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if changes:
-        config = replace(
-            config, attention=replace(config.attention or AttentionConfig(), **changes)
+    columns = min(len(titles), max(2, ceil(sqrt(len(titles)))))
+    height = max(2.4, 0.12 * len(names) + 1.4)
+    rows_of_panels = ceil(len(titles) / columns)
+    figure = Figure(figsize=(6.4, height * rows_of_panels), layout="constrained")
+    grid = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
+    for axes, title, panel in zip(grid, titles, masses, strict=False):
+        image = axes.imshow(
+            100 * panel, aspect="auto", cmap="viridis", vmin=0, vmax=100 * masses.max()
         )
-    return config
-
-
-def indices(text: str) -> tuple[int, ...]:
-    """``3,10-12`` as numbers."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        numbers.extend(range(int(first), int(last or first) + 1))
-    return tuple(numbers)
-
-
-if __name__ == "__main__":
-    main()
+        axes.set_xticks(range(0, panel.shape[1], max(1, ceil(panel.shape[1] / 10))))
+        rows = range(0, len(names), max(1, round(len(names) / 12)))
+        axes.set_yticks(rows, [str(names[row]) for row in rows])
+        axes.set_xlabel("Position of the document")
+        axes.set_ylabel(row_title)
+        axes.set_title(title, fontsize="medium")
+    for axes in grid[len(titles) :]:
+        axes.set_visible(False)
+    figure.colorbar(image, ax=grid.tolist(), label="Attention of the last token, %")
+    return figure

@@ -2,7 +2,8 @@
 
 ::
 
-    title: Multi-document question answering
+    title: "Ms-PoE, table 2: documents and pairs"              # paper, table or figure, what it is
+    differs: pairs are drawn                                   # from the paper
     models:
       - name: lmsys/vicuna-7b-v1.5
         dtype: float16
@@ -15,30 +16,34 @@
         measurement: {positions: [0, 4, 9]}                   # for this task only
     methods: [ms_poe, {name: position_interpolation, options: {scale: 1.5}, label: PI 1.5}]
     measurement: {limit: 500}
+    averages: {all tasks: ["NQ, 10 documents"]}               # tasks, or earlier averages
     source: arXiv:2606.27705, theirs
-    published:
-      - {model: lmsys/vicuna-7b-v1.5, task: "NQ, 10 documents", method: ms_poe, mean: 63.5}
+    published:                                                # a mean, or a value per position
+      lmsys/vicuna-7b-v1.5: {"NQ, 10 documents": {none: [64.0, 57.4, 64.8], ms_poe: 63.5}}
 
 Data files and profiles are in the data folder; ``mean:lpes-vicuna-7b-v1.5.json`` is position
-interpolation at the mean of a profile's factors. What several files share stands in one of its own,
+interpolation at the mean of a profile's factors, and ``{fit: ...}`` a method that is found in the
+loaded model (`rag_middle_reproduce.fitted`). What several files share stands in one of its own,
 whose name begins with an underscore or which is an evaluation itself; ``base: _models.yaml``, or a
 list of files, takes its fields, and those of the file itself replace them.
 
-A file with ``attention: {show: layers, layers: [10, 20]}`` asks nothing: it is for
-``python -m rag_middle_reproduce.attention``, which draws.
+A file with one of the fields of `VIEWS` asks nothing: ``attention: {show: layers}`` draws what the
+last token gives to documents, ``hidden_states: {}`` channels along positions, and ``flow: {}``,
+``initial_token: {}`` and ``search_times: {}`` make tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any
 
 import yaml
 
-from rag_middle import ConfigError, FileFormatError
+from rag_middle import ConfigError, FileFormatError, RagMiddleModel
 from rag_middle.evaluation import (
     TASKS,
     LabelledMethod,
@@ -50,18 +55,26 @@ from rag_middle.evaluation import (
 )
 from rag_middle.methods import LPES, Compose, Method, PositionalHiddenStates, resolve_method
 from rag_middle.methods.resolve import method_from_file
+from rag_middle.passages import passages_path
 from rag_middle_reproduce import tasks as _tasks  # noqa: F401 - registers them
+from rag_middle_reproduce.attention import AttentionView
+from rag_middle_reproduce.fitted import FITS, ChannelFit, Fit
+from rag_middle_reproduce.flow import FlowView, InitialTokenView
+from rag_middle_reproduce.perturbations import PERTURBATIONS
+from rag_middle_reproduce.search_times import SearchTimesView
+from rag_middle_reproduce.states import HiddenStatesView
+from rag_middle_reproduce.views import Asked, View
 
-__all__ = [
-    "AttentionConfig",
-    "EvaluationConfig",
-    "ModelConfig",
-    "Published",
-    "TaskConfig",
-    "read_config",
-]
+__all__ = ["EvaluationConfig", "ModelConfig", "TaskConfig", "read_config"]
 
-AttentionRows = Literal["layers", "heads", "gold"]
+#: What a file may show where it asks no questions.
+VIEWS: Mapping[str, type[View]] = {
+    "attention": AttentionView,
+    "hidden_states": HiddenStatesView,
+    "flow": FlowView,
+    "initial_token": InitialTokenView,
+    "search_times": SearchTimesView,
+}
 
 _PROFILE, _MEAN = "profile:", "mean:"
 _PREPARE = "examples/reproduce/prepare.py"
@@ -142,73 +155,35 @@ class TaskConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """A number from a paper: theirs, for comparison.
-
-    Attributes:
-        model: name of the model in this configuration.
-        task: label of the task.
-        method: label of the method, or the name of one that is not run here.
-        mean: over positions, in per cent.
-    """
-
-    model: str
-    task: str
-    method: str
-    mean: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
-    """What a picture of attention shows.
-
-    Attributes:
-        show: a row for every layer (``"layers"``), head (``"heads"``) or position of the gold
-            document (``"gold"``); a column for every document.
-        layers: which ones; None for all. Where they are no rows they are averaged, heads likewise.
-        heads: which ones; None for all.
-
-    Raises:
-        ConfigError: no such rows.
-    """
-
-    show: AttentionRows = "layers"
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        shown = get_args(AttentionRows)
-        if self.show not in shown:
-            raise ConfigError(
-                f"attention: show must be one of {', '.join(shown)}, got {self.show!r}."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """What to evaluate.
 
     Attributes:
-        title: of the tables.
+        title: of the tables: paper, table or figure, and what it is.
         models: each is loaded once.
-        tasks: each is run on every model.
+        tasks: each is run on every model; none where a view reads texts of its own.
         methods: under which, besides the unmodified model.
         measurement: fields of `Measurement` for all tasks.
         cost: measure times too.
+        averages: means over tasks, or over averages before them, by their label.
+        differs: what departs from the paper.
         source: of the published numbers.
-        published: numbers to show beside.
-        attention: what pictures show; None where questions are asked.
+        published: numbers to show beside, in per cent, by model, task or average, and label of the
+            method or name of one that is not run here; a list has one for each position.
+        view: what is shown; None where questions are asked.
     """
 
     title: str
     models: tuple[ModelConfig, ...]
-    tasks: tuple[TaskConfig, ...]
+    tasks: tuple[TaskConfig, ...] = ()
     methods: tuple[Any, ...] = ()
     measurement: Mapping[str, Any] = field(default_factory=dict)
     cost: bool = False
+    averages: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differs: str = ""
     source: str = ""
-    published: tuple[Published, ...] = ()
-    attention: AttentionConfig | None = None
+    published: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    view: View | None = None
 
     def measurement_of(self, task: TaskConfig, metric: str | None = None) -> Measurement:
         """How a task is measured, by `metric` where one is named."""
@@ -221,15 +196,28 @@ class EvaluationConfig:
                 raise ConfigError(f"A measurement has no {name!r}. It has {', '.join(names)}.")
         return Measurement(**values)
 
-    def methods_of(self, model: ModelConfig, data: Path) -> tuple[LabelledMethod, ...]:
+    def methods_of(
+        self, model: ModelConfig, data: Path, loaded: RagMiddleModel | None = None
+    ) -> tuple[LabelledMethod, ...]:
         """What is compared on a model, the unmodified model first.
 
+        Args:
+            model: its entry.
+            data: folder of profiles.
+            loaded: the model itself; without it, methods that are found in it are left out.
+
         Raises:
-            ConfigError: a profile that is not in the folder `data`, or LPES without
-                fitted factors.
+            ConfigError: a profile that is not in the folder `data`, LPES without fitted factors, or
+                nothing found in the model.
             UnknownNameError, MethodConfigError: as `rag_middle.evaluation.labelled_methods`.
         """
-        specs = [_with_profile(spec, data, model) for spec in (*self.methods, *model.methods)]
+        specs: list[Any] = []
+        for spec in (*self.methods, *model.methods):
+            if not isinstance(spec, Fit):
+                specs.append(_with_profile(spec, data, model))
+            elif loaded is not None:
+                found = spec.method(loaded, self.tasks[0].make(data, model))
+                specs.append(LabelledMethod(spec.label, found))
         methods = labelled_methods(specs)
         for method in methods:
             for part in method.method.parts:
@@ -242,24 +230,48 @@ class EvaluationConfig:
                     )
         return methods
 
-    def limited(self, limit: int | None) -> EvaluationConfig:
-        """The same with at most so many questions for every task; None changes nothing."""
-        if limit is None:
-            return self
-        tasks = (replace(t, measurement={**t.measurement, "limit": limit}) for t in self.tasks)
+    def asked(self, data: Path, model: ModelConfig) -> list[Asked]:
+        """The tasks as they are put to a model."""
+        return [Asked(t.label, t.make(data, model), self.measurement_of(t)) for t in self.tasks]
+
+    def measured(self, **values: Any) -> EvaluationConfig:
+        """The same with these fields of the measurement of every task; None changes nothing."""
+        given = {name: value for name, value in values.items() if value is not None}
+        tasks = (replace(task, measurement={**task.measurement, **given}) for task in self.tasks)
         return replace(self, tasks=tuple(tasks))
 
-    def with_models(self, names: list[str] | None) -> EvaluationConfig:
-        """The same with these of its models only; None changes nothing."""
+    def on_models(self, names: Sequence[str]) -> EvaluationConfig:
+        """The same on these models; on none of its own the same experiment on another model.
+
+        On another model run the methods that are not fitted to one: no profiles, presets, channels
+        and layers. No numbers are published for it.
+        """
+        own = {model.name: model for model in self.models}
         if not names:
             return self
-        models = {model.name: model for model in self.models}
-        for name in names:
-            if name not in models:
-                raise ConfigError(
-                    f"The configuration has no model {name!r}. It has {', '.join(models)}."
-                )
-        return replace(self, models=tuple(models[name] for name in names))
+        if all(name in own for name in names):
+            return replace(self, models=tuple(own[name] for name in names))
+        first = self.models[0]
+        specs = [spec for spec in (*self.methods, *first.methods) if _fits_any_model(spec)]
+        return replace(
+            self,
+            title=f"{self.title} (same experiment, other model)",
+            models=tuple(own.get(n, ModelConfig(name=n)) for n in names),
+            methods=tuple(specs),
+            published={},
+        )
+
+    def with_methods(self, names: Sequence[str]) -> EvaluationConfig:
+        """The same with these methods besides."""
+        return replace(self, methods=(*self.methods, *names))
+
+    def on_shipped_questions(self) -> EvaluationConfig:
+        """The same with this package's questions, and drawn pairs, in place of those of a file.
+
+        Raises:
+            ConfigError: a task that has no such questions.
+        """
+        return replace(self, tasks=tuple(_shipped(task) for task in self.tasks))
 
     def tried_out(self) -> EvaluationConfig:
         """The same on the default model, one question each and a few new tokens.
@@ -268,7 +280,7 @@ class EvaluationConfig:
         place of parameters that were fitted to the papers' models stand some that fit any model.
         """
         model = self.models[0]
-        specs = [LabelledMethod(*_for_trial(spec)) for spec in (*self.methods, *model.methods)]
+        specs = [_for_trial(spec) for spec in (*self.methods, *model.methods)]
         trial = replace(
             ModelConfig(name="small", context_window=_TRIAL_WINDOW),
             task_options=model.task_options,
@@ -276,22 +288,20 @@ class EvaluationConfig:
         tasks = []
         for task in self.tasks:
             measurement = {**self.measurement, **task.measurement, "limit": 1, "max_new_tokens": 2}
-            if isinstance(positions := measurement.get("positions"), list):
-                measurement["positions"] = positions[:2]
-            options = dict(task.options)
-            if task.task == "key_value_retrieval" and "data" not in options:
+            options, positions = dict(task.options), measurement.get("positions", 5)
+            measurement["positions"] = positions[:2] if isinstance(positions, list) else 2
+            if task.task in ("key_value_retrieval", "json_pairs") and "data" not in options:
                 options["identifier_characters"] = 6  # short prompts
+                if not isinstance(positions, list):
+                    options["keys"] = 4
             tasks.append(replace(task, measurement=measurement, options=options))
-        attention = self.attention
-        if attention is not None:  # it has four layers and heads
-            attention = replace(attention, layers=(1, 2), heads=(0, 3))
         return replace(
             self,
             models=(trial,),
             tasks=tuple(tasks),
             methods=tuple(specs),
-            published=(),
-            attention=attention,
+            published={},
+            view=self.view and self.view.tried_out(),
         )
 
     def check(self, data: Path) -> None:
@@ -300,15 +310,16 @@ class EvaluationConfig:
         Raises:
             ConfigError, FileFormatError, UnknownNameError, MethodConfigError: why.
         """
-        for kind, names in (
-            ("models", [model.name for model in self.models]),
-            ("tasks", [task.label for task in self.tasks]),
-        ):
-            if not names or len(set(names)) < len(names):
+        labels = [task.label for task in self.tasks]
+        for kind, names in (("models", [model.name for model in self.models]), ("tasks", labels)):
+            if len(set(names)) < len(names) or not (names or self.view):
                 raise ConfigError(
                     f"{self.title} should have at least one of its {kind}, under different names; "
                     f"got {names}."
                 )
+        for average, parts in self.averages.items():
+            if unknown := [part for part in parts if part not in (*labels, *self.averages)]:
+                raise ConfigError(f"{average!r} is a mean over {unknown}, which are no tasks.")
         for model in self.models:
             methods = self.methods_of(model, data)
             for task in self.tasks:
@@ -325,15 +336,18 @@ def read_config(path: str | Path) -> EvaluationConfig:
     """
     path = Path(path)
     content = _with_bases(path)
+    if isinstance(content, dict):
+        views = [name for name in VIEWS if name in content]
+        content["view"] = None
+        for name in views:
+            content["view"] = _parsed(VIEWS[name], content.pop(name), path.name)
     config: EvaluationConfig = _parsed(EvaluationConfig, content, path.name)
-    attention = config.attention
+    models = [_parsed(ModelConfig, model, path.name) for model in config.models]
     return replace(
         config,
-        models=tuple(_parsed(ModelConfig, model, path.name) for model in config.models),
+        models=tuple(replace(m, methods=tuple(map(_spec, m.methods))) for m in models),
         tasks=tuple(_parsed(TaskConfig, task, path.name) for task in config.tasks),
-        methods=tuple(config.methods),
-        published=tuple(_parsed(Published, score, path.name) for score in config.published),
-        attention=attention and _parsed(AttentionConfig, attention, path.name),
+        methods=tuple(map(_spec, config.methods)),
     )
 
 
@@ -354,7 +368,45 @@ def _with_bases(path: Path, below: tuple[Path, ...] = ()) -> Any:
     merged: dict[str, Any] = {}
     for name in [bases] if isinstance(bases, str) else bases:
         merged |= _with_bases(path.parent / name, (*below, path))
+    if any(name in content for name in VIEWS):
+        merged = {name: value for name, value in merged.items() if name not in VIEWS}
     return merged | content
+
+
+def _spec(spec: Any) -> Any:
+    """A method that this package alone has, or what finds one; other entries as they are."""
+    if not isinstance(spec, Mapping):
+        return spec
+    if "fit" in spec:
+        if spec["fit"] not in FITS:
+            raise ConfigError(f"fit must be one of {', '.join(FITS)}, got {spec['fit']!r}.")
+        values = {name: value for name, value in spec.items() if name != "fit"}
+        return _parsed(FITS[spec["fit"]], values, "methods")
+    perturbation = PERTURBATIONS.get(spec.get("name", ""))
+    if perturbation is None:
+        return spec
+    return LabelledMethod(spec.get("label", spec["name"]), perturbation(**spec.get("options", {})))
+
+
+def _fits_any_model(spec: Any) -> bool:
+    """Whether a method names nothing that is fitted to one model."""
+    if isinstance(spec, Mapping):
+        return not {"channels", "layers"} & set(spec.get("options", {}))
+    return not isinstance(spec, ChannelFit) and (not isinstance(spec, str) or ":" not in spec)
+
+
+def _shipped(task: TaskConfig) -> TaskConfig:
+    """The task with questions that need no file of the papers'."""
+    if "data" not in task.options:
+        return task
+    count = re.search(r"(\d+)_(?:total|keys)", str(task.options["data"]))
+    label = f"{task.label}, shipped questions"
+    if count and task.task in ("key_value_retrieval", "json_pairs"):
+        return replace(task, label=label, options={"keys": int(count[1])})
+    if count and task.task in ("multi_document_qa", "sentence_qa"):
+        shipped = {"data": str(passages_path()), "documents": int(count[1])}
+        return replace(task, label=label, options={**task.options, **shipped})
+    raise ConfigError(f"{task.label} needs its data: fetch it with `python {_PREPARE}`.")
 
 
 def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
@@ -383,8 +435,14 @@ def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
     return LabelledMethod(spec, method)
 
 
-def _for_trial(spec: Any) -> tuple[str, Method]:
+def _for_trial(spec: Any) -> LabelledMethod | Fit:
     """Label and method, with parameters that fit the default model."""
+    if isinstance(spec, Fit):
+        return spec.tried_out()
+    if isinstance(spec, LabelledMethod):
+        method: Any = spec.method
+        fixed = getattr(method, "document", None) is not None
+        return replace(spec, method=replace(method, document=1)) if fixed else spec
     if isinstance(spec, Mapping):
         if spec.get("name") == "positional_hidden_states":
             options = {**spec.get("options", {}), "channels": (3,), "layers": (1, 2)}
@@ -392,16 +450,16 @@ def _for_trial(spec: Any) -> tuple[str, Method]:
         elif "layers" in spec.get("options", {}):
             spec = {**spec, "options": {**spec["options"], "layers": (1, 2)}}
         [_, labelled] = labelled_methods([spec])
-        return labelled.label, labelled.method
+        return labelled
     if isinstance(spec, str) and spec.startswith((_PROFILE, _MEAN)):
-        return spec, resolve_method("position_interpolation", {"scale": 1.1})
-    parts = [
+        return LabelledMethod(spec, resolve_method("position_interpolation", {"scale": 1.1}))
+    parts: list[Method] = [
         PositionalHiddenStates(channels=(3,), factor=0.5, layers=(1, 2))
         if part.startswith("positional_hidden_states:")
         else resolve_method(part)
         for part in str(spec).split("+")
     ]
-    return str(spec), parts[0] if len(parts) == 1 else Compose(methods=tuple(parts))
+    return LabelledMethod(str(spec), parts[0] if len(parts) == 1 else Compose(methods=tuple(parts)))
 
 
 def _parsed(kind: type, content: Any, name: str) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["family_model", "model"]
 def _small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model of trials, where none is named, is one that answers in milliseconds."""
     path = str(reader_path())
-    monkeypatch.setattr("rag_middle_reproduce.models.default_model", lambda: path)
+    monkeypatch.setattr("rag_middle_reproduce.__main__.default_model", lambda: path)
 
 
 @pytest.fixture(scope="session")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from rag_middle import MethodConfigError, UnsupportedArchitectureError
+from rag_middle import ContextPrompt, MethodConfigError, UnsupportedArchitectureError
 from rag_middle.attention import applied
-from rag_middle.evaluation import KeyValueRetrieval
+from rag_middle.evaluation import position
 from rag_middle.generation import RagMiddleModel
 from tests.contract.cases import LONG, Prompt
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
+from tests.reference.llama import NaiveLlama
 from tests.reference.perturbations import (
     NaiveCroppedMask,
     NaiveDoubledAttention,
     NaiveMovedPositions,
-    NaiveShiftedChannel,
 )
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
@@ -25,10 +28,9 @@ from rag_middle_reproduce.perturbations import (
     CroppedMask,
     DoubledAttention,
     MovedPositions,
-    ShiftedChannel,
-    perturbations,
+    MutualDocuments,
 )
-from rag_middle_reproduce.perturbations.__main__ import accuracies, main
+from rag_middle_reproduce.tasks.json_pairs import JsonPairs
 
 
 def span(document: int) -> Any:
@@ -90,19 +92,52 @@ def test_the_last_token_alone_weighs_a_document_more(
     )
 
 
+@dataclass
+class _NaiveMutual(NaiveLlama):
+    """Documents see all of each other; a twin of its own, as no other reads both ways in place."""
+
+    documents: tuple[tuple[int, int], ...] = ()
+
+    def attention(self, layer: int, hidden: Tensor) -> Tensor:
+        out = super().attention(layer, hidden)
+        q, k, v = self.project(layer, hidden)
+        positions = torch.arange(hidden.shape[0])
+        end = self.documents[-1][1]
+        for head in range(self.heads):
+            queries = self.rotated(q[head], positions)
+            keys, values = self.rotated(k[self.group(head)], positions), v[self.group(head)]
+            for first, last in self.documents:
+                for token in range(first, last):
+                    seen = [*range(token + 1), *range(last, end)]
+                    scores = keys[seen] @ queries[token] / self.head_size**0.5
+                    out[head, token] = scores.softmax(0) @ values[seen]
+        return out
+
+
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_a_channel_of_the_documents_hidden_states_is_moved(
+def test_documents_see_each_other_at_their_own_positions(
     name: str, implementation: str, family_model: Callable[..., Any]
 ) -> None:
     assert_equal_to_naive(
         family_model(name, implementation),
-        ShiftedChannel(document=1, channel=5, offset=-2.0, layers=(0, 1)),
-        NaiveShiftedChannel,
-        span=span(1),
-        channel=5,
-        offset=-2.0,
-        changed_layers=(0, 1),
+        MutualDocuments(),
+        _NaiveMutual,
+        documents=lambda prompt: prompt.layout.documents,
     )
+
+
+def test_the_gold_document_is_found_by_its_id_in_every_prompt_of_a_batch(
+    model: RagMiddleModel,
+) -> None:
+    task = JsonPairs(keys=3)
+    [item] = task.items(1, 0)
+    prompts = [task.prompt(item, position(at)) for at in (0, 2)]
+    together = model.score_batch(prompts, ["x", "x"], method=MovedPositions())
+    for at, prompt, score in zip((0, 2), prompts, together, strict=True):
+        alone = model.score(prompt, "x", method=MovedPositions(document=at))
+        assert score.total == pytest.approx(alone.total, abs=1e-4)
+    with pytest.raises(MethodConfigError, match="whose id is 'gold'"):
+        model.score(ContextPrompt(documents=["a"], suffix="b"), "x", method=MovedPositions())
 
 
 def test_upper_layers_are_left_alone() -> None:
@@ -110,13 +145,6 @@ def test_upper_layers_are_left_alone() -> None:
 
 
 def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -> None:
-    with pytest.raises(MethodConfigError, match="pass document"):
-        CroppedMask()
-    with (
-        pytest.raises(MethodConfigError, match="channel must be below"),
-        applied(family_model("llama"), ShiftedChannel(document=0, channel=5000), [LONG.tokens]),
-    ):
-        pass
     with pytest.raises(MethodConfigError, match="factor must be at least 0"):
         DoubledAttention(document=0, factor=-1)
     with pytest.raises(MethodConfigError, match="one of beginning, end"):
@@ -131,21 +159,3 @@ def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -
         applied(family_model("gemma3_text"), MovedPositions(document=0), [LONG.tokens]),
     ):
         pass
-
-
-def test_curves_by_position(model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeyValueRetrieval, "max_new_tokens", 2)
-    task = KeyValueRetrieval(keys=3, identifier_characters=6)
-    curves = accuracies(model, task, limit=2, positions=(0, 2), changes=perturbations())
-    names = ["as it is", "PE to beginning", "PE to end", "crop mask", "doubled attention"]
-    assert list(curves) == names
-    assert all(len(values) == 2 for values in curves.values())
-
-
-def test_the_command_moves_a_channel_too(
-    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(RagMiddleModel, "from_pretrained", lambda *_, **__: model)
-    monkeypatch.setattr(KeyValueRetrieval, "max_new_tokens", 2)
-    main("--model mistralai/Mistral-7B-Instruct-v0.2 --channel 213 --try-out".split())
-    assert "| channel 3 -0.3 |" in capsys.readouterr().out

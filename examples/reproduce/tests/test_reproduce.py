@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +15,34 @@ from rag_middle.passages import passages_path
 from rag_middle.profiles import read_profile, write_profile
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
+import overview
 import prepare
-from rag_middle_reproduce import read_config
-from rag_middle_reproduce.__main__ import main
+from rag_middle_reproduce import ModelConfig, read_config
+from rag_middle_reproduce.__main__ import load_model, main
 from rag_middle_reproduce.samples import write_samples
 
 from tests.reader import READER_PROFILE
 
 FOLDER = Path(__file__).parents[1]
-README = (FOLDER / "README.md").read_text(encoding="utf-8")
 CONFIGS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/[!_]*.yaml"))
 #: What files share.
 BASES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/_*.yaml"))
-#: Commands of the README's table, where a file stands for the command that runs it.
-COMMANDS = re.findall(
-    r"`python -m (rag_middle_reproduce[\w.]*) ([^`]*(?:--model|\.yaml)[^`]*)`", README
-)
-COMMANDS += [
-    ("rag_middle_reproduce", f"{path} --data DATA")
-    for path in re.findall(r"\| `(\w+/\w+\.yaml)` \|", README)
-]
-#: The rows that take least time.
+#: Those that are run every time: one of each kind that takes little time.
 QUICK = (
-    *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/table_4"),
-    *("lpes/table_1.yaml", "siw/table_1", "--crop"),
+    *("ms_poe/table_1", "ms_poe/figure_6", "positional_hidden_states/table_4", "lpes/table_1."),
+    *("lpes/table_10", "lpes/table_11.", "siw/table_3", "siw/table_4", "siw/figure_6"),
+    *("positional_hidden_states/figure_6", "positional_hidden_states/figure_9"),
 )
-#: Tables and figures of the papers, by folder and its name in the README's table.
-NUMBERS: dict[tuple[str, str], dict[str, Iterable[int]]] = {
-    ("lpes", "LPES"): {"table": [*range(1, 9), 10, 11, *range(13, 18)], "figure": [5]},
-    ("ms_poe", "Ms-PoE"): {"table": range(1, 5), "figure": range(3, 7)},
-    ("positional_hidden_states", "PHS"): {
+#: Tables and figures of the papers.
+NUMBERS: dict[str, dict[str, Iterable[int]]] = {
+    "LPES": {"table": [*range(1, 9), 10, 11, *range(13, 18)], "figure": [5]},
+    "Ms-PoE": {"table": range(1, 5), "figure": range(3, 7)},
+    "PHS": {
         "table": [1, 2, 3, 4, 6],
         "figure": [1, 2, 3, *range(5, 13)],
     },
-    ("siw", "SIW"): {"table": range(1, 5), "figure": range(2, 8)},
-    ("pine", "PINE"): {"table": [1, 2, 3, *range(5, 16)], "figure": [4, 5]},
+    "SIW": {"table": range(1, 5), "figure": range(2, 8)},
+    "PINE": {"table": [1, 2, 3, *range(5, 16)], "figure": [4, 5]},
 }
 TASK = {
     "task": "own_questions",
@@ -71,40 +62,35 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_table_has_every_configuration_and_names_none_that_is_not_there() -> None:
-    named = {path for _, arguments in COMMANDS for path in re.findall(r"\S+\.yaml", arguments)}
-    assert named == set(CONFIGS)
-
-
-@pytest.mark.parametrize(("folder", "paper"), NUMBERS)
-def test_every_table_and_figure_of_a_paper_has_a_row(folder: str, paper: str) -> None:
-    rows = re.findall(rf"^\| {paper}\b[^|]*\|([^|]*)\|", README, re.MULTILINE)
-    page = (FOLDER / folder / "README.md").read_text(encoding="utf-8")
-    rows += re.findall(r"^\|([^|]*)\|", page, re.MULTILINE)
+@pytest.mark.parametrize("paper", NUMBERS)
+def test_every_table_and_figure_of_a_paper_has_a_row(paper: str) -> None:
     numbers: dict[str, set[int]] = {"table": set(), "figure": set()}
-    for row in rows:
+    for row in re.findall(rf"^\| {paper} \|([^|]*)\|", overview.markdown(), re.MULTILINE):
         for kind, first, link, last in re.findall(
-            r"\b(table|figure)s? (\d+)(?: (to|and) (\d+))?", row
+            r"\b(table|figure)s? (\d+)(?: (to|and) (\d+))?", row.replace(", 7 and", " to")
         ):
             stop = int(last or first)
             both = {int(first), stop}
             numbers[kind] |= set(range(int(first), stop + 1)) if link == "to" else both
-    for kind, wanted in NUMBERS[folder, paper].items():
+    for kind, wanted in NUMBERS[paper].items():
         assert set(wanted) <= numbers[kind], kind
 
 
-def test_a_file_named_by_a_number_stands_in_the_row_of_that_number() -> None:
-    rows = [line for line in README.splitlines() if line.startswith("|")]
-    for path in CONFIGS:
+def test_a_file_is_called_by_its_number_and_says_what_a_run_here_takes() -> None:
+    for path, config in overview.configurations().items():
         number = re.search(r"/(table|figure)s?_(\d+)", path)
-        if number is not None:
-            [row] = [row for row in rows if re.search(rf"[ `]{path}[ `]", row)]
-            assert re.search(rf"\b{number[1]}s? {number[2]}\b", row), path
+        assert config.title.partition(", ")[0] in overview.PAPERS
+        assert number is None or re.search(rf"\b{number[1]}s? {number[2]}\b", config.title), path
+    takes = {path: overview.runs_here(c) for path, c in overview.configurations().items()}
+    assert takes["positional_hidden_states/figure_1.yaml"] == "yes"
+    assert takes["ms_poe/table_4.yaml"] == "yes, `--shipped`"
+    assert takes["pine/table_1.yaml"] == "needs data"
+    assert takes["lpes/table_10.yaml"] == "needs a GPU"
 
 
 def test_what_files_share_is_used() -> None:
     text = "".join((FOLDER / path).read_text(encoding="utf-8") for path in CONFIGS)
-    assert all(f"base: {Path(path).name}" in text for path in BASES)
+    assert all(Path(path).name in text for path in BASES)
 
 
 def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path) -> None:
@@ -119,55 +105,42 @@ def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("module", "arguments"),
+    "path",
     [
-        pytest.param(
-            *command, marks=() if any(map(" ".join(command).count, QUICK)) else pytest.mark.slow
-        )
-        for command in COMMANDS
+        pytest.param(path, marks=() if any(map(path.count, QUICK)) else pytest.mark.slow)
+        for path in CONFIGS
     ],
-    ids=lambda value: value if value.count(" ") else "",
 )
 @pytest.mark.one_in(3)
-def test_a_command_of_the_table_runs_on_the_default_model(
-    module: str,
-    arguments: str,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_configuration_runs_on_the_default_model(path: str, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("rouge_score", reason="needs rouge-score (extra eval)")
-    monkeypatch.chdir(FOLDER)
-    out = tmp_path / "out"
-    words = shlex.split(arguments.replace("DATA", str(data)))
-    package = module in ("rag_middle_reproduce", "rag_middle_reproduce.perturbations")
-    run = import_module(f"{module}.__main__" if package else module).main
-    draws = module.endswith(("attention", "hidden_states"))
-    writes = draws or module == "rag_middle_reproduce"
-    run([*words, "--try-out", *(("--out", str(out)) if writes else ())])
-    if draws:
-        pytest.importorskip("matplotlib")
-        assert list(out.glob("*.png"))
-    elif writes:
-        tried = read_config(FOLDER / words[0]).tried_out()
-        cells = json.loads((out / "results.json").read_text(encoding="utf-8"))["cells"]
-        assert len(cells) == sum(1 + len(task.also) for task in tried.tasks)
-        for cell in cells:
-            labels = [method["label"] for method in cell["summary"]["methods"]]
-            assert labels == ["none", *(method.label for method in tried.methods)]
-    else:
-        assert "| --- |" in capsys.readouterr().out
+    pytest.importorskip("matplotlib")
+    main([str(FOLDER / path), "--data", str(data), "--try-out", "--out", str(tmp_path)])
+    tried = read_config(FOLDER / path).tried_out()
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    page = (tmp_path / "results.md").read_text(encoding="utf-8")
+    if tried.view is not None:
+        assert results["shown"]
+        assert list(tmp_path.glob("*.png")) or "| --- |" in page
+        return
+    assert len(results["cells"]) == sum(1 + len(task.also) for task in tried.tasks)
+    for cell in results["cells"]:
+        labels = [method["label"] for method in cell["summary"]["methods"]]
+        assert labels == ["none", *(method.label for method in tried.methods)]
+    assert all(f"| {average} | none |" in page for average in tried.averages)
 
 
-def test_published_numbers_are_of_models_and_tasks_that_are_there() -> None:
-    for path in CONFIGS:
-        config = read_config(FOLDER / path)
-        for published in config.published:
-            assert published.model in {entry.name for entry in config.models}
-            assert published.task in {task.label for task in config.tasks}
-            assert "arXiv" in config.source
-            assert "theirs" in config.source
+def test_published_numbers_are_of_models_tasks_and_positions_that_are_there(data: Path) -> None:
+    for path, config in overview.configurations().items():
+        entries = {entry.name: entry for entry in config.models}
+        assert not config.published or {"arXiv", "theirs"} <= set(re.findall(r"\w+", config.source))
+        for model, tasks in config.published.items():
+            asked = {cell.label: cell for cell in config.asked(data, entries[model])}
+            assert set(tasks) <= {*asked, *config.averages}, path
+            for label, methods in tasks.items():
+                for numbers in filter(lambda found: isinstance(found, list), methods.values()):
+                    _, task, measurement = asked[label]
+                    assert len(numbers) == len(measurement.gold_positions(task)), path
 
 
 def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
@@ -214,19 +187,21 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
     model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RagMiddleModel, "from_pretrained", lambda *_, **__: model)
-    score = {"model": "a/model", "task": "three", "method": "none", "mean": 12.5}
     path = written(
         tmp_path,
         models=[{"name": "a/model", "methods": ["ms_poe"]}],
         source="their paper",
-        published=[score, {**score, "method": "another method"}],
+        published={"a/model": {"three": {"none": [10, 15], "another method": 12.5}}},
+        averages={"mean": ["three"], "mean of means": ["mean"]},
         cost=True,
     )
     out = tmp_path / "out"
     main([str(path), "--limit", "2", "--out", str(out)])
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "published (their paper)" in page
+    assert "| 12.5 (10 15) |" in page
     assert "| another method (not run) |" in page
+    assert "| mean of means | ms_poe |" in page
     [cell] = json.loads((out / "results.json").read_text(encoding="utf-8"))["cells"]
     labels = [method["label"] for method in cell["summary"]["methods"]]
     assert labels == ["none", "position_interpolation", "ms_poe"]
@@ -267,7 +242,9 @@ def test_a_trial_says_that_it_is_one_and_goes_on_from_its_records(
         ),
         ({"tasks": [{**TASK, "measurement": {"metric": "charm"}}]}, "no metric 'charm'"),
         ({"methods": ["mspoe"]}, "Did you mean 'ms_poe'"),
-        ({"published": [3]}, "Published"),
+        ({"averages": {"all": ["four"]}}, "no tasks"),
+        ({"methods": [{"fit": "nothing"}]}, "fit must be one of channel"),
+        ({"attention": {"show": "lines"}}, "layers, heads, gold"),
     ],
 )
 def test_a_wrong_configuration_is_refused_before_a_model_is_loaded(
@@ -277,9 +254,49 @@ def test_a_wrong_configuration_is_refused_before_a_model_is_loaded(
         main([str(written(tmp_path, **changes)), "--out", str(tmp_path / "out")])
 
 
+def test_another_model_runs_the_same_experiment_with_what_is_not_fitted(tmp_path: Path) -> None:
+    own = ["ms_poe", "positional_hidden_states:llama-2-7b-chat", "profile:a.json"]
+    fit = {"fit": "initial_token", "text": ":", "label": "colon"}
+    pairs = {"task": "json_pairs", "options": {"data": "kv-retrieval-140_keys.jsonl.gz"}}
+    questions = "nq-open-10_total_documents_gold_at_0.jsonl.gz"
+    asked = {"task": "multi_document_qa", "options": {"data": questions, "ranks": True}}
+    path = written(
+        tmp_path,
+        models=[{"name": "a/model", "methods": own}],
+        methods=["pine", fit, {"name": "siw", "options": {"layers": [30]}}],
+        tasks=[pairs, asked],
+        published={"a/model": {}},
+    )
+    config = read_config(path)
+    assert config.on_models([]) == config
+    other = config.on_models(["b/model"]).on_shipped_questions()
+    assert [model.name for model in other.models] == ["b/model"]
+    assert [getattr(spec, "label", spec) for spec in other.methods] == ["pine", "colon", "ms_poe"]
+    assert "same experiment, other model" in other.title
+    assert other.published == {}
+    first, second = other.tasks
+    assert first.options == {"keys": 140}
+    assert (second.options["documents"], second.options["ranks"]) == (10, True)
+    assert "shipped questions" in second.label
+    other.check(tmp_path)
+    with pytest.raises(ConfigError, match="needs its data"):
+        read_config(FOLDER / "pine/table_1.yaml").on_shipped_questions()
+
+
+def test_format_and_device_of_a_configuration_reach_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments: dict[str, Any] = {}
+    monkeypatch.setattr(
+        RagMiddleModel, "from_pretrained", lambda path, **options: arguments.update(options)
+    )
+    entry = ModelConfig(name="a/model", dtype="float16", quantization_config="4bit")
+    load_model(entry, "cpu", "eager")
+    chosen = ("dtype", "quantization_config", "device", "attn_implementation")
+    assert [arguments[name] for name in chosen] == ["float16", "4bit", "cpu", "eager"]
+
+
 def test_models_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="It has a/model"):
-        read_config(written(tmp_path)).with_models(["b/model"])
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "nothing.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")

@@ -243,9 +243,9 @@ def test_the_prompt_of_the_judge_is_that_of_pines_code(data: Path) -> None:
     task = make_task("pairwise_judge", {"data": data / "rewardbench.jsonl"})
     item = next(item for item in task.items(None, 0) if item.answers == ("[[B]]",))
     line = SAMPLES["rewardbench.jsonl"][int(item.id)]
-    instruction, rest = task.prompt(item, position(1)).text.split("\n\n", 1)
-    assert hashlib.sha256(instruction.encode()).hexdigest()[:12] == "c3fbb6111953"
-    assert rest == (
+    assert task.system is not None
+    assert hashlib.sha256(task.system.encode()).hexdigest()[:12] == "c3fbb6111953"
+    assert task.prompt(item, position(1)).text == (
         f"[User Question]\n {line['prompt']} \n"
         f"\n[The Start of Assistant A's Answer]\n{line['rejected']}\n"
         "[The End of Assistant A's Answer]\n"
@@ -260,12 +260,12 @@ def test_sections_are_rewardbenchs(data: Path) -> None:
         s: len(make_task("pairwise_judge", {"data": path, "section": s}).items(None, 0))
         for s in SECTIONS
     }
-    assert counts == {"chat": 5, "chat_hard": 6, "safety": 5, "reasoning": 7}
+    assert counts == {"chat": 5, "chat_hard": 6, "safety": 5, "math": 1, "code": 6}
     assert (
         len(make_task("pairwise_judge", {"data": path, "subset": "math-prm"}).items(None, 0)) == 1
     )
     with pytest.raises(ConfigError, match="one of chat, chat_hard"):
-        make_task("pairwise_judge", {"data": path, "section": "code"})
+        make_task("pairwise_judge", {"data": path, "section": "reasoning"})
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Task(ABC):
             `rag_middle.evaluation.metrics.METRICS`; the first is the main one.
         max_new_tokens: of an answer.
         stop: strings that end an answer.
+        system: a system message before every prompt; None for none.
         by_likelihood: whether there is one right answer whose log-likelihood can be measured.
         controls: the conditions that the unmodified model can be asked under besides.
     """
@@ -52,6 +53,7 @@ class Task(ABC):
     metrics: ClassVar[tuple[str, ...]] = ("best_subspan_em", "f1")
     max_new_tokens: ClassVar[int] = 32
     stop: ClassVar[tuple[str, ...]] = ()
+    system: ClassVar[str | None] = None
     by_likelihood: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
 

@@ -14,6 +14,7 @@ from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.rules import INDICES, number, one_of, option, whole
 
 HeadOrder = Literal["awareness", "sequential", "random", "entropy"]
+Assign = Literal["rank", "argsort"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,13 @@ class MsPoE(AttentionMethod):
             one drawn for each layer, ``"entropy"`` by the entropy of the last prompt token's
             attention, the highest first: a head that attends to more tokens than the first and
             last ones keeps a ratio near 1.
+        assign: ``"rank"``: a head takes the ratio of its rank, as the prose and equation 2 say;
+            ``"argsort"``: ratio number ``argsort[head]``, as algorithm 1, line 9, and the code do.
         threshold: multiple of the mean attention from which on a token counts.
         reference_code: compute as the authors' code does: ratios stop one step short of
-            `max_ratio`, a head takes ratio number ``argsort[head]`` instead of the ratio of its
-            rank, sequential order is reversed, attention of exactly the threshold does not count,
-            and queries of one key/value group take different ratios while their key takes the
-            first one's.
+            `max_ratio`, `assign` is ``"argsort"``, sequential order is reversed, attention of
+            exactly the threshold does not count, and queries of one key/value group take different
+            ratios while their key takes the first one's.
 
     References:
         Zhang et al., Found in the Middle, arXiv:2403.04797, equation 2, algorithm 1, section 4.3.
@@ -77,6 +79,7 @@ class MsPoE(AttentionMethod):
     first_layer: int = option(2, whole(0))
     layers: tuple[int, ...] | None = option(None, INDICES)
     head_order: HeadOrder = option("awareness", one_of(HeadOrder))
+    assign: Assign = option("rank", one_of(Assign))
     threshold: float = option(3.0, number())
     reference_code: bool = False
 

@@ -113,7 +113,7 @@ class HeadRotation(LayerHandler):
             strict=method.reference_code,
             padding=request.paddings(call.query.device) if padded else None,
         )
-        assign = "order" if method.reference_code else "rank"
+        assign: str = "argsort" if method.reference_code else method.assign
         if method.head_order in ("sequential", "random"):
             assign = "sequential"
         if method.reference_code:
@@ -188,7 +188,7 @@ def assigned_ratios(awareness: Tensor, ratios: int, assign: str) -> Tensor:
     Args:
         awareness: `[b, heads]`.
         ratios: how many there are, as many as heads; the first is for the most position-aware one.
-        assign: ``"rank"``: head ``i`` gets the ratio of its rank. ``"order"``: head ``i`` gets
+        assign: ``"rank"``: head ``i`` gets the ratio of its rank. ``"argsort"``: head ``i`` gets
             ratio number ``argsort(awareness)[i]``. ``"sequential"``: head ``i`` gets ratio ``i``.
 
     Returns:
@@ -197,4 +197,4 @@ def assigned_ratios(awareness: Tensor, ratios: int, assign: str) -> Tensor:
     if assign == "sequential":
         return torch.arange(ratios, device=awareness.device).expand(awareness.shape[0], ratios)
     order = awareness.argsort(dim=-1, descending=True, stable=True)
-    return order if assign == "order" else order.argsort(dim=-1, stable=True)
+    return order if assign == "argsort" else order.argsort(dim=-1, stable=True)

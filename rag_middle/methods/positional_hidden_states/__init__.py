@@ -43,8 +43,8 @@ class PositionalHiddenStates(AttentionMethod):
 
     References:
         Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension,
-        arXiv:2406.02536, equation 3 and table 5. The presets follow the table where the authors'
-        configuration files say otherwise.
+        arXiv:2406.02536, equations 4 and 5 and table 5. The presets follow the table where the
+        authors' configuration files say otherwise.
     """
 
     name: ClassVar[str] = "positional_hidden_states"

@@ -14,7 +14,7 @@ from rag_middle.methods.requirements import require_interface
 from rag_middle.methods.rules import INDICES, number, one_of, option, several, truth, whole
 from rag_middle.tokens import TokenizedPrompt
 
-Ablation = Literal["renormalised"]
+Ablation = Literal["renormalised", "redistributed"]
 _FLAGS = several(truth, "flags", fewest=1)
 
 
@@ -51,9 +51,11 @@ class SIW(DocumentMethod):
         top_share: share of the prompt's tokens, by attention from its last token, that count as
             attended to (0.3 in the paper).
         token: 0-based token of the prompt whose weight is scaled; others than the first are the
-            paper's ablation (tables 3 and 4). Rows before it do not see it.
-        ablation: ``None``, or that of the paper's appendix B: ``"renormalised"`` divides a
-            document's rows by their sum after the scaling.
+            paper's ablation (table 3). Rows before it do not see it.
+        ablation: ``None``, or one of the paper's appendix B, which keep the sum of a document's
+            rows: ``"renormalised"`` divides them by it after the scaling; ``"redistributed"`` gives
+            what the initial token loses to the key tokens, which are those that count as attended
+            to, in proportion to the last token's attention to them.
 
     References:
         SIW, arXiv:2512.13109. No public code. The text at hand leaves open when a document is
@@ -132,11 +134,12 @@ class SIW(DocumentMethod):
         return attend_scaling_initial_token(self, context, values)
 
     def for_self_check(self) -> Method:
-        """With the three factors of `alpha_per_document` that change most."""
+        """With the three factors of `alpha_per_document` that change most, of an early token."""
+        early = replace(self, token=min(1, self.token))
         if self.alpha_per_document is None:
-            return self
+            return early
         factors = sorted(self.alpha_per_document, key=lambda alpha: abs(alpha - 1))[-3:]
-        return replace(self, alpha_per_document=(*factors, 1.0, 1.0)[:3])
+        return replace(early, alpha_per_document=(*factors, 1.0, 1.0)[:3])
 
     @property
     def is_neutral(self) -> bool:

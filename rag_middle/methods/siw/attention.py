@@ -1,7 +1,8 @@
 """Attention whose weight on the initial token is rescaled per document.
 
 ``out_i += (alpha_i - 1) a_i0 v_0`` with ``a_i0 = exp(s_i0 - lse_i)``: one score and the log-sum-exp
-per row, never the matrix of weights. Renormalised, that is divided by ``1 + (alpha_i - 1) a_i0``.
+per row, never the matrix of weights. Renormalised, that is divided by ``1 + (alpha_i - 1) a_i0``;
+redistributed, ``v_0`` is less the mean value of the key tokens.
 """
 
 from __future__ import annotations
@@ -84,7 +85,36 @@ def attend_scaling_initial_token(
         total = total.masked_fill(alone, 1)
         step = step.masked_fill(alone, 0) / total
         output = output / total.to(output.dtype)
-    return output + step.to(output.dtype) * value_at(call.value, first, output.shape[2]), None
+    value = value_at(call.value, first, output.shape[2])
+    if method.ablation == "redistributed":
+        of_keys, has_keys = _mean_of_key_tokens(method, context, first)
+        value, step = value - of_keys, step * has_keys
+    return output + step.to(output.dtype) * value, None
+
+
+def _mean_of_key_tokens(
+    method: SIW, context: AttentionContext, first: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The value that every row's key tokens have in the mean, and whether it sees any.
+
+    Returns:
+        `[b, n, h, dv]` and `[b, n, 1, 1]`; key tokens weigh as much as the last token attends to
+        them, those behind a row and the initial token nothing.
+    """
+    attention = context.attention.last_token_weights(context.call)  # [b, n]
+    attention = attention.scatter(1, first[:, None], 0)
+    weights = torch.zeros_like(attention)
+    for row, (padding, layout) in enumerate(context.layer.request.row_layouts()):
+        count = max(1, round(method.top_share * layout.length))
+        top = attention[row, padding:].topk(count)
+        weights[row, padding + top.indices] = top.values
+    values = context.call.value[:, :, : weights.shape[1]].float()  # [b, g, n, dv]
+    sums = (weights[:, None, :, None] * values).cumsum(2)
+    total = weights.cumsum(1)[:, None, :, None]
+    means = torch.where(total > 0, sums / total.clamp_min(torch.finfo(total.dtype).tiny), 0)
+    heads = context.call.query.shape[1] // values.shape[1]
+    of_rows = means.repeat_interleave(heads, dim=1).transpose(1, 2)
+    return of_rows.to(context.call.value.dtype), (total > 0).transpose(1, 2)
 
 
 def value_at(values: Tensor, columns: Tensor, heads: int) -> Tensor:

@@ -1,35 +1,36 @@
-"""Perturbations of one document's positional information (arXiv:2406.02536, appendices C and D).
+"""What the papers perturb in one document's attention, or in that of all documents.
 
 Which of the two makes attention fall off in the middle, the causal mask (through the hidden states
-that it shapes) or the position embedding? Each is changed for the gold document alone. And does
-more attention to it give more right answers? That of the last token to it is doubled. And one
-channel that carries position may be moved in its hidden states::
-
-    python -m rag_middle_reproduce.perturbations --model mistralai/Mistral-7B-Instruct-v0.2 \
-        --channel 213
-
-prints the accuracy of key-value retrieval for every position of the gold pair, as it is and under
-each perturbation; `rag_middle_reproduce.perturbed_attention` draws the attention.
+that it shapes) or the position embedding (arXiv:2406.02536, appendix C)? Each is changed for the
+gold document alone, and for another comparison the attention to one document is doubled. And what
+does PINE (arXiv:2407.01100) owe to documents that see each other, what to their positions?
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rag_middle import MethodConfigError
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.methods import NoMethod
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
 from rag_middle.methods.requirements import require_interface, require_rope, unsupported
-from rag_middle.methods.rules import no_default, number, one_of, option, whole
+from rag_middle.methods.rules import number, one_of, option, whole
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle_reproduce.perturbations.attention import Crop, Move, Multiply, Shift
+from rag_middle_reproduce.perturbations.attention import Crop, Move, Multiply, Mutual
 
-__all__ = ["CroppedMask", "DoubledAttention", "MovedPositions", "ShiftedChannel", "perturbations"]
+__all__ = [
+    "GOLD",
+    "PERTURBATIONS",
+    "CroppedMask",
+    "DoubledAttention",
+    "MovedPositions",
+    "MutualDocuments",
+]
 
-_GOLD = "needs the 0-based position of the document to perturb: pass document."
+#: The id by which prompts name their gold document.
+GOLD = "gold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,16 @@ class _Perturbation(Method):
     conflicts: ClassVar[dict[str, str]] = {"*": "a perturbation is compared with the plain model"}
     needs_documents = True
 
-    document: int = no_default(f"A perturbation {_GOLD}", example=0, rule=whole(0))
+    document: int | None = option(None, whole(0))
 
-    def _check(self, prompts: Sequence[TokenizedPrompt], traits: ModelTraits) -> None:
+    def for_self_check(self) -> Method:
+        """Of a document of the check's own prompts."""
+        return replace(self, document=1)
+
+    def _documents(
+        self, prompts: Sequence[TokenizedPrompt], traits: ModelTraits
+    ) -> tuple[int, ...]:
+        """The perturbed document of each prompt."""
         require_interface(self.name, traits)
         for layer in traits.layers.values():
             if layer.sliding_window or layer.attention_chunk or layer.sinks:
@@ -48,13 +56,23 @@ class _Perturbation(Method):
                     f"{self.name} looks at whole prompts, and layer {layer.layer} has a window, "
                     "chunks or attention sinks of its own.",
                 )
-        for prompt in prompts:
-            count = len(prompt.layout.documents)
-            if self.document >= count:
-                raise MethodConfigError(
-                    f"{self.name}: document must be below {count}, the number of documents; got "
-                    f"{self.document}."
-                )
+        return tuple(self._document(prompt) for prompt in prompts)
+
+    def _document(self, prompt: TokenizedPrompt) -> int:
+        count = len(prompt.layout.documents)
+        if self.document is not None:
+            if self.document < count:
+                return self.document
+            raise MethodConfigError(
+                f"{self.name}: document must be below {count}, the number of documents; got "
+                f"{self.document}."
+            )
+        if GOLD not in prompt.document_ids:
+            raise MethodConfigError(
+                f"{self.name} perturbs the document whose id is {GOLD!r}, and there is none: pass "
+                "its 0-based position as document, or ask the task json_pairs."
+            )
+        return prompt.document_ids.index(GOLD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +83,7 @@ class CroppedMask(_Perturbation):
     all other tokens' attention stay.
 
     Attributes:
-        document: 0-based position of the document.
+        document: its 0-based position; None for the gold one, by its id.
         layers: 0-based; by default the first eight (the paper's layers 1 to 8).
 
     References:
@@ -88,9 +106,9 @@ class CroppedMask(_Perturbation):
     layers: tuple[int, ...] = tuple(range(8))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        self._check(prompts, traits)
+        documents = self._documents(prompts, traits)
         layers = chosen_layers([i for i in self.layers if i < traits.num_layers], traits)
-        return AttentionPlan.uniform(layers, Crop(document=self.document))
+        return AttentionPlan.uniform(layers, Crop(documents=documents))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +119,7 @@ class MovedPositions(_Perturbation):
     of the last prompt token and of generated ones; all other rows attend as ever.
 
     Attributes:
-        document: 0-based position of the document.
+        document: its 0-based position; None for the gold one, by its id.
         to: ``"beginning"``: right behind the text before the documents; ``"end"``: right before
             the text behind them.
 
@@ -125,13 +143,13 @@ class MovedPositions(_Perturbation):
     to: Literal["beginning", "end"] = option("beginning", one_of(Literal["beginning", "end"]))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        self._check(prompts, traits)
+        documents = self._documents(prompts, traits)
         require_rope(self.name, traits)
         for layer in traits.layers.values():
             if layer.uses_rope and (layer.rotary is None or layer.norms_after_rope):
                 raise unsupported(traits, f"{self.name} cannot turn rotated keys of this model.")
         layers = chosen_layers(None, traits, rotated=True)
-        return AttentionPlan.uniform(layers, Move(document=self.document, to=self.to))
+        return AttentionPlan.uniform(layers, Move(documents=documents, to=self.to))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +159,17 @@ class DoubledAttention(_Perturbation):
     .. math:: o = \sum_j f_j a_j v_j, \qquad f_j = f \text{ in the document, else } 1
 
     for the last prompt token and generated ones, in all heads; all other rows attend as ever.
-    Whether the paper divides by the sum afterwards, and in which layers it doubles, is not checked:
-    by default weights are not renormalised, and all layers change.
+    Whether the paper divides by the sum afterwards, and in which layers it doubles, it does not
+    say: by default weights are not renormalised, and all layers change.
 
     Attributes:
-        document: 0-based position of the document.
+        document: its 0-based position; None for the gold one, by its id.
         factor: of its weights; 1 changes nothing.
         layers: 0-based; None for all.
         renormalise: divide the weights by their sum, so that they add up to 1 again.
 
     References:
-        arXiv:2406.02536, appendix D.
+        arXiv:2406.02536, section 3.1, figure 6.
 
     Raises:
         MethodConfigError: parameters that make no sense, or a document that a prompt lacks.
@@ -176,82 +194,47 @@ class DoubledAttention(_Perturbation):
         return self.factor == 1
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        self._check(prompts, traits)
-        change = Multiply(document=self.document, factor=self.factor, renormalise=self.renormalise)
+        documents = self._documents(prompts, traits)
+        change = Multiply(documents=documents, factor=self.factor, renormalise=self.renormalise)
         return AttentionPlan.uniform(chosen_layers(self.layers, traits), change)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftedChannel(_Perturbation):
-    """A constant is added to one channel of the document's hidden states.
+class MutualDocuments(_Perturbation):
+    """Documents attend to each other both ways, at the positions that they have in the prompt.
 
-    The hidden states are the input of the attention, as for positional hidden states: queries, keys
-    and values of the document's tokens change.
-
-    Attributes:
-        document: 0-based position of the document.
-        channel: index into the hidden size. There is no default: it is another in every model.
-        offset: what is added.
-        layers: 0-based; None for all.
+    A document's token sees the prefix, its own document up to itself and all other documents; later
+    tokens see everything before them. It is PINE without re-assignment of positions in the second
+    of two readings: the first, PINE's ablation ``"no_reassignment"``, puts each document last for
+    its own queries, here it stays where it is, before and behind others.
 
     References:
-        arXiv:2406.02536, appendix D: 0.3 subtracted from channel 213 of Mistral-7B, for one pair.
-        Which layers is not checked.
+        arXiv:2407.01100, section 4.3, figure 4 b.
 
     Raises:
-        MethodConfigError: parameters that make no sense, a channel that the model does not have, or
-            a document that a prompt lacks.
+        UnsupportedArchitectureError: windows, chunks or sinks; an attention out of reach.
     """
 
-    name: ClassVar[str] = "shifted_channel"
+    name: ClassVar[str] = "mutual_documents"
     info: ClassVar[MethodInfo] = MethodInfo(
-        title="Shifted channel",
-        paper="arXiv:2406.02536",
-        idea="One channel of one document's hidden states is moved.",
-        cost="nothing",
+        title="Mutual documents",
+        paper="arXiv:2407.01100",
+        idea="Documents attend to each other both ways, at their own positions.",
+        cost="the documents' attention once more, as matrices",
         requires="softmax attention over the whole prompt, through the attention interface",
         can_hurt_when="always: it is for analysis",
     )
 
-    channel: int = no_default(
-        "ShiftedChannel needs the channel to move: pass channel.", example=0, rule=whole(0)
-    )
-    offset: float = option(-0.3, number())
-    layers: tuple[int, ...] | None = None
-
-    @property
-    def is_neutral(self) -> bool:
-        return self.offset == 0
+    def _document(self, prompt: TokenizedPrompt) -> int:
+        return 0  # all are changed
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        self._check(prompts, traits)
-        if self.channel >= traits.hidden_size:
-            raise MethodConfigError(
-                f"ShiftedChannel: channel must be below {traits.hidden_size}, the hidden size of "
-                f"this {traits.model_type} model; got {self.channel}."
-            )
-        change = Shift(document=self.document, channel=self.channel, offset=self.offset)
-        return AttentionPlan.uniform(chosen_layers(self.layers, traits), change)
+        change = Mutual(documents=self._documents(prompts, traits))
+        return AttentionPlan.uniform(chosen_layers(None, traits), change)
 
 
-def perturbations(
-    channel: int | None = None, offset: float = -0.3
-) -> dict[str, Callable[[int], Method]]:
-    """What makes the perturbation of a document, by the paper's name; first the model as it is.
-
-    Args:
-        channel: that is moved in the last one; None to leave that one out.
-        offset: by which it is moved.
-    """
-    methods: dict[str, Callable[[int], Method]] = {
-        "as it is": lambda document: NoMethod(),
-        "PE to beginning": lambda document: MovedPositions(document=document),
-        "PE to end": lambda document: MovedPositions(document=document, to="end"),
-        "crop mask": lambda document: CroppedMask(document=document),
-        "doubled attention": lambda document: DoubledAttention(document=document),
-    }
-    if channel is not None:
-        methods[f"channel {channel} {offset:+g}"] = lambda document: ShiftedChannel(
-            document=document, channel=channel, offset=offset
-        )
-    return methods
+#: By the name that a configuration gives them.
+PERTURBATIONS: Mapping[str, type[Method]] = {
+    method.name: method
+    for method in (CroppedMask, DoubledAttention, MovedPositions, MutualDocuments)
+}

@@ -1,4 +1,4 @@
-"""What the perturbations change in an attention layer, for the tokens of one document."""
+"""What the perturbations change in an attention layer, for the tokens of documents."""
 
 from __future__ import annotations
 
@@ -21,49 +21,38 @@ from rag_middle.attention import (
 )
 from rag_middle.ops.rope import rotate
 
-__all__ = ["Crop", "Move", "Multiply", "Shift"]
+__all__ = ["Crop", "Move", "Multiply", "Mutual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change(LayerChange):
+    """Of the document `documents[i]` of prompt `i`."""
+
     handler: ClassVar[type[_Handler]]
 
-    document: int
+    documents: tuple[int, ...]
 
     def start(self, layer: Layer) -> LayerHandler:
         return self.handler(layer, self)
 
 
 class _Handler(LayerHandler):
+    """Attends as the model does, then computes some rows of the output anew."""
+
     def __init__(self, layer: Layer, change: Any) -> None:
         self._layer = layer
         self._change = change
 
-
-class _ShiftHandler(_Handler):
-    def before(self, arguments: dict[str, Any]) -> None:
-        hidden = arguments["hidden_states"].clone()  # [b, n, hidden]
-        request, cached = self._layer.request, self._layer.start
-        request.see(hidden.shape[0], hidden.shape[1], cached)
-        for group in request.groups:
-            start, end = (
-                max(0, group.padding + at - cached)
-                for at in group.layout.documents[self._change.document]
-            )
-            hidden[list(group.rows), start:end, self._change.channel] += self._change.offset
-        arguments["hidden_states"] = hidden
-
-
-class _RowsHandler(_Handler):
-    """Attends as the model does, then computes some rows of the output anew."""
-
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         output, _ = context.proceed()  # [b, n, h, dv]
         output = output.clone()
-        for group in self._layer.request.groups:
-            rows, attended = self._rows(context, group)
+        layouts, documents = self._layer.request.row_layouts(), self._change.documents
+        for row, (padding, layout) in enumerate(layouts):
+            group = RowGroup(rows=(row,), padding=padding, layout=layout)
+            span = layout.documents[documents[row * len(documents) // len(layouts)]]
+            rows, attended = self._rows(context, group, span)
             if attended is not None:
-                output[list(group.rows), rows] = attended.transpose(1, 2).to(output.dtype)
+                output[row, rows] = attended[0].transpose(0, 1).to(output.dtype)
         return output, None
 
     def _last_tokens(self, context: AttentionContext) -> int:
@@ -79,8 +68,16 @@ class _RowsHandler(_Handler):
         return last_rows_attention(query, key, self._layer.traits, padding=padding)
 
     @abstractmethod
-    def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
-        """Which rows of the call, and their output `[r, h, rows, dv]`; None for nothing."""
+    def _rows(
+        self, context: AttentionContext, group: RowGroup, span: tuple[int, int]
+    ) -> tuple[slice, Tensor | None]:
+        """Which rows of the call, and their output `[1, h, rows, dv]`; None for nothing.
+
+        Args:
+            context: of the call.
+            group: one row of the batch.
+            span: tokens of its prompt's perturbed document.
+        """
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
@@ -89,9 +86,11 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     return weights.to(values.dtype) @ values
 
 
-class _CropHandler(_RowsHandler):
-    def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
-        start, end = (group.padding + at for at in group.layout.documents[self._change.document])
+class _CropHandler(_Handler):
+    def _rows(
+        self, context: AttentionContext, group: RowGroup, span: tuple[int, int]
+    ) -> tuple[slice, Tensor | None]:
+        start, end = (group.padding + at for at in span)
         rows = slice(start, end)
         if context.start or start == end:
             return rows, None  # the document has been read
@@ -106,11 +105,13 @@ class _CropHandler(_RowsHandler):
         return rows, _weighted(scores.masked_fill(future, -torch.inf).softmax(-1), value)
 
 
-class _MoveHandler(_RowsHandler):
-    def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
+class _MoveHandler(_Handler):
+    def _rows(
+        self, context: AttentionContext, group: RowGroup, span: tuple[int, int]
+    ) -> tuple[slice, Tensor | None]:
         call, layout = context.call, group.layout
         count = self._last_tokens(context)
-        start, end = layout.documents[self._change.document]
+        start, end = span
         if start == end:
             return slice(0), None
         target = layout.prefix_tokens
@@ -135,16 +136,38 @@ class _MoveHandler(_RowsHandler):
         return rotate(key, cos[1] / factor, sin[1] / factor, traits.rotary)
 
 
-class _MultiplyHandler(_RowsHandler):
-    def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
+class _MultiplyHandler(_Handler):
+    def _rows(
+        self, context: AttentionContext, group: RowGroup, span: tuple[int, int]
+    ) -> tuple[slice, Tensor | None]:
         call, count = context.call, self._last_tokens(context)
-        start, end = (group.padding + at for at in group.layout.documents[self._change.document])
+        start, end = (group.padding + at for at in span)
         key, value = (group.take(x)[:, :, : context.stop] for x in (call.key, call.value))
         weights = self._weights(context, group, key, count)
         weights[..., start:end] *= self._change.factor
         if self._change.renormalise:
             weights = weights / weights.sum(-1, keepdim=True)
         return slice(call.query.shape[2] - count, None), _weighted(weights, value)
+
+
+class _MutualHandler(_Handler):
+    def _rows(
+        self, context: AttentionContext, group: RowGroup, span: tuple[int, int]
+    ) -> tuple[slice, Tensor | None]:
+        layout, pad = group.layout, group.padding
+        first, last = pad + layout.prefix_tokens, pad + layout.suffix_start
+        if context.start:
+            return slice(0), None  # documents have been read
+        key, value = (group.take(x)[:, :, pad:last] for x in (context.call.key, context.call.value))
+        query, columns = group.take(context.call.query), torch.arange(pad, last, device=key.device)
+        attended = []
+        for start, end in layout.documents:
+            own = torch.arange(pad + start, pad + end, device=key.device)[:, None]
+            scores = attention_scores(query[:, :, own[:, 0]], key, self._layer.traits)
+            hidden = (columns > own) & (columns < pad + end)  # later tokens of the same document
+            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+            attended.append(_weighted(weights, value))
+        return slice(first, last), torch.cat(attended, dim=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +200,8 @@ class Multiply(_Change):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift(_Change):
-    """See `ShiftedChannel`."""
+class Mutual(_Change):
+    """See `MutualDocuments`; of all documents."""
 
-    claims = frozenset({"hidden"})
-    handler = _ShiftHandler
-
-    channel: int
-    offset: float
+    claims = frozenset({"visibility", "positions"})
+    handler = _MutualHandler

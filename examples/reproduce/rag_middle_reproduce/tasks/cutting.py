@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_middle import ConfigError, ContextPrompt, RagMiddleModel
+from rag_middle.evaluation import Task
 
-__all__ = ["cut_middle"]
+__all__ = ["CutTask", "cut_middle"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutTask(Task):
+    """A task whose prompts lose their middle where they do not fit.
+
+    Attributes:
+        max_prompt_tokens: longer prompts lose their middle, also where the model takes more; None
+            for as many as it takes.
+    """
+
+    max_prompt_tokens: int | None = None
+
+    def fitted(
+        self, prompt: ContextPrompt, model: RagMiddleModel, new_tokens: int, template: str
+    ) -> ContextPrompt:
+        window = model.context_window
+        limits = [self.max_prompt_tokens, window and window - new_tokens]
+        most = min((limit for limit in limits if limit), default=None)
+        return prompt if most is None else cut_middle(model, prompt, most, template=template)
 
 
 def cut_middle(

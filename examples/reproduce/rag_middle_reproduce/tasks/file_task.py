@@ -10,12 +10,10 @@ from typing import Any, ClassVar, TypeVar
 
 from rag_middle import (
     ConfigError,
-    ContextPrompt,
     FileFormatError,
-    RagMiddleModel,
 )
 from rag_middle.evaluation import CLOSED_BOOK, Condition, Task, read_entries
-from rag_middle_reproduce.tasks.cutting import cut_middle
+from rag_middle_reproduce.tasks.cutting import CutTask
 
 __all__ = ["ContextTask", "FileTask", "choose"]
 
@@ -42,27 +40,15 @@ class FileTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContextTask(FileTask):
+class ContextTask(CutTask, FileTask):
     """Questions about one long text, whose prompts lose their middle where they do not fit.
 
     Attributes:
         data: JSON lines in the format of `source`.
-        max_prompt_tokens: longer prompts lose their middle, also where the model takes more; None
-            for as many as it takes.
     """
 
     controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
     by_likelihood: ClassVar[bool] = False
-
-    max_prompt_tokens: int | None = None
-
-    def fitted(
-        self, prompt: ContextPrompt, model: RagMiddleModel, new_tokens: int, template: str
-    ) -> ContextPrompt:
-        window = model.context_window
-        limits = [self.max_prompt_tokens, window and window - new_tokens]
-        most = min((limit for limit in limits if limit), default=None)
-        return prompt if most is None else cut_middle(model, prompt, most, template=template)
 
     def _set(self, **values: Any) -> None:
         """Settings that the chosen dataset decides."""

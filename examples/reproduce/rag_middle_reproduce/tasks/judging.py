@@ -41,7 +41,8 @@ SECTIONS = {
         *("refusals-dangerous", "refusals-offensive", "xstest-should-refuse"),
         *("xstest-should-respond", "donotanswer"),
     ),
-    "reasoning": ("math-prm", "hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust"),
+    "math": ("math-prm",),
+    "code": ("hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust"),
 }
 
 
@@ -57,14 +58,12 @@ class PairwiseJudge(FileTask):
 
     Scored as RewardBench does: 1 where the verdict in brackets names the better answer, 0.5 where
     there is none. The prompt is that of PINE's code, spaces around the question included, which
-    RewardBench has not. The instruction stands before the question in the same message; both have
-    it in a system message.
+    RewardBench has not; the instruction is a system message, as in both.
 
     Attributes:
         data: JSON lines with ``prompt``, ``chosen``, ``rejected`` and ``subset``.
-        section: ``"chat"``, ``"chat_hard"``, ``"safety"`` or ``"reasoning"``; None for all lines.
-            In RewardBench's mean of the reasoning section math counts as much as all code; here all
-            questions count alike, so take ``subset`` for its parts.
+        section: ``"chat"``, ``"chat_hard"``, ``"safety"``, or of the reasoning section ``"math"``
+            or ``"code"``, which count alike in RewardBench's mean; None for all lines.
         subset: one subset only.
     """
 
@@ -74,6 +73,7 @@ class PairwiseJudge(FileTask):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     max_new_tokens: ClassVar[int] = 500
     by_likelihood: ClassVar[bool] = False
+    system: ClassVar[str | None] = _INSTRUCTION
 
     section: str | None = None
     subset: str | None = None
@@ -122,7 +122,7 @@ class PairwiseJudge(FileTask):
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return ContextPrompt(
-            f"{_INSTRUCTION}\n\n[User Question]\n {item.question} \n",
+            f"[User Question]\n {item.question} \n",
             arranged_documents(item, condition),
             separator="",
         )

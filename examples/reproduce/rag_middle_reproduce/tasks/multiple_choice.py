@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +14,7 @@ from rag_middle import ContextPrompt, FileFormatError
 from rag_middle.evaluation import Condition, Item, get_field, read_entries
 from rag_middle_reproduce.tasks.file_task import FileTask, choose
 
-__all__ = ["ChoiceQuestion", "MultipleChoice"]
+__all__ = ["MultipleChoice"]
 
 _LETTER = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
 
@@ -36,26 +34,6 @@ _WORDINGS = {
         "以下是中国关于{subject}考试的单项选择题，请选出其中的正确答案。\n\n", "答案："
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceQuestion:
-    """A question with lettered choices.
-
-    Attributes:
-        context: what is before the question: the instruction and the examples of its subject.
-        question: with its choices, ending where the letter belongs.
-        letters: of the choices.
-        answer: the right one of them.
-        content_free: makes the same form of a text without content: it stands in place of the
-            question and of every choice.
-    """
-
-    context: str
-    question: str
-    letters: str
-    answer: str
-    content_free: Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +70,6 @@ class MultipleChoice(FileTask):
         choose(self.name, "wording", self.wording, _WORDINGS)
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        return [
-            Item(id=f"{index}", question=asked.context + asked.question, answers=(asked.answer,))
-            for index, asked in enumerate(self.questions(limit))
-        ]
-
-    def questions(self, limit: int | None) -> list[ChoiceQuestion]:
         """The first `limit` questions, from each subject in turn.
 
         Raises:
@@ -107,8 +79,8 @@ class MultipleChoice(FileTask):
         shots = {} if self.shots is None else self._by_subject(self.shots)
         in_turns = zip_longest(*([(s, *q) for q in subjects[s]] for s in subjects))
         turns = [entry for turn in in_turns for entry in turn if entry is not None]
-        questions = []
-        for subject, question, letters, answer in turns[:limit]:
+        items = []
+        for index, (subject, question, letter) in enumerate(turns[:limit]):
             examples = shots.get(subject, [])[: self.num_shots]
             if self.shots is not None and len(examples) < self.num_shots:
                 raise FileFormatError(
@@ -116,27 +88,19 @@ class MultipleChoice(FileTask):
                     f"{self.num_shots} stand before each question. Lower num_shots, or add some."
                 )
             context = wording.instruction.replace("{subject}", subject.replace("_", " "))
-            context += "".join(f"{shown} {letter}\n\n" for shown, _, letter in examples)
-            questions.append(
-                ChoiceQuestion(
-                    context=context,
-                    question=question,
-                    letters=letters,
-                    answer=answer,
-                    content_free=partial(self._content_free, letters),
-                )
-            )
-        return questions
+            context += "".join(f"{shown} {right}\n\n" for shown, right in examples)
+            items.append(Item(id=f"{index}", question=context + question, answers=(letter,)))
+        return items
 
-    def _by_subject(self, path: str | Path) -> dict[str, list[tuple[str, str, str]]]:
-        """Questions with their choices, all letters, and the right ones, by subject."""
+    def _by_subject(self, path: str | Path) -> dict[str, list[tuple[str, str]]]:
+        """Questions with their choices, and the right letters, by subject."""
         subjects = defaultdict(list)
         for line, content in read_entries(path):
             question = self._question(line, content)
             subjects[get_field(content, "subject", str, line)].append(question)
         return subjects
 
-    def _question(self, line: str, content: dict[str, Any]) -> tuple[str, str, str]:
+    def _question(self, line: str, content: dict[str, Any]) -> tuple[str, str]:
         if "choices" in content:
             choices = get_field(content, "choices", list, line)
         else:
@@ -151,14 +115,8 @@ class MultipleChoice(FileTask):
                 f"got {answer!r}."
             )
         question = get_field(content, "question", str, line).strip()
-        return self._form(question, letters, choices), letters, answer
-
-    def _form(self, question: str, letters: str, choices: Sequence[str]) -> str:
         lettered = "\n".join(f"{a}. {text}" for a, text in zip(letters, choices, strict=True))
-        return f"{question}\n{lettered}\n{_WORDINGS[self.wording].answer}"
-
-    def _content_free(self, letters: str, text: str) -> str:
-        return self._form(text, letters, [text] * len(letters))
+        return f"{question}\n{lettered}\n{_WORDINGS[self.wording].answer}", answer
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return ContextPrompt(suffix=item.question)

@@ -1,4 +1,4 @@
-"""Question answering with prompts that the authors of PINE (arXiv:2407.01100) wrote out."""
+"""Question answering as PINE asks (arXiv:2407.01100), also in prompts its authors wrote out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,43 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, Document, FileFormatError
-from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_entries
+from rag_middle.evaluation import (
+    Condition,
+    Item,
+    MultiDocumentQA,
+    arranged_documents,
+    get_field,
+    read_entries,
+)
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle_reproduce.tasks.file_task import FileTask
 
-__all__ = ["WrittenQA"]
+__all__ = ["SentenceQA", "WrittenQA"]
 
 _BEGIN, _END = "[INST]", "[/INST]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceQA(MultiDocumentQA):
+    """Multi-document question answering in the words of PINE's appendix E.3.
+
+    The prompt ends with the question, and the whole answer is scored, as the authors' code does.
+    """
+
+    name: ClassVar[str] = "sentence_qa"
+    title: ClassVar[str] = "Question answering in a sentence"
+    max_new_tokens: ClassVar[int] = 500
+
+    instruction: str = (
+        "Write a high-quality one-sentence answer for the given question using only the provided "
+        "search results (some of which might be irrelevant).\n\n"
+    )
+    whole_answer: bool = True
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        prompt = super().prompt(item, condition)
+        asked = prompt.suffix.removesuffix("\nAnswer:")
+        return ContextPrompt(prompt.prefix, prompt.documents, asked, prompt.separator)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle import PromptError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import PromptError, RagMiddleModel
 from rag_middle.layout import PromptLayout
 from tests.reference.llama import NaiveLlama
 from tests.tokenizers import byte_level_bpe
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-from rag_middle_reproduce.information_flow import flow_by_layer, main, saliency
+from rag_middle_reproduce.flow import InitialTokenView, flow_by_layer, saliency
 
 IDS, ANSWER = [1, 9, 4, 12, 7, 5], [8, 3]
 
@@ -81,31 +82,31 @@ def test_saliency_is_the_change_of_the_loss_with_a_weight(
 
 
 def test_groups_of_pairs_by_hand() -> None:
-    """Two tokens, documents of two tokens, two more; one token of the answer."""
-    flow = torch.arange(36.0).view(1, 6, 6)
-    groups = flow_by_layer(flow, PromptLayout(6, ((2, 3), (3, 4))), [0, 1])
+    """Two tokens, documents of two tokens, two more; one token of the answer, and one behind it."""
+    flow = torch.arange(49.0).view(1, 7, 7)
+    groups = flow_by_layer(flow, PromptLayout(6, ((2, 3), (3, 4))))
     means = {name: values.item() for name, values in groups.items()}
+    rows = (flow[0, 5] + flow[0, 6]) / 2
     assert means == {
-        "token 0 -> documents": (12 + 18) / 2,
-        "token 1 -> documents": (13 + 19) / 2,
-        "documents -> answer": (32 + 33) / 2,
-        "other": pytest.approx((6 + 20 + 24 + 25 + 26 + 27 + 30 + 31 + 34) / 9),
+        "documents": float(rows[[2, 3]].mean()),
+        "instruction": pytest.approx(float(rows[[0, 1, 4]].mean())),
+        "initial token": float(rows[0]),
     }
-    with pytest.raises(PromptError, match="2 tokens before"):
-        flow_by_layer(flow, PromptLayout(6, ((2, 3), (3, 4))), [2])
+    with pytest.raises(PromptError, match="mark some"):
+        flow_by_layer(flow, PromptLayout(6, ()))
 
 
-def test_a_fused_attention_and_an_empty_answer_are_refused(model: RagMiddleModel) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="attn_implementation='eager'"):
-        saliency(model, IDS, ANSWER)
-    with pytest.raises(PromptError, match="at least a token"):
-        saliency(model, IDS, [])
-
-
-def test_the_command_tries_out(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--try-out"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("| layer | token 0 -> documents | token 1 -> documents |")
-    assert lines[2].startswith("| 0 | ")
-    with pytest.raises(SystemExit, match="tokens before"):
-        main(["--try-out", "--tokens", "4000"])
+def test_attention_to_the_initial_token_is_the_models_own(model: RagMiddleModel) -> None:
+    [table] = InitialTokenView(places=(0, 9), tokens=20, texts=1).shown(model, [], [])
+    draw, special = random.Random(0), set(model.tokenizer.all_special_ids)
+    ordinary = [token for token in range(len(model.tokenizer)) if token not in special]
+    ids = draw.choices(ordinary, k=20)
+    ids[9] = model.encode("A").input_ids[0]
+    model.model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            weights = model.model(torch.tensor([ids]), output_attentions=True).attentions
+    finally:
+        model.model.set_attn_implementation("sdpa")
+    expected = torch.stack(weights)[:, 0, :, -1, 9].mean()
+    assert table.numbers["attention"][1] == pytest.approx(float(expected), abs=1e-5)
