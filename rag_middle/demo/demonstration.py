@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rag_middle.answering import Answerer
-from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation import Bootstrap, Item, MultiDocumentQA, position, spread_positions
+from rag_middle.evaluation import Bootstrap, Item, Measurement, MultiDocumentQA, Results, run
+from rag_middle.evaluation.measurement import Scoring
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.statistics import Estimate, paired_difference, wilson
 from rag_middle.generation import MethodLike, RagMiddleModel
 from rag_middle.methods import resolve_method
 from rag_middle.passages import passages_path
-from rag_middle.tokens import uses_chat_template
 
 QUESTIONS = (
     "who is the owner of reading football club",
@@ -36,7 +33,6 @@ CHOSEN = (
 )
 DATA = "NaturalQuestions-Open, 600 gold passages from Wikipedia (CC BY-SA 3.0)"
 _POSITIONS = 3
-_SPARE = 10  # passages to replace those that contain the answer, or are the gold one
 _ANSWER_TOKENS = 24
 
 
@@ -79,7 +75,7 @@ class Demo:
                 "The demonstration compares the unmodified model with a method: name one, such as "
                 "method='pine' (--method pine)."
             )
-        self.methods = {"none": resolve_method("none"), compared.name: compared}
+        self.methods = (resolve_method("none"), compared)
         self.answerer = Answerer.over(passages_path(), model=model, top_k=top_k, **options)
         assert isinstance(self.answerer.model, RagMiddleModel)  # it was loaded here
         self.model = self.answerer.model
@@ -93,7 +89,7 @@ class Demo:
             best_first = self.answerer.retriever(question)
             replies: list[dict[str, Any]] = []
             sources: list[dict[str, Any]] = []
-            for label, method in self.methods.items():
+            for method in self.methods:
                 orders = {"first": best_first, "last": best_first[::-1]}
                 if method.order_free:
                     orders = {"anywhere": best_first}
@@ -104,7 +100,7 @@ class Demo:
                     sources = sources or [source.to_dict() for source in answer.sources]
                     right = bool(best_subspan_em(answer.text, answers))
                     replies.append(
-                        {"method": label, "best": best, "text": answer.text, "right": right}
+                        {"method": method.name, "best": best, "text": answer.text, "right": right}
                     )
             yield {"question": question, "answers": answers, "sources": sources, "replies": replies}
 
@@ -118,54 +114,50 @@ class Demo:
     ) -> dict[str, Any]:
         """Other questions, the gold document at the first, the middle and the last position.
 
-        Prompts and accuracy are those of `MultiDocumentQA`; the log-likelihood is that of the
-        first right answer. `last_minus_first` is of the unmodified model, paired.
+        Prompts and accuracy are those of `MultiDocumentQA`, the other passages those most like the
+        question; the log-likelihood is that of the first right answer. `last_minus_first` is of
+        the unmodified model, paired.
 
         Args:
             questions: how many.
             documents: in a prompt.
-            progress: called with the number of questions so far and of all.
+            progress: called with the number of prompts so far and of all.
             command: that repeats it.
 
         Returns:
             Provenance, and a curve per method: `positions`, and at each `accuracy` (a share) and
             `log_likelihood` (nats) as ``value``, ``low`` and ``high`` of its 95 % interval.
         """
-        task = MultiDocumentQA(data=passages_path(), documents=documents)
-        positions = spread_positions(documents, _POSITIONS)
-        space = "" if uses_chat_template(self.model.tokenizer, "auto") else " "
-        scores: dict[str, tuple[list[Any], list[Any]]] = {name: ([], []) for name in self.methods}
-        for done, item in enumerate(islice(self._items(documents), questions), start=1):
-            for label, method in self.methods.items():
-                asked = positions[:1] if method.order_free else positions
-                conditions = [position(index) for index in asked]
-                prompts = [task.prompt(item, condition) for condition in conditions]
-                replies = self.model.batch(prompts, method=method, max_new_tokens=_ANSWER_TOKENS)
-                targets = [space + item.answers[0]] * len(prompts)
-                scored = self.model.score_batch(prompts, targets, method=method)
-                times = len(positions) // len(asked)
-                right = [
-                    task.scores(item, condition, reply.text)["best_subspan_em"]
-                    for condition, reply in zip(conditions, replies, strict=True)
-                ]
-                scores[label][0].append(right * times)
-                scores[label][1].append([score.total for score in scored] * times)
-            if progress:
-                progress(done, questions)
+        task = _OtherQuestions(data=passages_path(), documents=documents, distractors="hard")
+        method = self.methods[-1:]
+        how = Measurement(
+            limit=questions, positions=_POSITIONS, max_new_tokens=_ANSWER_TOKENS, max_batch_size=4
+        )
+
+        def measured(scoring: Scoring, step: int) -> Results:
+            def count(done: int, total: int) -> None:
+                if progress:
+                    progress(step * total + done, 2 * total)
+
+            return run(self.model, task, method, replace(how, scoring=scoring), progress=count)
+
+        answers, likely = measured("generation", 0), measured("likelihood", 1)
+        likelihoods = {
+            m.label: likely.scores(m.label, None, "log_likelihood") for m in likely.methods
+        }
         curves = [
             {
                 "label": label,
-                "positions": list(positions),
+                "positions": list(answers.positions),
                 "accuracy": [
-                    _interval(wilson(int(column.sum()), questions)) for column in np.array(rights).T
+                    _interval(wilson(int(column.sum()), questions))
+                    for column in answers.scores(label).T
                 ],
-                "log_likelihood": [
-                    _interval(mean) for mean in Bootstrap(np.array(likely)).estimates()
-                ],
+                "log_likelihood": [_interval(mean) for mean in Bootstrap(scores).estimates()],
             }
-            for label, (rights, likely) in scores.items()
+            for label, scores in likelihoods.items()
         ]
-        base = np.array(scores["none"][1])
+        base = likelihoods["none"]
         identity = self.model.identity()
         return {
             "model": identity["name"],
@@ -182,32 +174,13 @@ class Demo:
             "last_minus_first": _interval(paired_difference(base[:, -1], base[:, 0])),
         }
 
-    def _items(self, documents: int) -> Iterator[Item]:
-        """Questions in the order of the file, each with its gold passage and the nearest others.
 
-        None of the others contains an answer.
-        """
-        for number, line in enumerate(self._lines, start=1):
-            if line["question"] in QUESTIONS:
-                continue
-            others = [
-                _document(found.title, found.text)
-                for found in self.answerer.retriever(line["question"], top_k=documents + _SPARE)
-                if found.metadata["line"] != number
-                and not best_subspan_em(found.text, line["answers"])
-            ]
-            yield Item(
-                id=str(number),
-                question=line["question"],
-                answers=tuple(line["answers"]),
-                gold=_document(line["title"], line["text"]),
-                others=tuple(others[: documents - 1]),
-            )
+class _OtherQuestions(MultiDocumentQA):
+    """Those that are not among `QUESTIONS`."""
 
-
-def _document(title: str | None, text: str) -> Document:
-    """As `MultiDocumentQA` shows it."""
-    return Document(f"Document (Title: {title}) {text}")
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        items = super().items(None if limit is None else limit + len(QUESTIONS), seed)
+        return [item for item in items if item.question not in QUESTIONS][:limit]
 
 
 def _interval(estimate: Estimate) -> dict[str, float]:

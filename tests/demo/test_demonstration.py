@@ -12,7 +12,6 @@ from transformers import LlamaConfig
 from rag_middle.demo import Demo, demonstration, full_measurement
 from rag_middle.demo.demonstration import QUESTIONS
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.passages import passages_path
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
@@ -56,7 +55,7 @@ def test_questions_are_answered_with_sources_in_both_orders(demo: Demo) -> None:
 def test_a_measurement_says_what_was_measured_and_how_sure_it_is(demo: Demo) -> None:
     reported: list[tuple[int, int]] = []
     measured = demo.measure(3, 3, progress=lambda *counts: reported.append(counts), command="again")
-    assert reported == [(1, 3), (2, 3), (3, 3)]
+    assert reported[-1] == (2 * 3 * 4, 2 * 3 * 4)  # three positions, under PINE one, both ways
     assert json.loads(json.dumps(measured)) == measured
     assert (measured["questions"], measured["documents"], measured["command"]) == (3, 3, "again")
     none, pine = measured["curves"]
@@ -69,16 +68,6 @@ def test_a_measurement_says_what_was_measured_and_how_sure_it_is(demo: Demo) -> 
     assert measured["last_minus_first"]["value"] == pytest.approx(values[2] - values[0])
     assert pine["log_likelihood"][0] == pine["log_likelihood"][2]
     assert demo.measure(3, 3)["curves"] == measured["curves"]
-
-
-def test_other_passages_are_neither_gold_nor_hold_the_answer(demo: Demo) -> None:
-    for item in list(demo._items(4))[:20]:
-        assert item.question not in QUESTIONS
-        assert item.gold is not None
-        assert len(item.others) == 3
-        for other in item.others:
-            assert other.text not in item.gold.text
-            assert not best_subspan_em(other.text, item.answers)
 
 
 def test_the_unmodified_model_is_no_method_to_compare_with_itself() -> None:
