@@ -13,7 +13,6 @@ import pytest
 from rag_middle.calibration import CurveSearch, Outcome
 from rag_middle.calibration.curves import Genome, children, mutant
 from rag_middle.calibration.search import Candidate, drive
-from rag_middle.errors import RagMiddleError
 from rag_middle.methods import LPES
 from tests.reference import lpes_search as naive
 
@@ -136,17 +135,3 @@ def test_the_search_ends_when_nothing_better_comes() -> None:
 
     drive(settings.evolve(LAYERS, 0), flat)
     assert len(asked) == 1 + 2  # the first population, then two generations
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"control_points": 6}, "must be one of 2, 3, 4, 5"),
-        ({"parents": 1}, "parents must be a whole number >= 2"),
-        ({"parents": 33}, "parents must be 2 to population=32"),
-        ({"curve": "round"}, "curve must be one of bezier"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(RagMiddleError, match=message):
-        CurveSearch(**settings)

@@ -6,16 +6,15 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rag_middle.calibration import Example, ExampleObjective, FromDisk
+from rag_middle.calibration import Example, FromDisk
 from rag_middle.calibration.objective import Outcome
-from rag_middle.calibration.scoring import Outcomes, ScoringJob, score_job
+from rag_middle.calibration.scoring import Outcomes, ScoringJob
 from rag_middle.errors import (
     ConfigError,
     ContextOverflowError,
@@ -27,9 +26,7 @@ from rag_middle.methods import LPES, PositionalHiddenStates
 from rag_middle.workers import (
     Processes,
     RayWorkers,
-    Workers,
     _Worker,
-    torch_threads,
     worker_devices,
 )
 
@@ -48,22 +45,6 @@ def opening(folder: Path, examples: list[Example]) -> FromDisk:
         criterion="log_likelihood",
         options={"device": "cpu"},
     )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [Processes, RayWorkers])
-def test_several_give_what_one_gives(kind: Any, model_folder: Path, examples: Examples) -> None:
-    if kind is RayWorkers:
-        pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    made = examples(6)
-    # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
-    model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
-    own = partial(score_job, ExampleObjective(model, made, criterion="log_likelihood"))
-    with torch_threads(1):  # as many as each worker has: with more, last digits differ
-        expected = dict(Workers(own).results(JOBS))
-    with closing(kind(opening(model_folder, made), 2, 1)) as workers:
-        assert dict(workers.results(JOBS)) == expected
 
 
 @dataclass(frozen=True)

@@ -201,12 +201,10 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        (
-            "positional_hidden_states",
-            {"factors": ()},
-            "factors must be 1 or more numbers",
-        ),
+        ("positional_hidden_states", {"factors": ()}, "factors must be 1 or more numbers"),
         ("positional_hidden_states", {"texts": 0}, "texts must be"),
+        ("lpes", {"control_points": 6}, "must be one of 2, 3, 4, 5"),
+        ("lpes", {"parents": 33}, "parents must be 2 to population=32"),
         ("siw", {"dense": ()}, "dense must be 1 or more values"),
         ("siw", {"areas": 0}, "areas must be"),
         ("ms_poe", {"ranges": (1.5,)}, r"ranges\[0\] must be several ratios"),

@@ -145,9 +145,6 @@ def test_nothing_is_to_be_calibrated_where_a_method_leaves_no_gap() -> None:
     )
 
 
-ACCURACY = METRICS["best_subspan_em"]
-
-
 def drawn(*chances: float, questions: int = 200, seed: int = 0) -> np.ndarray:
     """0 and 1 with these chances at the positions; one seed gives paired questions."""
     drawn = np.random.default_rng(seed).random((questions, len(chances)))
