@@ -201,7 +201,7 @@ def calibrate(
             check = None
             if winner and is_checked:
                 outcomes = scorer.held_out([unmodified, winner[0]], held_out_criterion)
-                check = check_held_out(held_out, *outcomes, seed=seed)
+                check = check_held_out(held_out, *outcomes)
     if winner:
         model.checked_method(winner[0].method)  # that it reaches the model
     trace = [

@@ -10,7 +10,8 @@ import numpy as np
 
 from rag_middle.calibration.objective import Example, Outcome
 from rag_middle.calibration.search import Candidate
-from rag_middle.evaluation.statistics import Bootstrap, Estimate
+from rag_middle.evaluation.conclusions import verdict_on
+from rag_middle.evaluation.statistics import CONFIDENCE, Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.wording import points
@@ -54,9 +55,7 @@ class HeldOutCheck:
         )
 
 
-def check_held_out(
-    examples: Sequence[Example], before: Outcome, after: Outcome, *, seed: int = 0
-) -> HeldOutCheck:
+def check_held_out(examples: Sequence[Example], before: Outcome, after: Outcome) -> HeldOutCheck:
     """Compare accuracy on held-out questions, each of which is asked at the same positions.
 
     `before` is that of the unmodified model, `after` that of the fitted settings.
@@ -67,33 +66,25 @@ def check_held_out(
     for example, *flags in zip(examples, before.right, after.right, strict=True):
         cell = questions.index(example.question), positions.index(example.position)
         right[:, *cell] = [flag == "1" for flag in flags]
-    both, places = Bootstrap(np.concatenate(right, axis=1), seed=seed), len(positions)
-    alone = both.estimates()
-    worst = both.least_gain(exact=np.array_equal(*right))
-
-    def gain(at: slice) -> Estimate:
-        return both.estimate(
-            lambda means: (means[..., places:][..., at] - means[..., :places][..., at]).mean(-1)
-        )
-
-    mean = gain(slice(None))
+    verdict = verdict_on("fitted", right[0], right[1], CONFIDENCE)
+    # Before, after and their difference at each position, of the same questions.
+    alone = [Bootstrap(scores).estimates() for scores in (*right, right[1] - right[0])]
     scores = {
         "questions": len(questions),
         "places": [
             {
                 "place": position,
-                "before": _numbers(alone[at]),
-                "after": _numbers(alone[places + at]),
-                "gain": _numbers(gain(slice(at, at + 1))),
+                "before": _numbers(base),
+                "after": _numbers(own),
+                "gain": _numbers(gain),
             }
-            for at, position in enumerate(positions)
+            for position, base, own, gain in zip(positions, *alone, strict=True)
         ],
-        "gain_of_worst_place": _numbers(worst),
-        "gain_of_mean": _numbers(mean),
+        "gain_of_worst_place": _numbers(verdict.worst_difference),
+        "gain_of_mean": _numbers(verdict.mean_difference),
         "log_likelihood": {"before": before.log_likelihood, "after": after.log_likelihood},
     }
-    # Sums of the same scores in another order differ by rounding.
-    return HeldOutCheck(scores=scores, improves=worst.low > 0 and mean.value > -1e-9)
+    return HeldOutCheck(scores=scores, improves=verdict.helps)
 
 
 def _numbers(estimate: Estimate) -> dict[str, float]:

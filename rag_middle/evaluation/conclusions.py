@@ -201,7 +201,9 @@ def recommend(
         return Recommendation(label=BASELINE, reason="too_few_questions", text=text)
     tried = {label: own for label, own in scores.items() if label != BASELINE}
     of_each = comparison_confidence(len(tried))
-    verdicts = tuple(_verdict(label, base, own, of_each, resamples) for label, own in tried.items())
+    verdicts = tuple(
+        verdict_on(label, base, own, of_each, resamples=resamples) for label, own in tried.items()
+    )
 
     def none(reason: Reason, text: str) -> Recommendation:
         return Recommendation(label=BASELINE, reason=reason, text=text, verdicts=verdicts)
@@ -255,8 +257,17 @@ def recommend(
     return Recommendation(label=best, reason="helps", text=text, verdicts=verdicts)
 
 
-def _verdict(label: str, base: Array, own: Array, confidence: float, resamples: int) -> Verdict:
-    """Args: `base` and `own` are scores of the unmodified model and of the method."""
+def verdict_on(
+    label: str, base: Array, own: Array, confidence: float, *, resamples: int = RESAMPLES
+) -> Verdict:
+    """Whether a method helps.
+
+    Args:
+        label: of the method.
+        base: scores of the unmodified model, `[questions, positions]`.
+        own: of the method, likewise.
+        confidence: of each interval.
+    """
     paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples)
     count, exact = base.shape[1], np.array_equal(own, base)
     worst = paired.least_gain(confidence, exact=exact)
