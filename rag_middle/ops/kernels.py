@@ -145,21 +145,16 @@ _checking = Lock()
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _fault(kernels: Kernels, query: Tensor, check: KernelCheck, case: KernelCase) -> str | None:
+    """What is wrong with kernels, warned of where operators first compute because of it."""
     key = check.name, case
-    if key in _faults:
-        return _told(kernels, key)
-    no_numbers = query.device.type == "meta" or isinstance(query, FakeTensor)
-    # A check waits for the device, which a CUDA graph that is being captured does not allow.
-    if no_numbers or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return None
-    with _checking:
-        if key not in _faults:
-            _faults[key] = checked(check, case)
-    return _told(kernels, key)
-
-
-def _told(kernels: Kernels, key: tuple[str, KernelCase]) -> str | None:
-    """The fault, warned of where operators compute because of it for the first time."""
+    if key not in _faults:
+        no_numbers = query.device.type == "meta" or isinstance(query, FakeTensor)
+        # A check waits for the device, which a CUDA graph that is being captured does not allow.
+        if no_numbers or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return None
+        with _checking:
+            if key not in _faults:
+                _faults[key] = checked(check, case)
     fault = _faults[key]
     if fault is not None and kernels == "auto" and key not in _warned:
         _warned.add(key)
