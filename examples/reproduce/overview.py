@@ -1,4 +1,4 @@
-"""The README's table of everything that the papers show, from the configurations themselves."""
+"""The README's tables of everything that the papers show, from the configurations themselves."""
 
 from __future__ import annotations
 
@@ -36,19 +36,28 @@ def runs_here(config: EvaluationConfig) -> str:
         shipped = config.on_shipped_questions()
     except ConfigError:
         return "needs data"
-    return "yes" if shipped.tasks == config.tasks else "yes, `--shipped`"
+    return "yes" if shipped.tasks == config.tasks else "`--shipped`"
+
+
+def items(paper: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
+    """Rows of a paper's configurations, and why its other tables and figures have none."""
+    rows = []
+    for path, config in configurations().items():
+        name, item = config.title.split(", ", 1)
+        if name == paper:
+            rows.append((item, f"`{path}`", runs_here(config), config.differs))
+    absent = yaml.safe_load((FOLDER / "absent.yaml").read_text(encoding="utf-8"))
+    return rows, absent[paper]
 
 
 def markdown() -> str:
-    """A row for each configuration, and for each item that has none."""
-    absent = yaml.safe_load((FOLDER / "absent.yaml").read_text(encoding="utf-8"))
-    rows = []
-    for path, config in configurations().items():
-        paper, item = config.title.split(", ", 1)
-        rows.append((paper, item, f"`{path}`", runs_here(config), config.differs))
-    rows += [(paper, item, "", "", why) for paper in PAPERS for item, why in absent[paper].items()]
-    order = list(PAPERS)
-    rows.sort(key=lambda row: order.index(row[0]))  # stable: files before what has none
-    lines = ["| paper | table or figure | command | runs here | differs |", "| --- " * 5 + "|"]
-    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    """For each paper a row for each configuration, and the items that have none."""
+    lines = []
+    for paper, number in PAPERS.items():
+        rows, absent = items(paper)
+        lines += [f"### {paper}, [{number}](https://arxiv.org/abs/{number})", ""]
+        lines += ["| table or figure | command | runs here | differs |", "| --- " * 4 + "|"]
+        lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in r)} |" for r in rows]
+        left_out = "; ".join(f"{item} ({why})" for item, why in absent.items())
+        lines += ["", f"Without a file: {left_out}.", ""]
     return "\n".join(lines)
