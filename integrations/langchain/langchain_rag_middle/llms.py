@@ -12,8 +12,10 @@ from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
 from langchain_rag_middle.arguments import OPTIONS, renamed
+from langchain_rag_middle.documents import as_document
 from langchain_rag_middle.responses import answers, streamed, token_usage, usage
 from langchain_rag_middle.settings import RagMiddleSettings
+from rag_middle import Document as PromptDocument
 from rag_middle import UnsupportedGenerationError
 from rag_middle.integration import in_thread, pieces_in_thread, split_call
 
@@ -189,7 +191,11 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
 
 def _options_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    documents, options = split_call(call, lambda _: None, "no documents")
+    def read(entry: Any) -> PromptDocument | None:
+        document = as_document(entry)
+        return None if document is None else PromptDocument(document.page_content)
+
+    documents, options = split_call(call, read, "LangChain documents")
     if documents:
         raise UnsupportedGenerationError(
             "A text has its documents in it: mark them with format_docs(documents), or use "

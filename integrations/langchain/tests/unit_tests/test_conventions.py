@@ -81,6 +81,8 @@ def test_documents_may_come_in_the_extra_body(model: ChatRagMiddle) -> None:
     llm = RagMiddleLLM(model=model.rag_middle_model)
     with pytest.raises(UnsupportedGenerationError, match="format_docs"):
         llm.invoke(QUESTION, extra_body={"documents": entries})
+    with pytest.raises(UnsupportedGenerationError, match="format_docs"):
+        llm.invoke(QUESTION, documents=[Document("a")])
 
 
 #: Documents with titles, which the model reads on a line before the text; ids and addresses.

@@ -437,11 +437,11 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         if called_by_memory():  # a history in one message, documents of several turns included
             messages = without_documents(messages)
         options = self._options(rest)
-        return chat_request(self, messages, documents, options, has_chat_template=has_template)
+        return chat_request(self, messages, options, documents, has_chat_template=has_template)
 
     def _completion_request(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> Request:
         documents, rest = split_call(call, passed_document, "nodes")
-        return completion_request(self, prompt, documents, formatted, self._options(rest))
+        return completion_request(self, prompt, formatted, self._options(rest), documents)
 
     def _answer(self, request: Request) -> CompletionResponse:
         report = self._reporting()

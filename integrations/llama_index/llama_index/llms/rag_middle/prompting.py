@@ -31,7 +31,11 @@ class UnwrittenPrompt(str):
 
 
 def completion_request(
-    llm: LLM, prompt: str, documents: Sequence[Document], formatted: bool, options: dict[str, Any]
+    llm: LLM,
+    prompt: str,
+    formatted: bool,
+    options: dict[str, Any],
+    documents: Sequence[Document] = (),
 ) -> Request:
     """A request for a completion, `documents` before the prompt.
 
@@ -61,8 +65,8 @@ def completion_request(
 def chat_request(
     llm: LLM,
     messages: Sequence[ChatMessage],
-    documents: Sequence[Document],
     options: dict[str, Any],
+    documents: Sequence[Document] = (),
     *,
     has_chat_template: bool,
 ) -> Request:
