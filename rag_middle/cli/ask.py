@@ -123,7 +123,7 @@ def chat(
     history: list[tuple[str, str]] = []
     failed, is_typed = False, sys.stdin.isatty()
     for line in _typed() if is_typed else filter(None, map(str.strip, sys.stdin)):
-        name, *rest = line.split()
+        name, *words = line.split()
         try:
             if name == "/quit":
                 break
@@ -135,10 +135,10 @@ def chat(
                 if last is None:
                     raise ConfigError("There is no answer yet whose sources to show: ask first.")
                 _show_sources(last.sources)
-            elif name == "/method" and rest:
-                method_options = opt.parse_method_options(rest[1:])
-                method = answerer.model.checked_method(rest[0], method_options)
-                console.tell("Method", rest[0])
+            elif name == "/method" and words:
+                method_options = opt.parse_method_options(words[1:])
+                method = answerer.model.checked_method(words[0], method_options)
+                console.tell("Method", words[0])
             elif name.startswith("/"):
                 raise ConfigError(
                     f"{line!r} is no command.{suggest(name, _COMMANDS)} Commands: "
@@ -148,8 +148,8 @@ def chat(
                 if not is_typed:
                     console.print_text(f"==> {line} <==")
                 earlier = history[-turns:] if turns else []
-                asked = {**options, "method": method, "history": earlier}
-                last = _answer(answerer, line, asked)
+                arguments = {**options, "method": method, "history": earlier}
+                last = _answer(answerer, line, arguments)
                 history.append((line, last.text))
         except RagMiddleError as error:
             failed = True
@@ -205,8 +205,8 @@ def open_answerer(
             report_skipped(built.skipped)
             console.tell("Index", f"{summary(built)}.")
         elif built.skipped:
-            told = f"`rag-middle index {documents}` says what and why."
-            console.warn(f"{len(built.skipped)} skipped: {told}")
+            advice = f"`rag-middle index {documents}` says what and why."
+            console.warn(f"{len(built.skipped)} skipped: {advice}")
     if not quiet and named_model is None and endpoint is None:
         console.tell_of_default()
     return answerer, built

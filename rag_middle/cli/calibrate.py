@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rag_middle.calibration.objective import Criterion
     from rag_middle.calibration.scoring import Team
 
-_TOLD = ("recommended", "method", "options", "scores")  # of a profile, in JSON
 _search_flag = partial(typer.Option, rich_help_panel="Search")
 Fitted = Literal[
     "positional_hidden_states",
@@ -136,9 +135,10 @@ def calibrate(
         calibrated.profile, profile.with_suffix(".html"), command=console.command_line()
     )
     if as_json:
-        told = {name: getattr(calibrated.profile, name) for name in _TOLD}
-        told["verdict"] = calibrated.verdict
-        console.print_json({**told, "profile": str(profile), "report": str(page)})
+        parts = ("recommended", "method", "options", "scores")
+        settings = {name: getattr(calibrated.profile, name) for name in parts}
+        files = {"profile": str(profile), "report": str(page)}
+        console.print_json({**settings, "verdict": calibrated.verdict, **files})
         return
     _show(calibrated)
     console.print_text(f"{page}\n{profile}")
@@ -166,12 +166,12 @@ def _tell_cost(cost: SearchCost, workers: int) -> None:
 
 
 def _show(calibrated: Calibration) -> None:
-    found = calibrated.profile
-    for row in (found.scores["held_out"] or {}).get("places", ()):
+    profile = calibrated.profile
+    for row in (profile.scores["held_out"] or {}).get("places", ()):
         before, after = (percent(row[when]["value"], 1) for when in ("before", "after"))
         console.print_text(
             f"held-out accuracy with the gold document at {row['place']}: {before} before, {after} "
             f"after, {points(row['gain'])}"
         )
-    settings = ", ".join(f"{name}={value}" for name, value in found.options.items())
-    console.print_text(f"Best found: {found.method} {settings}\n{calibrated.verdict}")
+    settings = ", ".join(f"{name}={value}" for name, value in profile.options.items())
+    console.print_text(f"Best profile: {profile.method} {settings}\n{calibrated.verdict}")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
     from rag_middle.methods import Method
 
-_LONG = 60  # seconds, from which on a run's options are named
-
 
 def _variation(
     *,
@@ -183,7 +181,7 @@ def _tell_time(seconds: float, answers: int) -> None:
     """Say how long a run will take at most, and what makes it less, by its first answers."""
     took = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} s"
     console.tell("Cost", f"at most about {took} for {answers:,} more answers, by the first ones.")
-    if seconds >= _LONG:
+    if seconds >= 60:
         shorter = "a lower --limit, --documents or --positions, fewer --methods"
         console.tell("Cost", f"to shorten it, {shorter}, or --score-by likelihood.")
 

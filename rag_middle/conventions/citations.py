@@ -46,7 +46,7 @@ def openai_citations(
     answer: str, documents: Sequence[Document]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Citations as OpenAI's annotations, of documents with an address, and `plain_citations`."""
-    found = [*_in_answer(answer, documents)]  # one search for both
+    citations = [*_in_answer(answer, documents)]  # one search for both
     annotations = [
         {
             "type": "url_citation",
@@ -57,10 +57,10 @@ def openai_citations(
                 "url": citation.url,
             },
         }
-        for citation in found
+        for citation in citations
         if citation.url is not None
     ]
-    return annotations, [_plain(citation) for citation in found]
+    return annotations, [_plain(citation) for citation in citations]
 
 
 def plain_citations(answer: str, documents: Sequence[Document]) -> list[dict[str, Any]]:

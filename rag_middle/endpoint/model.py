@@ -346,13 +346,13 @@ class EndpointModel:
     def _error(self, error: Exception, listed: Iterable[str] = ()) -> EndpointError:
         """What went wrong, in the server's own words where it says some, and what to check."""
         status, body = getattr(error, "status_code", None), getattr(error, "body", None)
-        said = body.get("message") if isinstance(body, Mapping) else None
-        said = f"{status}: {said}" if said else f"{error} {error.__cause__ or ''}"
+        words = body.get("message") if isinstance(body, Mapping) else None
+        words = f"{status}: {words}" if words else f"{error} {error.__cause__ or ''}"
         check = _CHECKS.get(status or 0, "the address (endpoint, --endpoint), and the timeout")
         names = ", ".join(sorted(listed)[:20])
         has = f" It has these models: {names}." if status == 404 and names else ""
         return EndpointError(
-            f"No answer from {self.url}: {shortened(said.strip()).rstrip('.')}.{has} Check "
+            f"No answer from {self.url}: {shortened(words.strip()).rstrip('.')}.{has} Check "
             f"{check}; a run with records goes on where it stopped."
         )
 

@@ -169,8 +169,8 @@ class FaissIndex:
         documents = self.documents
         [scores], [rows] = self._vectors.search(vectors, min(k, len(documents)))
         best = sorted(zip(-scores, rows, strict=True))
-        found = ((documents[row], float(-distance)) for distance, row in best)
-        return [replace(it, metadata={**it.metadata, "score": score}) for it, score in found]
+        scored = ((documents[row], float(-distance)) for distance, row in best)
+        return [replace(it, metadata={**it.metadata, "score": score}) for it, score in scored]
 
     def save(self, folder: str | Path) -> None:
         """Save the index in a folder of its own, in place of the one that is there.
@@ -305,9 +305,9 @@ class Retriever:
 
     def __call__(self, question: str, *, top_k: int | None = None) -> list[Document]:
         """The best documents, best first, as from :meth:`FaissIndex.search`."""
-        found = self.index.search(question, self.top_k if top_k is None else top_k)
+        documents = self.index.search(question, self.top_k if top_k is None else top_k)
         least = -np.inf if self.min_score is None else self.min_score
-        return [document for document in found if document.metadata["score"] >= least]
+        return [document for document in documents if document.metadata["score"] >= least]
 
 
 def check_question(question: object) -> None:

@@ -148,8 +148,8 @@ class _Cut:
             yield _Part(start, end, length)
             return
         if separators:  # each begins the part that follows it
-            found = re.finditer(separators[0], text)
-            cuts = [start + it.start() for it in found if it.start()]
+            breaks = re.finditer(separators[0], text)
+            cuts = [start + it.start() for it in breaks if it.start()]
         else:
             size = self.overlap or -(-self.chunk_size // 4)
             middle = (start + end) // 2

@@ -46,9 +46,9 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         await run_in_threadpool(queue.close)
 
     async def check_key(request: Request) -> None:
-        scheme, _, said = request.headers.get("authorization", "").strip().partition(" ")
+        scheme, _, key = request.headers.get("authorization", "").strip().partition(" ")
         # As bytes: what compares in constant time takes no other characters than ASCII's.
-        is_right = hmac.compare_digest(said.strip().encode(), (settings.api_key or "").encode())
+        is_right = hmac.compare_digest(key.strip().encode(), (settings.api_key or "").encode())
         if settings.api_key and not (is_right and scheme.lower() == "bearer"):
             raise ApiError(
                 401,

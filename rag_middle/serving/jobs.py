@@ -48,8 +48,8 @@ def make_jobs(
     count = body.n * (1 if isinstance(body, ChatRequest) else len(body.prompt))
     if count > settings.max_waiting:
         raise _refused("n", f"No more than {settings.max_waiting} can wait: ask for fewer answers.")
-    each = 0 if body.alternatives is None else 1 + body.alternatives
-    if each * count * (body.max_tokens or settings.defaults.max_new_tokens) > _MOST_LOGPROBS:
+    entries = 0 if body.alternatives is None else 1 + body.alternatives
+    if entries * count * (body.max_tokens or settings.defaults.max_new_tokens) > _MOST_LOGPROBS:
         message = f"{_MOST_LOGPROBS:,} log-probabilities are the most: set a smaller max_tokens."
         raise _refused("logprobs", message)
     constraints = body.constraints()
@@ -98,8 +98,8 @@ def _check_fields(body: Body, settings: ServerSettings, model: RagMiddleModel) -
         message = f"There is no model {body.model!r:.100} here, only {settings.model_name!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
     if body.method is not None and body.method not in settings.methods:
-        known = f"{suggest(body.method, settings.methods)} Methods: {', '.join(settings.methods)}."
-        message = f"There is no method {body.method!r:.100} here.{known}"
+        names = f"{suggest(body.method, settings.methods)} Methods: {', '.join(settings.methods)}."
+        message = f"There is no method {body.method!r:.100} here.{names}"
         raise _refused("method", message, "method_not_allowed")
     unknown = [*(body.model_extra or {})]
     if isinstance(body, ChatRequest):
@@ -122,11 +122,11 @@ def _template_options(
     body: ChatRequest, settings: ServerSettings, model: RagMiddleModel
 ) -> dict[str, Any]:
     """Of the server and the request, and whether the answer goes on in the last message."""
-    asked = {name: v for name, v in body.chat_template_kwargs.items() if _is_read(name, model)}
-    for name, value in asked.items():
+    chosen = {name: v for name, v in body.chat_template_kwargs.items() if _is_read(name, model)}
+    for name, value in chosen.items():
         if isinstance(value, str) and len(TextEncoder(model.tokenizer).inert_pieces(value)) > 1:
             raise _refused("chat_template_kwargs", f"{name}: leave control tokens out.")
-    options = {**(settings.defaults.template_options or {}), **asked}
+    options = {**(settings.defaults.template_options or {}), **chosen}
     if not body.continue_final_message:
         begins = body.add_generation_prompt is not False
         return options if begins else {**options, "add_generation_prompt": False}
@@ -180,8 +180,8 @@ def _fitted(
 def _options(body: Body, settings: ServerSettings) -> dict[str, Any]:
     """Options of `RagMiddleModel.batch`: of the request, else of the server."""
     defaults = settings.defaults
-    asked = {name: getattr(body, name) for name in _SAMPLING}
-    sampling = {n: getattr(defaults, n) if v is None else v for n, v in asked.items()}
+    requested = {name: getattr(body, name) for name in _SAMPLING}
+    sampling = {n: getattr(defaults, n) if v is None else v for n, v in requested.items()}
     return {
         **sampling,
         "top_k": max(sampling["top_k"], 0),  # -1: all, for vLLM

@@ -57,9 +57,9 @@ def chat_prompt(
     turns: list[tuple[dict[str, Any], list[Part]]] = []
     for message in messages:
         role, content = template_role(message.role, with_tools=has_tools), message.content
-        said = [content] if isinstance(content, str) else [p for b in content or () for p in b]
+        pieces = [content] if isinstance(content, str) else [p for b in content or () for p in b]
         trusts = trusted and role != "assistant"
-        parts = [MarkedText(p, trusted=trusts) if isinstance(p, str) else p for p in said]
+        parts = [MarkedText(p, trusted=trusts) if isinstance(p, str) else p for p in pieces]
         fields = {"role": role, **(message.tool_fields if has_tools else {})}
         if role == "assistant":
             # A message of calls alone is left out where there are no tools.

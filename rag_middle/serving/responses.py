@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Reply:
-    """Answers to one request, in the shape of its endpoint."""
+    """Answers to one request, in the form of its endpoint."""
 
     def __init__(self, body: Body, token_text: Callable[[int], str]) -> None:
         self._body, self._token_text = body, token_text
@@ -42,9 +42,9 @@ class Reply:
             text = _result(job).text + fields.pop("content", "")
             content = None if not text and "tool_calls" in fields else text
             message = {"role": "assistant", "content": content, "refusal": None, **fields}
-            said = {"message": message} if self._is_chat else {"text": text, **fields}
+            form = {"message": message} if self._is_chat else {"text": text, **fields}
             logprobs = self._logprobs(_result(job).log_probabilities)
-            choices.append({"index": job.index, **said, "logprobs": logprobs, **ending})
+            choices.append({"index": job.index, **form, "logprobs": logprobs, **ending})
         facts = {"usage": self._usage(jobs), "rag_middle": choices[0]["rag_middle"]}
         return {**self._head, "choices": choices, **facts}
 
@@ -79,8 +79,8 @@ class Reply:
         yield "data: [DONE]\n\n"
 
     def _chunk(self, job: AnswerJob, fields: Json, logprobs: Json | None, ending: Json) -> str:
-        said = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
-        choice = {"index": job.index, **said, "logprobs": logprobs, **ending}
+        form = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
+        choice = {"index": job.index, **form, "logprobs": logprobs, **ending}
         facts = {"rag_middle": ending["rag_middle"]} if "rag_middle" in ending else {}
         return _event({**self._head, "choices": [choice], **facts})
 
@@ -124,9 +124,9 @@ class Reply:
 
     def _usage(self, jobs: Sequence[AnswerJob]) -> dict[str, int]:
         """Token counts; a prompt with several answers counts once."""
-        each = [_result(job).usage for job in jobs]
-        prompt_tokens = sum(usage.prompt_tokens for usage in each[:: self._body.n])
-        new_tokens = sum(usage.completion_tokens for usage in each)
+        usages = [_result(job).usage for job in jobs]
+        prompt_tokens = sum(usage.prompt_tokens for usage in usages[:: self._body.n])
+        new_tokens = sum(usage.completion_tokens for usage in usages)
         counts = {"prompt_tokens": prompt_tokens, "completion_tokens": new_tokens}
         return {**counts, "total_tokens": sum(counts.values())}
 

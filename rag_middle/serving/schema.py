@@ -68,12 +68,12 @@ class SamplingRequest(BaseModel):
         """Leave out what is None, what says nothing, and no bias, penalty or suffix at all."""
         if not isinstance(body, dict):
             return body
-        known = {*cls.model_fields, "max_completion_tokens"}
-        said = {name: value for name, value in body.items() if value is not None}
+        names = {*cls.model_fields, "max_completion_tokens"}
+        filled = {name: value for name, value in body.items() if value is not None}
         return {
             name: value
-            for name, value in said.items()
-            if name in known or (value and name not in _IGNORED)
+            for name, value in filled.items()
+            if name in names or (value and name not in _IGNORED)
         }
 
     def constraints(self) -> dict[str, Any]:
@@ -83,8 +83,8 @@ class SamplingRequest(BaseModel):
             UnsupportedGenerationError: it asks for what there is not.
         """
         check_response_format(self.response_format)
-        asked = self.response_format
-        return {} if asked in (None, {"type": "text"}) else {"response_format": asked}
+        form = self.response_format
+        return {} if form in (None, {"type": "text"}) else {"response_format": form}
 
     @property
     def alternatives(self) -> int | None:
