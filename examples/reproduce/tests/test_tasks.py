@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rag_middle import ConfigError, FileFormatError
-from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, make_task, position
+from rag_middle import ConfigError, FileFormatError, RagMiddleModel
+from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, Measurement, make_task, position, run
 from tests.evaluation.test_tasks import keeps_the_contract, written
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 from rag_middle_reproduce.samples import SAMPLES, write_samples
 from rag_middle_reproduce.tasks.file_task import FileTask
-from rag_middle_reproduce.tasks.judging import SECTIONS
+from rag_middle_reproduce.tasks.judging import SECTIONS, PairwiseJudge
 from rag_middle_reproduce.tasks.longbench import _DATASETS as LONGBENCH
 from rag_middle_reproduce.tasks.metrics import classification, order_deviations
 
@@ -252,6 +252,21 @@ def test_the_prompt_of_the_judge_is_that_of_pines_code(data: Path) -> None:
         f"\n[The Start of Assistant B's Answer]\n{line['chosen']}\n"
         "[The End of Assistant B's Answer]\n"
     )
+
+
+def test_the_judge_reads_its_instruction_as_a_system_message(
+    data: Path, model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, seen = PairwiseJudge(data=data / "rewardbench.jsonl"), set()
+    complete = RagMiddleModel.as_completed
+
+    def watched(self: RagMiddleModel, prompts: Any, **options: Any) -> Any:
+        seen.add(options["system"])
+        return complete(self, prompts, **options)
+
+    monkeypatch.setattr(RagMiddleModel, "as_completed", watched)
+    run(model, task, [], Measurement(limit=1, max_new_tokens=1))
+    assert seen == {task.system}
 
 
 def test_sections_are_rewardbenchs(data: Path) -> None:
