@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def marked_text(
     documents: Sequence[Document],
+    caller: str,
     *,
     numbered: bool = False,
     source: str | None = None,
@@ -25,6 +26,7 @@ def marked_text(
 
     Args:
         documents: in order.
+        caller: the function that was given them, for messages.
         numbered: write ``[1]``, ``[2]``, ... into them.
         source: metadata to write into each in parentheses, or ``"id"`` for its id.
         separator: between documents: whitespace or signs.
@@ -39,8 +41,8 @@ def marked_text(
     if not documents:
         warn_caller(
             MissingDocumentsWarning(
-                "There are no documents to be marked: retrieval found nothing, so the model will "
-                "answer without any. Check the index and the question, or answer without the model."
+                f"{caller} was given none: retrieval found nothing, so the model will answer "
+                "without any. Check the index and the question, or answer without the model."
             )
         )
     texts = []
@@ -49,7 +51,7 @@ def marked_text(
         if source is not None and name is None:
             names = [*(["id"] if document.id else []), *document.metadata]
             raise PromptError(
-                f"A document has no {source!r} to be called by: it has "
+                f"{caller} was given one with no {source!r} to be called by: it has "
                 f"{', '.join(names) or 'nothing'}."
             )
         label = None if source is None else str(name)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.integration import (
@@ -98,18 +98,7 @@ def constructor_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         fields = _merged(fields, renamed(options), "pipeline_kwargs")
     if fields.get("model") is None:
         fields["model"] = named_model(None)
-    return _with_loaded(_with_token_apart(fields))
-
-
-def _with_token_apart(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with a token of the hub in a field of its own, which nothing shows."""
-    apart = dict(fields)
-    for name in ("model_options", "tokenizer_options"):
-        if isinstance(fields.get(name), Mapping):
-            options = dict(fields[name])
-            token = options.pop("token", None) or options.pop("use_auth_token", None)
-            apart |= {name: options or None} | ({"token": token} if token else {})
-    return apart
+    return _with_loaded(fields)
 
 
 def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -122,7 +111,21 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> 
 
 
 #: Of `model_kwargs`, what finding a tokenizer needs as well.
-_OF_BOTH = ("cache_dir", "force_download", "local_files_only", "subfolder")
+_OF_BOTH = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
+
+
+def hidden(value: Any) -> Any:
+    """A secret that nothing shows: a text, or a mapping that holds some."""
+    if isinstance(value, Mapping):
+        return {name: hidden(entry) for name, entry in value.items()}
+    return SecretStr(value) if isinstance(value, str) else value
+
+
+def revealed(value: Any) -> Any:
+    """The opposite of `hidden`."""
+    if isinstance(value, Mapping):
+        return {name: revealed(entry) for name, entry in value.items()}
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _loading(model_kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def format_docs(
     """
     prompt = DocumentPrompt() if document_prompt is None else document_prompt
     read = [prompt.document(_given_document(entry)) for entry in documents]
-    return marked_text(read, numbered=numbered, source=source, separator=separator)
+    return marked_text(read, "format_docs", numbered=numbered, source=source, separator=separator)
 
 
 def _given_document(entry: Any) -> Document:

@@ -37,7 +37,8 @@ def prompt_messages(
     Documents come from marked text, from blocks of every convention that the server reads (of type
     ``search_result``, ``document``, ``text-plain``, ...), from `documents`, and from tools whose
     artifact says which documents their content holds. Within a message they are put together where
-    the first one stands.
+    the first one stands. Neighbouring messages of the user and of tools, of which several hold
+    documents, become one.
 
     Args:
         messages: in order.
@@ -50,7 +51,7 @@ def prompt_messages(
         PromptError: a message holds something else than text, or there are none.
         MarkerError: marked documents of this turn do not stand together.
     """
-    turns = []
+    turns: list[tuple[dict[str, Any], list[MarkedText | PromptDocument]]] = []
     for index, message in enumerate(messages):
         parts = _parts(message, index)
         calls = message.tool_calls if isinstance(message, AIMessage) else ()
@@ -58,8 +59,14 @@ def prompt_messages(
             if not with_tools:
                 continue  # calls a tool and says nothing
             parts = []
-        read = [MarkedText(part) if isinstance(part, str) else part for part in parts]
-        turns.append((_fields(message, with_tools), read))
+        read = _marked(parts)
+        fields = _fields(message, with_tools)
+        previous_fields, previous = turns[-1] if turns else ({"role": ""}, [])
+        of_user = fields["role"] == previous_fields["role"] == "user"
+        if of_user and _hold_documents(previous) and _hold_documents(read):
+            previous += read
+        else:
+            turns.append((fields, read))
     return with_contents(turns, documents, counted=counted)
 
 
@@ -97,6 +104,19 @@ def _parts(message: BaseMessage, index: int) -> list[Part]:
         of_artifact = _of_artifact("\n\n".join(texts), _artifact_documents(message.artifact))
         return list(of_artifact) or parts
     return parts
+
+
+def _marked(parts: Sequence[Part]) -> list[MarkedText | PromptDocument]:
+    """Texts in which markers have been looked for; as one, unless documents have to be gathered."""
+    marked = [MarkedText(part) if isinstance(part, str) else part for part in parts]
+    texts = [part for part in marked if isinstance(part, MarkedText)]
+    if 1 < len(texts) == len(parts) and sum(text.has_documents() for text in texts) < 2:
+        return [MarkedText("\n\n".join(text.text for text in texts))]
+    return marked
+
+
+def _hold_documents(parts: Sequence[MarkedText | PromptDocument]) -> bool:
+    return any(isinstance(part, PromptDocument) or part.has_documents() for part in parts)
 
 
 def _of_artifact(text: str, documents: Sequence[PromptDocument]) -> list[PromptDocument]:

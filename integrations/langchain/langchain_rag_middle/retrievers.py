@@ -207,6 +207,11 @@ def _settings(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, An
         if name in settings:
             raise ConfigError(f"{name} is given twice, once as {other_name}: pass one of them.")
         settings[name] = value
+        if name == "embeddings":
+            raise ConfigError(
+                "The index has its embeddings: pass them to FaissRetriever.load, from_documents or "
+                "from_folder."
+            )
         if name not in names:
             raise ConfigError(str(unknown_option(name, (*names, "embeddings"))))
     k, least = settings.get("k", 1), settings.get("min_score")

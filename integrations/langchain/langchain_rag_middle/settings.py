@@ -11,16 +11,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.outputs import LLMResult
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from langchain_rag_middle.arguments import (
     FIXED,
     FRAMEWORK,
     OPTIONS,
     constructor_arguments,
+    hidden,
     option_field,
     refuse_unknown,
     renamed,
+    revealed,
 )
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
@@ -28,11 +38,14 @@ from rag_middle import UnsupportedGenerationError
 from rag_middle.integration import (
     ANSWERS,
     LOADING,
+    LOADING_OPTIONS,
+    SECRET_OPTIONS,
     cached_file,
     call_options,
     chosen_method,
     named_model,
     with_token,
+    without_secrets,
 )
 
 if TYPE_CHECKING:
@@ -133,9 +146,10 @@ class RagMiddleSettings(BaseModel):
 
         def _add_version(self, pkg: str, version: str) -> None: ...
 
-    _loaded: RagMiddleModel | None = PrivateAttr(default=None)
     _method: Method = PrivateAttr()
-    _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)  # copies share it
+    # Copies share these lists: the model, once it is loaded by its name, and the last report.
+    _loaded: list[RagMiddleModel] = PrivateAttr(default_factory=list)
+    _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)
 
     def __init__(self, **arguments: Any) -> None:
         """Check everything that can be checked without loading the model.
@@ -185,8 +199,8 @@ class RagMiddleSettings(BaseModel):
             )
         if isinstance(device, int):
             device = "cpu" if device < 0 else f"cuda:{device}"
-        stated = {"device": device, "max_batch_size": batch_size}
-        fields |= {name: value for name, value in stated.items() if value is not None}
+        renamed_here = {"device": device, "max_batch_size": batch_size}
+        fields |= {name: value for name, value in renamed_here.items() if value is not None}
         return cls(model=model_id, **fields)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -221,9 +235,9 @@ class RagMiddleSettings(BaseModel):
         return fields, self._chosen_method(fields["method"], fields["method_options"])
 
     def _refuse_fixed(self, names: Iterable[str]) -> None:
-        if stated := ", ".join(names):
+        if refused := ", ".join(names):
             raise UnsupportedGenerationError(
-                f"{stated} cannot change, since weights are loaded once: make another "
+                f"{refused} cannot change, since weights are loaded once: make another "
                 f"{type(self).__name__}. It shares the weights where it can."
             )
 
@@ -248,10 +262,24 @@ class RagMiddleSettings(BaseModel):
                 "folder or a name (model='...'), from which it is loaded again."
             )
         state: dict[Any, Any] = dict(super().__getstate__())
-        state["__dict__"] = {**state["__dict__"], "token": None}
+        shown = {name: self._shown_options(name) for name in LOADING_OPTIONS}
+        state["__dict__"] = {**state["__dict__"], **shown, "token": None}
         # What was asked is no setting: reports tell ids of documents.
-        private = {**state["__pydantic_private__"], "_loaded": None, "_reports": []}
+        private = {**state["__pydantic_private__"], "_loaded": [], "_reports": []}
         return {**state, "__pydantic_private__": private}
+
+    def _shown_options(self, name: str) -> dict[str, Any] | None:
+        """Options of loading without their secrets; None where none are left."""
+        return without_secrets(getattr(self, name)) or None
+
+    @field_validator("model_options", "tokenizer_options")
+    @classmethod
+    def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Traces, caches and `repr` show every field."""
+        return options and {
+            name: hidden(value) if name in SECRET_OPTIONS else value
+            for name, value in options.items()
+        }
 
     @model_validator(mode="after")
     def _set_rag_middle_version(self) -> Self:
@@ -267,13 +295,13 @@ class RagMiddleSettings(BaseModel):
         if not isinstance(self.model, str | Path):
             loaded: RagMiddleModel = self.model
             return loaded
-        if self._loaded is None:
+        if not self._loaded:
             from rag_middle.generation import shared_model  # needs PyTorch
 
-            hidden = self.token
-            token = hidden.get_secret_value() if isinstance(hidden, SecretStr) else hidden
-            self._loaded = shared_model(self.model, **with_token(self._loading, token))
-        return self._loaded
+            arguments = with_token(self._loading, revealed(self.token))
+            options = {name: revealed(arguments.get(name)) for name in LOADING_OPTIONS}
+            self._loaded[:] = [shared_model(self.model, **{**arguments, **options})]
+        return self._loaded[0]
 
     @property
     def model_name(self) -> str:
@@ -285,8 +313,8 @@ class RagMiddleSettings(BaseModel):
     @property
     def _loading(self) -> dict[str, Any]:
         """What was said about loading, but for the token."""
-        stated = {name: getattr(self, name) for name in LOADING}
-        return {name: value for name, value in stated.items() if value is not None}
+        fields = {name: getattr(self, name) for name in LOADING}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _known_context_window(self) -> int | None:
         """Tokens that fit, as far as that is known without loading anything."""
@@ -363,10 +391,10 @@ class RagMiddleSettings(BaseModel):
         in a loaded model, does not show.
         """
         if isinstance(self.model, str | Path):
-            stated = self._loading
-            tokenizer = stated.get("tokenizer")
-            stated["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
-            return {name: str(value) for name, value in stated.items() if value}
+            loading = {**self._loading, **{n: self._shown_options(n) for n in LOADING_OPTIONS}}
+            tokenizer = loading.get("tokenizer")
+            loading["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
+            return {name: str(value) for name, value in loading.items() if value}
         network = self.model.model
         return {
             "revision": str(getattr(network.config, "_commit_hash", None)),

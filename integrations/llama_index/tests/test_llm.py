@@ -155,6 +155,14 @@ def test_a_model_shared_with_the_core_keeps_its_method_and_window(
     assert RagMiddleLLM(model=shared, method="none").rag_middle_model.method.name == "none"
 
 
+def test_a_description_keeps_the_tokenizer_of_the_model_it_is_read_with(
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    shared = RagMiddleModel(network, tokenizer)
+    again = RagMiddleLLM.from_dict(RagMiddleLLM(model=shared).to_dict(), model=shared)
+    assert again.rag_middle_model.tokenizer is tokenizer
+
+
 def test_names_of_loading_and_of_calls_are_those_of_the_library(saved: Path) -> None:
     llm = RagMiddleLLM(model_name=str(saved), dtype="bfloat16", temperature=0.5, seed=1)
     assert str(llm.rag_middle_model.model.dtype) == "torch.bfloat16"

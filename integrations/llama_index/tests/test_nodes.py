@@ -88,7 +88,7 @@ def test_nodes_of_a_hand_made_prompt_are_marked_and_called_by_their_source(nodes
 
 
 def test_no_nodes_at_all_are_named_at_the_callers_line() -> None:
-    with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
+    with pytest.warns(MissingDocumentsWarning, match="format_nodes was given none") as warned:
         assert format_nodes([]) == ""
     assert {warning.filename for warning in warned} == {__file__}
 

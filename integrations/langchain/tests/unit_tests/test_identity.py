@@ -18,6 +18,7 @@ from langchain_rag_middle import (
     ChatRagMiddle,
     DocumentPrompt,
     RagMiddleLLM,
+    release_models,
 )
 from rag_middle import (
     MethodConfigError,
@@ -133,17 +134,56 @@ class TestSharedWeights:
         ChatRagMiddle(model=folder, dtype="float32", max_tokens=1).invoke("a")
         assert len(loads) == 2
 
+    def test_calls_with_options_of_their_own_load_once(
+        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
+    ) -> None:
+        llm = RagMiddleLLM(model=shutil.copytree(tiny_folder, tmp_path / "model"))
+        llm.invoke("a", max_tokens=1)
+        release_models()
+        llm.invoke("a", max_tokens=2)
+        assert len(loads) == 1
+
+
+SECRETS: list[dict[str, Any]] = [
+    {"token": "hf_SECRET"},
+    {"use_auth_token": "hf_SECRET"},
+    {"proxies": {"https": "http://user:hf_SECRET@proxy"}},
+]
+
 
 @pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("name", ["token", "use_auth_token"])
-def test_tokens_of_the_hub_are_hidden(kind: Any, name: str, tiny_folder: Path) -> None:
-    options = {name: "hf_SECRET"}
-    model = kind(model=tiny_folder, model_options=options, tokenizer_options=options)
-    shown = [repr(model), str(model), str(model.model_dump()), model.model_dump_json()]
-    shown += [dumps(model), key(model), str(model._identifying_params)]
-    assert "hf_SECRET" not in str(shown)
-    assert key(model) == key(kind(model=tiny_folder))
-    assert kind(**{field: getattr(model, field) for field in ("model", "model_options")})
+@pytest.mark.parametrize("options", SECRETS, ids=str)
+def test_secrets_of_loading_are_hidden(
+    kind: Any, options: dict[str, Any], tiny_folder: Path
+) -> None:
+    in_fields = kind(model=tiny_folder, model_options=options, tokenizer_options=options)
+    for model in (in_fields, kind(model=tiny_folder, model_kwargs=options)):
+        shown = [repr(model), str(model), str(model.model_dump()), model.model_dump_json()]
+        shown += [dumps(model), key(model), str(model._identifying_params)]
+        assert "hf_SECRET" not in str(shown)
+        assert b"hf_SECRET" not in pickle.dumps(model)
+        assert key(model) == key(kind(model=tiny_folder))
+        assert kind(**{field: getattr(model, field) for field in ("model", "model_options")})
+
+
+def test_secrets_reach_the_loading_as_they_are(
+    tiny: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: dict[str, Any] = {}
+
+    def shared_model(name: str, **loading: Any) -> RagMiddleModel:
+        arguments.update(loading)
+        return tiny
+
+    monkeypatch.setattr("rag_middle.generation.shared_model", shared_model)
+    of_model = {"token": False, "proxies": {"https": "http://user:pw@proxy"}}
+    of_tokenizer = {"token": "hf_other"}
+    model = ChatRagMiddle(
+        model="a/b", token="hf_own", model_options=of_model, tokenizer_options=of_tokenizer
+    )
+    assert model.rag_middle_model is tiny
+    assert arguments["model_options"] == of_model
+    assert arguments["tokenizer_options"] == of_tokenizer
 
 
 @pytest.mark.parametrize("kind", CLASSES)

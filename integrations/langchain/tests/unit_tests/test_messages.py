@@ -205,6 +205,21 @@ def test_an_artifact_stays_documents_in_checkpoints_and_histories(tiny: Any, kin
         assert answer.response_metadata["rag_middle"]["document_ids"] == ["0", "1"]
 
 
+def test_texts_of_a_message_stay_as_they_are_and_neighbours_with_documents_are_one(
+    tiny: Any,
+) -> None:
+    blocks: Any = [{"type": "text", "text": text} for text in ("    indented\n", "Q?\n\n")]
+    chat(tiny).invoke([HumanMessage(blocks)])
+    assert turn("user", "    indented\n\n\nQ?\n\n") in tiny.sent.text
+    asked = HumanMessage(f"{format_docs(TWO[:1])}\n\nWhich?")
+    chat(tiny).invoke([asked, ToolMessage(format_docs(TWO[1:]), tool_call_id="1")])
+    assert tiny.sent.documents == TEXTS
+    assert tiny.sent.text == (
+        f"<s>{turn('user', chr(10).join([TEXTS[0], '', TEXTS[1], '', 'Which?']))}"
+        "<|im_start|>assistant\n"
+    )
+
+
 def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> None:
     model = chat(tiny)
     apart = f"{format_docs(TWO[:1])} see {format_docs(TWO[1:])}"  # a user sent one again

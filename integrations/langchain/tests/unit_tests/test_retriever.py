@@ -58,6 +58,8 @@ def test_the_names_of_other_retrievers_work_and_unknown_ones_are_refused() -> No
         FaissRetriever.from_documents(DOCUMENTS, Letters(), min_scor=0.5)
     with pytest.raises(ConfigError, match="Did you mean 'embeddings'"):
         FaissRetriever.from_documents(DOCUMENTS, embedding=Letters())
+    with pytest.raises(ConfigError, match="The index has its embeddings"):
+        FaissRetriever(embeddings=Letters())
     with pytest.raises(ConfigError, match="no option 'filter'"):
         retriever.invoke("a", filter={"page": 3})
 

@@ -196,7 +196,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
                 own = inspect.signature(RagMiddleLLM).parameters
                 raise unknown_option(option, sorted({*own, *LOADING, *OPTIONS} - {"options"}))
         is_loaded = model is not None or tokenizer is not None
-        tokenizer = tokenizer or tokenizer_name
+        if not isinstance(model, RagMiddleModel):  # which has one, and descriptions always name one
+            tokenizer = tokenizer or tokenizer_name
         wrapped, of_pipeline = wrapped_model(model, tokenizer, tokenizer_kwargs or {})
         length = of_pipeline.pop("max_new_tokens", DEFAULT_NUM_OUTPUTS)
         options = {**of_answers, **(generate_kwargs or {}), **options}

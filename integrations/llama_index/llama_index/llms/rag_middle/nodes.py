@@ -102,7 +102,7 @@ def format_nodes(
         MissingDocumentsWarning: there are none.
     """
     read = [node_document(_given_node(entry)) for entry in nodes]
-    return marked_text(read, numbered=numbered, source=source, separator=separator)
+    return marked_text(read, "format_nodes", numbered=numbered, source=source, separator=separator)
 
 
 def as_node(entry: Any) -> NodeWithScore | None:
