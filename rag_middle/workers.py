@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
-from multiprocessing.util import Finalize
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -69,29 +68,36 @@ class Processes(Workers[Task, Result]):
         self, make_work: MakeWork, count: int, threads_each: int, devices: Sequence[str] = ()
     ) -> None:
         from joblib.externals.loky import ProcessPoolExecutor
-        from joblib.externals.loky.backend import get_context
 
         self.count = count
-        places = get_context("loky").SimpleQueue()
-        for name in devices:
-            places.put(name)
-        arguments = (make_work, threads_each, places if devices else None)
-        self._pool = ProcessPoolExecutor(count, initializer=_start, initargs=arguments)
+        places: list[tuple[str, ...]] = [(name,) for name in devices] or [()] * count
+        # A pool of one process each: a process that takes another's place has its device, and
+        # where as many tasks come as there are processes, each does one.
+        self._pools = [
+            ProcessPoolExecutor(1, initializer=_start, initargs=(make_work, threads_each, *place))
+            for place in places
+        ]
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        futures = [self._pool.submit(_do, numbered) for numbered in enumerate(tasks)]
+        waiting, free = iter(enumerate(tasks)), self._pools
+        running: dict[Future[tuple[int, Result]], Any] = {}
         try:
-            for future in as_completed(futures):
-                yield future.result()
+            while True:
+                for pool, task in zip(free, waiting, strict=False):
+                    running[pool.submit(_do, task)] = pool
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                free = [running.pop(future) for future in done]
+                for future in done:
+                    yield future.result()
         except BrokenProcessPool as error:
             raise RagMiddleError(f"A worker process ended ({error}). {_ENDED}") from error
-        finally:
-            for future in futures:
-                future.cancel()
 
     def close(self) -> None:
         """End the processes, once they have done what they are at."""
-        self._pool.shutdown()
+        for pool in self._pools:
+            pool.shutdown()
 
 
 class RayWorkers(Workers[Task, Result]):
@@ -168,15 +174,10 @@ class _Worker:
 _worker: _Worker  # of this process
 
 
-def _start(make_work: MakeWork, threads_each: int, places: Any | None) -> None:
+def _start(make_work: MakeWork, threads_each: int, *device: str) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    device: tuple[str, ...] = ()
-    if places is not None:
-        device = (places.get(),)
-        # loky replaces a worker whose memory grew: the next one waits for its device.
-        Finalize(None, places.put, device, exitpriority=1)
     _worker = _Worker(make_work, threads_each, *device)
 
 

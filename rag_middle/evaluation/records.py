@@ -95,8 +95,8 @@ def _check_header(header: Mapping[str, Any], expected: Mapping[str, Any], path: 
     if differences:
         raise FileFormatError(
             f"The records in {str(path)!r} belong to another run, as line 1 says: "
-            f"{'; '.join(differences[:3])}. Write to another file, or remove that one to begin "
-            "anew."
+            f"{'; '.join(differences[:3])}. Write to another place (out, --out), or remove "
+            "that file to begin anew."
         )
 
 

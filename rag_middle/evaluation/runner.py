@@ -272,14 +272,17 @@ def check_takes(model: TextGenerator, method: MethodLike) -> None:
 
 
 def check_length(
-    model: RagMiddleModel, prompt: ContextPrompt, new_tokens: int, *, template: Any = "auto"
+    model: RagMiddleModel, prompt: ContextPrompt, new_tokens: int, **shape: Any
 ) -> None:
     """Refuse a prompt that does not fit the context window together with its answer.
+
+    Args:
+        shape: how the prompt is written: `template`, `system`.
 
     Raises:
         ConfigError: it does not; with the number of its documents that would.
     """
-    encoded, window = model.encode(prompt, method="none", template=template), model.context_window
+    encoded, window = model.encode(prompt, method="none", **shape), model.context_window
     if window is None or len(encoded) + new_tokens <= window:
         return
     lengths = encoded.layout.document_lengths
@@ -365,7 +368,8 @@ class _Asker:
             tokens = self.max_new_tokens
             if self.measurement.scoring == "likelihood":
                 tokens = len(model.token_ids(self._target(model, trial)))
-            check_length(model, trial.prompt, tokens, template=self.measurement.template)
+            shape = {"template": self.measurement.template, "system": self.task.system}
+            check_length(model, trial.prompt, tokens, **shape)
 
     def ask(
         self, missing: Sequence[_Trial], answers: Records

@@ -56,15 +56,14 @@ class AttentionMethod(Method, LayerChange):
         """
         rotates = "positions" in self.claims
         (require_rope if rotates else require_interface)(self.name, traits)
-        if self.defers_rotation:
-            every = chosen_layers(None, traits, rotated=True)
-            require_known_rotation(self.name, traits, every)
         layers = chosen_layers(
             getattr(self, "layers", None),
             traits,
             default=self.default_layers(traits),
             rotated=rotates,
         )
+        if self.defers_rotation:
+            require_known_rotation(self.name, traits, layers)
         return AttentionPlan.uniform(layers, self)
 
     def start(self, layer: Layer) -> LayerHandler:

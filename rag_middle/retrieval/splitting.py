@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
+from rag_middle.plain_data import is_whole
 from rag_middle.retrieval.readers import headings
 
 # Header with the line below it, then the rows; to search for | is quicker than for ^. A cut at
@@ -53,6 +54,9 @@ def split(
     for document in documents:
         text, metadata = document.text, {**document.metadata}
         before, lines = metadata.pop("start", 0), metadata.pop("line_numbers", ())
+        # Documents of others may mean something else by these names.
+        before = before if is_whole(before, 0) else 0
+        lines = lines if isinstance(lines, list) else ()
         cut = _Cut(text, chunk_size, length)
         line_ends = [end.start() for end in re.finditer("\n", text)] if lines else []
         marks = [*headings(text)]

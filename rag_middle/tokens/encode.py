@@ -236,7 +236,9 @@ def uses_chat_template(tokenizer: Tokenizer, template: Template) -> bool:
 
 
 def _warn_of_unread_options(tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
-    own = signature(tokenizer.apply_chat_template).parameters if options else ()
+    if not options or not isinstance(tokenizer.chat_template, str):
+        return
+    own = signature(tokenizer.apply_chat_template).parameters
     for name in options:
         if name not in own and not reads_option(tokenizer, name):
             warn_caller(

@@ -73,12 +73,6 @@ class OwnQuestions(Task):
     @cached_property
     def _lines(self) -> list[QuestionLine]:
         lines = read_questions(self.data)
-        for line in lines:
-            if len(line.golds) > 1:
-                raise FileFormatError(
-                    f"{line.name} has {len(line.golds)} gold documents, and one is asked for: use "
-                    "the task multi_hop (--task multi_hop)."
-                )
         return [replace(line, documents=tuple(map(self._shown, line.documents))) for line in lines]
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
@@ -86,6 +80,11 @@ class OwnQuestions(Task):
         return list(islice(distinct_questions(items), limit))
 
     def _item(self, line: QuestionLine, seed: int) -> Item:
+        if len(line.golds) > 1:
+            raise FileFormatError(
+                f"{line.name} has {len(line.golds)} gold documents, and one is asked for: use the "
+                "task multi_hop (--task multi_hop)."
+            )
         others, [gold_position] = line.others, line.golds
         if len(others) < self.num_positions - 1:
             rng = random.Random(f"{self.name} {seed} {line.index}")
