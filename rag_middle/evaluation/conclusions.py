@@ -401,7 +401,7 @@ def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
         )
         return any(gold in other for gold in golds for other in others)
 
-    found = (
+    problems = (
         (
             "The gold document holds none of the answers",
             [i for i in items if i.gold and not best_subspan_em(i.gold.render(), i.answers)],
@@ -414,10 +414,10 @@ def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
         ),
     )
     return tuple(
-        f"{what}, word for word, in {len(those)} of {counted(len(items), 'question')}, such as "
-        f"{shortened(repr(those[0].question), 100)}. {meaning}"
-        for what, those, meaning in found
-        if those
+        f"{problem}, word for word, in {len(affected)} of {counted(len(items), 'question')}, such "
+        f"as {shortened(repr(affected[0].question), 100)}. {meaning}"
+        for problem, affected, meaning in problems
+        if affected
     )
 
 

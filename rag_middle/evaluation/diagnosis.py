@@ -148,24 +148,24 @@ def diagnose(
         methods = [method for method in chosen if method.label not in left_out]
     results = run(model, task, methods, measurement, **options)
     ratios = answer_time_ratios(here, results) if cost and here else {}
-    found = findings(results)
-    curves = found.curves
+    figures = findings(results)
+    curves = figures.curves
     assert curves is not None  # there are gold documents
     shape = shape_of(Bootstrap(results.scores(BASELINE)))
     scores = {method.label: results.scores(method.label) for method in results.methods}
     recommendation = recommend(scores, results.metric, ratios)
     in_use = curves[method_in_use(recommendation, curves)]
-    alone = found.summary.control("gold_only")
-    told = notes_on_gold(results.items)
+    alone = figures.summary.control("gold_only")
+    remarks = notes_on_gold(results.items)
     if recommendation.reason != "too_few_questions":
-        told += notes(found.summary, shape)
+        remarks += notes(figures.summary, shape)
     return Diagnosis(
-        **vars(found) | {"notes": (*found.notes, *told)},
+        **vars(figures) | {"notes": (*figures.notes, *remarks)},
         answer_time_ratios=ratios,
         shape=shape,
         answer=answer(recommendation, shape, curves),
         recommendation=recommendation,
-        profile=recommended_profile(results, curves, in_use, here, recommendation, found.made),
+        profile=recommended_profile(results, curves, in_use, here, recommendation, figures.made),
         next_steps=next_steps(
             recommendation,
             order_advice(in_use, curves.positions, curves.metric),

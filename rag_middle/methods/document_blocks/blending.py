@@ -37,7 +37,7 @@ class BlendedDocuments(LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         readings = layer.request.shared("cacheblend", lambda: _Readings(self.method, layer))
-        return _Handler(layer, readings)
+        return _BlendingLayer(layer, readings)
 
 
 class _Readings:
@@ -98,7 +98,7 @@ class _StatesTap(CacheTap):
         return key, value
 
 
-class _Handler(LayerHandler):
+class _BlendingLayer(LayerHandler):
     def __init__(self, layer: Layer, readings: _Readings) -> None:
         self._layer = layer
         self._readings = readings

@@ -90,7 +90,7 @@ class RelevanceScaling(LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         passes = layer.request.shared("dysco", lambda: _Passes(self, layer))
-        return _Handler(layer, passes)
+        return _ScaledLayer(layer, passes)
 
 
 class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
@@ -144,7 +144,7 @@ class _Passes:
         self.relevance: Tensor | None = None
         self.attention: dict[int, Tensor] = {}
         self.observed = range(0)
-        self.handlers: list[_Handler] = []
+        self.handlers: list[_ScaledLayer] = []
         #: `bias`, by what else decides it.
         self._biases: dict[Hashable, Tensor] = {}
         #: Layers that the nested pass under way has reached.
@@ -339,7 +339,7 @@ class _Passes:
         self._biases.clear()
 
 
-class _Handler(LayerHandler):
+class _ScaledLayer(LayerHandler):
     def __init__(self, layer: Layer, passes: _Passes) -> None:
         self._passes = passes
         passes.handlers.append(self)
