@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator
 
-from rag_middle.documents import (
-    Document,
-    unmark,
-)
+from rag_middle.documents import Document, unmark
 from rag_middle.errors import PromptError
 from rag_middle.plain_data import is_finite_number
-
-if TYPE_CHECKING:
-    pass
 
 _Item = TypeVar("_Item")
 

@@ -246,10 +246,10 @@ def _llama_index(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]
         ]
         formatted = llm._get_prompt(PromptTemplate("{a} {b}"), a=mark(text()), b=text())
         for request in (
-            chat_request(llm, messages, (), {}, has_chat_template=True),
-            completion_request(llm, mark(text()) + text(), (), False, {}),
-            completion_request(llm, formatted, (), True, {}),
-            completion_request(llm, str(formatted) + " ", (), True, {}),
+            chat_request(llm, messages, {}, has_chat_template=True),
+            completion_request(llm, mark(text()) + text(), False, {}),
+            completion_request(llm, formatted, True, {}),
+            completion_request(llm, str(formatted) + " ", True, {}),
         ):
             shaping = {name: request.options[name] for name in names if name in request.options}
             yield model.encode(request.prompt, **shaping).input_ids

@@ -56,18 +56,22 @@ class MarkerReader:
 
 def _plain_messages(messages: Iterable[Any]) -> list[Any]:
     reader = MarkerReader()
-    plain = [_plain_fields(message, reader) for message in messages]
+    plain = [_plain_fields(message, reader, _role(message)) for message in messages]
     reader.check()
     return plain
 
 
-def _plain_fields(value: Any, reader: MarkerReader, role: str = "user") -> Any:
+def _role(message: Any) -> str:
+    return str(message.get("role", "user")) if isinstance(message, Mapping) else "user"
+
+
+def _plain_fields(value: Any, reader: MarkerReader, role: str) -> Any:
     """A message, or a part of one: a text, or a mapping with a ``content`` or a ``text``."""
     if isinstance(value, str):
         return reader.plain(value, role)
     if not isinstance(value, Mapping):
         return value
-    role, fields = str(value.get("role", role)), dict(value)
+    fields = dict(value)
     for name in fields.keys() & {"content", "text"}:
         if isinstance(fields[name], list):
             fields[name] = [_plain_fields(part, reader, role) for part in fields[name]]
@@ -115,7 +119,7 @@ def hook_texts(renderer: type[Any]) -> None:
     """Let a class `BaseRenderer` render marked text, strings and chats, as plain text.
 
     Raises:
-        AttributeError: it has other functions.
+        AttributeError: it has other functions; nothing has changed then.
     """
 
     def reading(plain: Mapping[str, Callable[[Any], Any]]) -> Callable[..., Any]:
@@ -134,14 +138,20 @@ def hook_texts(renderer: type[Any]) -> None:
         return wrapper
 
     # The first parameters of vLLM's functions, in order.
-    of_chats = {
-        "conversations": lambda chats: [_plain_messages(chat) for chat in chats],
-        "chat_params": _plain_params,
-    }
-    of_completions = {"prompts": lambda prompts: [_plain_prompt(prompt) for prompt in prompts]}
-    for asynchronous in ("", "_async"):
-        hook(renderer, f"render_chat{asynchronous}", reading(of_chats))
-        hook(renderer, f"render_cmpl{asynchronous}", reading(of_completions))
+    chats = reading(
+        {
+            "conversations": lambda chats: [_plain_messages(chat) for chat in chats],
+            "chat_params": _plain_params,
+        }
+    )
+    completions = reading({"prompts": lambda prompts: [_plain_prompt(one) for one in prompts]})
+    hook(
+        renderer,
+        render_chat=chats,
+        render_chat_async=chats,
+        render_cmpl=completions,
+        render_cmpl_async=completions,
+    )
 
 
 def hook_harmony(module: ModuleType) -> None:
@@ -163,7 +173,7 @@ def hook_harmony(module: ModuleType) -> None:
 
         return read
 
-    hook(module, "render_for_completion", reading)
+    hook(module, render_for_completion=reading)
 
 
 def hook_models(models: type[Any]) -> None:
@@ -185,7 +195,7 @@ def hook_models(models: type[Any]) -> None:
 
         return described
 
-    hook(models, "show_available_models", describing)
+    hook(models, show_available_models=describing)
 
 
 def _served(option: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,26 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 
-def hook(
-    owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
-    """Put ``wrapper(function)`` in the place of a function; more than once does no more.
+def hook(owner: Any, **wrappers: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``wrapper(function)`` in the place of functions; more than once does no more.
 
     Args:
-        owner: the class or module that has it.
-        name: of the function.
-        wrapper: takes the function, and returns what is called from here on.
+        owner: the class or module that has them.
+        wrappers: by the name of the function; each takes it, and returns what is called from here
+            on.
 
     Raises:
-        AttributeError: there is no such function.
+        AttributeError: there is no such function; nothing has changed then.
     """
-    function = getattr(owner, name)
-    if not is_hooked(function):
-        hooked = functools.wraps(function)(wrapper(function))
-        hooked.of_rag_middle = True  # type: ignore[attr-defined]
-        setattr(owner, name, hooked)
-
-
-def is_hooked(function: object) -> bool:
-    """Whether a function is one that `hook` has put there."""
-    return getattr(function, "of_rag_middle", False)
+    functions = {name: getattr(owner, name) for name in wrappers}
+    for name, function in functions.items():
+        if not getattr(function, "of_rag_middle", False):
+            hooked = functools.wraps(function)(wrappers[name](function))
+            hooked.of_rag_middle = True  # type: ignore[attr-defined]
+            setattr(owner, name, hooked)

@@ -44,8 +44,9 @@ def hook_engine() -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.model_executor.model_loader import BaseModelLoader
 
-        hook(EngineArgs, "create_engine_config", _reading_profiles)
-        loaders = [BaseModelLoader]
+        hook(BaseModelLoader, load_model=_changing_layers)
+        hook(EngineArgs, create_engine_config=_reading_profiles)
+        loaders = BaseModelLoader.__subclasses__()
         for loader in loaders:
             _hook_loader(loader)
             loaders += loader.__subclasses__()
@@ -106,7 +107,7 @@ def _hook_requests() -> None:
 
 def _hook_loader(loader: type[Any], /, **_: object) -> None:
     if "load_model" in vars(loader):
-        hook(loader, "load_model", _changing_layers)
+        hook(loader, load_model=_changing_layers)
 
 
 def _reading_profiles(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:

@@ -111,6 +111,16 @@ def test_documents_for_the_template_lose_their_markers(marked: Any, plain: Any) 
     assert handed == [{"documents": plain, "other": 1}] * 2
 
 
+def test_a_renderer_without_one_of_the_functions_stays_as_it_is() -> None:
+    class Renderer:
+        def render_chat(self, conversations: Any, chat_params: Any) -> None: ...
+
+    render_chat = Renderer.render_chat
+    with pytest.raises(AttributeError, match="render_chat_async"):
+        hook_texts(Renderer)
+    assert Renderer.render_chat is render_chat
+
+
 def test_completions_lose_their_markers(renderer: Any) -> None:
     tokens = completion_tokens(renderer, {"prompt": PROMPT.marked})
     assert tokens == completion_tokens(renderer, {"prompt": PROMPT.text})
@@ -123,6 +133,8 @@ def test_documents_of_another_key_are_refused(renderer: Any) -> None:
             chat_tokens(renderer, messages)
     with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
         completion_tokens(renderer, {"prompt": FOREIGN})
+    with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
+        chat_tokens(renderer, [user([{**MARKED, "text": FOREIGN, "role": "assistant"}])])
     said = {"role": "assistant", "content": FOREIGN}  # by the model, in an earlier turn
     assert chat_tokens(renderer, [user("?"), said, user("?")])
 

@@ -130,6 +130,14 @@ def test_a_newer_vllm_is_warned_of(
     assert "this is 0.40.0" in caplog.text
 
 
+def test_a_vllm_whose_loaders_load_in_another_way_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(BaseModelLoader, "load_model")
+    with pytest.raises(plugin.UnsupportedVLLMError, match="load_model"):
+        plugin.hook_engine()
+
+
 def test_a_vllm_without_what_receives_documents_serves_the_other_methods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

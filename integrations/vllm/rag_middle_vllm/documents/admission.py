@@ -168,7 +168,7 @@ def hook_admission(processor: type[Any]) -> None:
 
         return process
 
-    hook(processor, "process_inputs", admitting)
+    hook(processor, process_inputs=admitting)
 
 
 def hook_cache(manager: type[Any]) -> None:
@@ -188,4 +188,4 @@ def hook_cache(manager: type[Any]) -> None:
 
         return get
 
-    hook(manager, "get_computed_blocks", whole)
+    hook(manager, get_computed_blocks=whole)

@@ -183,40 +183,39 @@ def _prove_table(rotary: Any) -> None:
 
 def _check(loaded: LoadedModel, layer: DecoderLayer, methods: Collection[ServedMethod]) -> None:
     """Refuse a layer that attends in a way that a method does not have."""
+    where = f"layer {layer.index}"
     if len(layer.attentions) != 1 or len(layer.rotary) > 1:
         raise loaded.refused(
-            f"layer {layer.index} has {len(layer.attentions)} attentions and {len(layer.rotary)} "
-            "rotary modules, and documents are read in layers of softmax attention with one of "
-            "each."
+            f"{where} has {len(layer.attentions)} attentions and {len(layer.rotary)} rotary "
+            "modules, and documents are read in layers of softmax attention with one of each."
         )
     (attention,) = layer.attentions
     impl: Any = attention.impl
-    turning = [method.method.name for method in methods if method.in_circle]
+    if getattr(attention, "kv_sharing_target_layer_name", None) is not None:
+        raise loaded.refused(f"{where} attends to the keys of another layer.")
+    if getattr(impl, "alibi_slopes", None) is not None:
+        raise loaded.refused(f"{where} has ALiBi positions, which documents are not read with.")
+    if any(getattr(rotary, "mrope_section", None) is not None for rotary in layer.rotary):
+        raise loaded.refused(f"{where} has positions in sections (M-RoPE).")
     moving = [m.method.name for m in methods if m.in_circle or m.placement != "kept"]
-    is_known = loaded.text_config.model_type in _NORMS_BEFORE_ROTATION
+    if moving and (getattr(attention, "sliding_window", None) or -1) > 0:
+        raise loaded.refused(
+            f"{where} has a sliding window, which {' and '.join(moving)} would need at positions "
+            "that vLLM's kernel does not know (no_inter_document_attention is served)."
+        )
+    turning = " and ".join(method.method.name for method in methods if method.in_circle)
+    if turning and getattr(impl, "logits_soft_cap", None):
+        raise loaded.refused(f"{where} caps its scores, and {turning} is not served with that.")
+    norms = _norms_beside(loaded, attention)
+    if turning and norms and loaded.text_config.model_type not in _NORMS_BEFORE_ROTATION:
+        raise loaded.refused(
+            f"{where} has {', '.join(norms)}, and it is not known whether it normalises rotated "
+            f"queries, which {turning} rotates once more."
+        )
+
+
+def _norms_beside(loaded: LoadedModel, attention: nn.Module) -> list[str]:
+    """Names of the norms in the module that an attention is part of."""
     name = next(name for name, module in loaded.model.named_modules() if module is attention)
-    beside = loaded.model.get_submodule(name.rpartition(".")[0])._modules
-    norms = [] if is_known else [child for child in beside if "norm" in child]
-    obstacles = {
-        "attends to the keys of another layer": (
-            getattr(attention, "kv_sharing_target_layer_name", None) is not None
-        ),
-        "has ALiBi positions, which documents are not read with": (
-            getattr(impl, "alibi_slopes", None) is not None
-        ),
-        "has positions in sections (M-RoPE)": any(
-            getattr(rotary, "mrope_section", None) is not None for rotary in layer.rotary
-        ),
-        f"has a sliding window, which {' and '.join(moving)} would need at positions that vLLM's "
-        "kernel does not know (no_inter_document_attention is served)": (
-            moving and (getattr(attention, "sliding_window", None) or -1) > 0
-        ),
-        f"caps its scores, and {' and '.join(turning)} is not served with that": (
-            turning and getattr(impl, "logits_soft_cap", None)
-        ),
-        f"has {', '.join(norms)}, and it is not known whether it normalises rotated queries, which "
-        f"{' and '.join(turning)} rotates once more": turning and norms,
-    }
-    for obstacle, stands in obstacles.items():
-        if stands:
-            raise loaded.refused(f"layer {layer.index} {obstacle}.")
+    siblings = loaded.model.get_submodule(name.rpartition(".")[0])._modules
+    return [sibling for sibling in siblings if "norm" in sibling]

@@ -81,8 +81,7 @@ def _forget_none(request: Any, methods: Mapping[str, Any]) -> None:
 
 def hook_renderer(renderer: type[Any]) -> None:
     """Let a class `OnlineRenderer` read documents."""
-    hook(renderer, "preprocess_chat", _reading_chats)
-    hook(renderer, "preprocess_completion", _reading_completions)
+    hook(renderer, preprocess_chat=_reading_chats, preprocess_completion=_reading_completions)
 
 
 def _reading_chats(preprocess: Callable[..., Any]) -> Callable[..., Any]:

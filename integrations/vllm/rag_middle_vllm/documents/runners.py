@@ -56,7 +56,7 @@ def check_engine(vllm_config: Any) -> None:
     compilation, cache = vllm_config.compilation_config, vllm_config.cache_config
     fused, mixed = compilation.pass_config.fuse_attn_quant, compilation.cudagraph_mode.mixed_mode()
     reasons = {
-        "model runner 2 (VLLM_USE_V2_MODEL_RUNNER=1)": vllm_config.use_v2_model_runner,
+        "model runner 2 (set VLLM_USE_V2_MODEL_RUNNER=0)": vllm_config.use_v2_model_runner,
         "chunked prefill (enable_chunked_prefill)": scheduler.enable_chunked_prefill,
         "long_prefill_token_threshold": scheduler.long_prefill_token_threshold,
         "a KV connector (kv_transfer_config)": vllm_config.kv_transfer_config,
@@ -95,4 +95,4 @@ def hook_runner(runner: type[Any]) -> None:
 
         return forward
 
-    hook(runner, "_model_forward", telling)
+    hook(runner, _model_forward=telling)
