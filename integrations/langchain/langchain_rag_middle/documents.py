@@ -94,11 +94,11 @@ def as_document(entry: object) -> Document | None:
     if isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], Real | None):
         return as_document(entry[0])  # without the score, which may be a distance
     if isinstance(entry, Mapping):
-        stated = entry.get("kwargs") if entry.get("type") == "constructor" else entry
-        if not isinstance(stated, Mapping) or not isinstance(stated.get("page_content"), str):
+        fields = entry.get("kwargs") if entry.get("type") == "constructor" else entry
+        if not isinstance(fields, Mapping) or not isinstance(fields.get("page_content"), str):
             return None
-        metadata = stated.get("metadata") or {}
-        return Document(stated["page_content"], id=stated.get("id"), metadata=metadata)
+        metadata = fields.get("metadata") or {}
+        return Document(fields["page_content"], id=fields.get("id"), metadata=metadata)
     return entry if isinstance(entry, Document) else None
 
 

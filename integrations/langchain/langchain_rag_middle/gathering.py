@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rag_middle import RagMiddleError
 from rag_middle.integration import in_thread
@@ -31,7 +31,12 @@ class Request:
     options: dict[str, Any]
 
 
-_Waiting: TypeAlias = "tuple[Request, Future[list[Generation]]]"
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    request: Request
+    answers: Future[list[Generation]] = field(default_factory=Future)
+
+
 #: ``run(prompts, cancel, options)``: results in order; raises for all if it refuses any.
 Run = Callable[[Sequence[Any], threading.Event, dict[str, Any]], "list[list[Generation]]"]
 
@@ -72,38 +77,36 @@ class Gathering:
         """Cancel the calls that wait and those that come: nobody waits for what will not come."""
         with self._lock:
             self._cancel.set()
-            for _, future in self._waiting:
-                if not future.done():
-                    future.set_exception(CancelledError())
+            for waiting in self._waiting:
+                if not waiting.answers.done():
+                    waiting.answers.set_exception(CancelledError())
 
     @contextmanager
     def call(self) -> Iterator[None]:
         """The block makes one of the calls."""
-        expecting = [self]
-        token = _expecting.set(expecting)
+        call = _Call(self)
+        token = _current_call.set(call)
         try:
             yield
         finally:
-            _expecting.reset(token)
-            if expecting:  # the call ended without a generation
-                expecting.pop()._arrived(None)
+            _current_call.reset(token)
+            call.arrive(None)
 
     @staticmethod
     def submit(owner: object, request: Request) -> Future[list[Generation]] | None:
         """Wait with the other calls of this batch; None where this call is in no batch."""
-        expecting = _expecting.get()
-        if not expecting or expecting[0].owner is not owner:
+        call = _current_call.get()
+        if call is None or call.gathering.owner is not owner:
             return None
-        future: Future[list[Generation]] = Future()
-        expecting.pop()._arrived((request, future))
-        return future
+        waiting = _Waiting(request)
+        return waiting.answers if call.arrive(waiting) else None
 
     def _arrived(self, waiting: _Waiting | None) -> None:
         with self._lock:
             if waiting is not None:
                 self._waiting.append(waiting)
                 if self._cancel.is_set():
-                    waiting[1].set_exception(CancelledError())
+                    waiting.answers.set_exception(CancelledError())
             self._missing -= 1
             if not self._missing and not self._complete.done():
                 self._complete.set_result(None)
@@ -112,36 +115,52 @@ class Gathering:
         # One batch, unless calls differ in their options (as copies of the model may), by their
         # spelling: in schemas, 1 and True are equal and mean different answers.
         alike: dict[str, list[_Waiting]] = {}
-        for request, future in self._waiting:
+        for waiting in self._waiting:
             # A call may have been cancelled while it waited; from here on none can be.
-            if not future.done() and future.set_running_or_notify_cancel():
-                alike.setdefault(repr(request.options), []).append((request, future))
+            if not waiting.answers.done() and waiting.answers.set_running_or_notify_cancel():
+                alike.setdefault(repr(waiting.request.options), []).append(waiting)
         for together in alike.values():
             self._run_together(together)
 
-    def _run_together(self, waiting: Sequence[_Waiting]) -> None:
-        prompts = [request.prompt for request, _ in waiting]
+    def _run_together(self, alike: Sequence[_Waiting]) -> None:
+        prompts = [waiting.request.prompt for waiting in alike]
         try:
-            generations = self._run(prompts, self._cancel, waiting[0][0].options)
+            generations = self._run(prompts, self._cancel, alike[0].request.options)
             if self._cancel.is_set():  # half an answer must not get into a cache
                 raise CancelledError
         except RagMiddleError as error:
-            if len(waiting) == 1:
-                waiting[0][1].set_exception(error)
+            if len(alike) == 1:
+                alike[0].answers.set_exception(error)
                 return
             # Refused before anything ran. Halving finds the prompts that are at fault; the others
             # still go together.
-            half = len(waiting) // 2
-            self._run_together(waiting[:half])
-            self._run_together(waiting[half:])
+            half = len(alike) // 2
+            self._run_together(alike[:half])
+            self._run_together(alike[half:])
         except BaseException as error:
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
+            for waiting in alike:
+                if not waiting.answers.done():
+                    waiting.answers.set_exception(error)
         else:
-            for (_, future), texts in zip(waiting, generations, strict=True):
-                future.set_result(texts)
+            for waiting, texts in zip(alike, generations, strict=True):
+                waiting.answers.set_result(texts)
 
 
-#: Holds the gathering that the call under way belongs to, until the call has come to its turn.
-_expecting: ContextVar[list[Gathering] | None] = ContextVar("rag_middle_expecting", default=None)
+class _Call:
+    """One call of a gathering, which waits for it until it arrives."""
+
+    def __init__(self, gathering: Gathering) -> None:
+        self.gathering = gathering
+        self._has_arrived = False
+
+    def arrive(self, waiting: _Waiting | None) -> bool:
+        """Come with a request, or end without one; False where the call had arrived before."""
+        if self._has_arrived:
+            return False
+        self._has_arrived = True
+        self.gathering._arrived(waiting)
+        return True
+
+
+#: The call under way; threads and tasks that it starts see it too.
+_current_call: ContextVar[_Call | None] = ContextVar("rag_middle_call", default=None)

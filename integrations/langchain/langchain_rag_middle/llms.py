@@ -154,12 +154,12 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
             return self, rest
         method = self._options(None, options)["method"]
         names = {*OPTIONS, "n", *self._call_names}
-        stated = {
+        changed = {
             name: value
             for name, value in renamed(options).items()
             if name in names and value is not None
         }
-        return self.model_copy(update={**stated, "method": method}), rest
+        return self.model_copy(update={**changed, "method": method}), rest
 
     def _options(self, stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
         return super()._options(stop, _options_of(call))

@@ -191,16 +191,16 @@ _NAMES = {
 }
 
 
-def _settings(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _settings(arguments: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Settings under the names of `FaissRetriever`, those of ``search_kwargs`` among them."""
-    stated = {**stated}
-    of_search = stated.pop("search_kwargs", None) or {}
+    arguments = {**arguments}
+    of_search = arguments.pop("search_kwargs", None) or {}
     if not isinstance(of_search, Mapping):
         raise ConfigError(
             f'search_kwargs must be a dictionary such as {{"k": 2}}, got {of_search!r}.'
         )
     settings: dict[str, Any] = {}
-    for other_name, value in (*of_search.items(), *stated.items()):
+    for other_name, value in (*of_search.items(), *arguments.items()):
         name: str = _NAMES.get(other_name) or other_name
         if value is None and name != "min_score":  # of which None means: keep all
             continue

@@ -199,8 +199,8 @@ class RagMiddleSettings(BaseModel):
             )
         if isinstance(device, int):
             device = "cpu" if device < 0 else f"cuda:{device}"
-        renamed_here = {"device": device, "max_batch_size": batch_size}
-        fields |= {name: value for name, value in renamed_here.items() if value is not None}
+        of_pipeline = {"device": device, "max_batch_size": batch_size}
+        fields |= {name: value for name, value in of_pipeline.items() if value is not None}
         return cls(model=model_id, **fields)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -92,9 +92,9 @@ def _openai_tool(tool: BaseTool) -> dict[str, Any]:
     if tool.metadata.fn_schema is None:
         return converted
     schema = with_top_resolved(tool.metadata.fn_schema.model_json_schema())  # of recursive classes
-    stated = {key: schema[key] for key in schema if key not in ("title", "description")}
+    of_schema = {key: schema[key] for key in schema if key not in ("title", "description")}
     function = converted["function"]
-    parameters = {**stated, **function["parameters"]}
+    parameters = {**of_schema, **function["parameters"]}
     return {**converted, "function": {**function, "parameters": parameters}}
 
 

@@ -155,8 +155,8 @@ class RagMiddleChatGenerator:
             if name not in LOADING:
                 raise unknown_option(name, LOADING)
         for name in ("model_options", "tokenizer_options"):
-            stated = self.model_kwargs.get(name) or {}
-            if without_secrets(stated) != stated:
+            options = self.model_kwargs.get(name) or {}
+            if without_secrets(options) != options:
                 raise UnsupportedGenerationError(
                     f"{name} would be saved with the pipeline, and it holds a token or proxies. "
                     "Pass token=Secret.from_env_var(...) instead; name a proxy in HTTPS_PROXY."
