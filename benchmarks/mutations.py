@@ -192,7 +192,7 @@ FAULTS: tuple[Fault, ...] = (
         ("padding counts in the mean", "threshold / tokens[..., None]", "threshold / n"),
         (
             "rank taken for order",
-            'order if assign == "order" else order.argsort(dim=-1, stable=True)',
+            'order if assign == "argsort" else order.argsort(dim=-1, stable=True)',
             "order",
         ),
         (

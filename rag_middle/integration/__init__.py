@@ -17,9 +17,7 @@ from rag_middle.notices import warn_caller
 from rag_middle.options import (
     ANSWERS,
     LOADING,
-    LOADING_OPTIONS,
     OPTIONS,
-    SECRET_OPTIONS,
     renamed,
     split_loading,
     unknown_option,
@@ -33,9 +31,7 @@ from rag_middle.tools.definitions import with_top_resolved
 __all__ = [
     "ANSWERS",
     "LOADING",
-    "LOADING_OPTIONS",
     "OPTIONS",
-    "SECRET_OPTIONS",
     "MarkedText",
     "cached_file",
     "call_options",

@@ -56,14 +56,16 @@ class AttentionMethod(Method, LayerChange):
         """
         rotates = "positions" in self.claims
         (require_rope if rotates else require_interface)(self.name, traits)
+        named = getattr(self, "layers", None)
+        if self.defers_rotation:  # first: the default layers may be none where it is unknown
+            rotated = chosen_layers(named, traits, rotated=True)
+            require_known_rotation(self.name, traits, rotated)
         layers = chosen_layers(
-            getattr(self, "layers", None),
+            named,
             traits,
             default=self.default_layers(traits),
             rotated=rotates,
         )
-        if self.defers_rotation:
-            require_known_rotation(self.name, traits, layers)
         return AttentionPlan.uniform(layers, self)
 
     def start(self, layer: Layer) -> LayerHandler:

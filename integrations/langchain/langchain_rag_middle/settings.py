@@ -38,8 +38,6 @@ from rag_middle import UnsupportedGenerationError
 from rag_middle.integration import (
     ANSWERS,
     LOADING,
-    LOADING_OPTIONS,
-    SECRET_OPTIONS,
     cached_file,
     call_options,
     chosen_method,
@@ -56,6 +54,9 @@ _MARKING = (
     "Pass document_prompt=DocumentPrompt() where the chain takes one, or format_docs, which mark "
     "documents."
 )
+
+#: Settings that may hold a token, or proxies with a password.
+_OF_LOADING = ("model_options", "tokenizer_options")
 
 
 class RagMiddleSettings(BaseModel):
@@ -262,7 +263,7 @@ class RagMiddleSettings(BaseModel):
                 "folder or a name (model='...'), from which it is loaded again."
             )
         state: dict[Any, Any] = dict(super().__getstate__())
-        shown = {name: self._shown_options(name) for name in LOADING_OPTIONS}
+        shown = {name: self._shown_options(name) for name in _OF_LOADING}
         state["__dict__"] = {**state["__dict__"], **shown, "token": None}
         # What was asked is no setting: reports tell ids of documents.
         private = {**state["__pydantic_private__"], "_loaded": [], "_reports": []}
@@ -276,10 +277,8 @@ class RagMiddleSettings(BaseModel):
     @classmethod
     def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
         """Traces, caches and `repr` show every field."""
-        return options and {
-            name: hidden(value) if name in SECRET_OPTIONS else value
-            for name, value in options.items()
-        }
+        shown = without_secrets(options)
+        return options and {n: v if n in shown else hidden(v) for n, v in options.items()}
 
     @model_validator(mode="after")
     def _set_rag_middle_version(self) -> Self:
@@ -299,7 +298,7 @@ class RagMiddleSettings(BaseModel):
             from rag_middle.generation import shared_model  # needs PyTorch
 
             arguments = with_token(self._loading, revealed(self.token))
-            options = {name: revealed(arguments.get(name)) for name in LOADING_OPTIONS}
+            options = {name: revealed(arguments.get(name)) for name in _OF_LOADING}
             self._loaded[:] = [shared_model(self.model, **{**arguments, **options})]
         return self._loaded[0]
 
@@ -391,7 +390,7 @@ class RagMiddleSettings(BaseModel):
         in a loaded model, does not show.
         """
         if isinstance(self.model, str | Path):
-            loading = {**self._loading, **{n: self._shown_options(n) for n in LOADING_OPTIONS}}
+            loading = {**self._loading, **{n: self._shown_options(n) for n in _OF_LOADING}}
             tokenizer = loading.get("tokenizer")
             loading["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
             return {name: str(value) for name, value in loading.items() if value}
