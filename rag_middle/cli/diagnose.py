@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -59,7 +60,11 @@ def diagnose(
     *,
     model: opt.Model = None,
     methods: list[str] | None = typer.Option(
-        None, "--methods", "--method", metavar="NAME,NAME", help="Default: all without fitting."
+        None,
+        "--methods",
+        "--method",
+        metavar="NAME,NAME",
+        help="Default: pine, rotor, presets.",
     ),
     asked: Questions,
     varied: Annotated[dict[str, Any], opt.group(_variation)],
@@ -140,7 +145,7 @@ def diagnose(
         options: dict[str, Any] = {
             "records": out / "records.jsonl",
             "progress": progress,
-            "estimated": _tell_time,
+            "estimated": partial(_tell_time, measurement.scoring),
             "planned": None if endpoint is None else _tell_work,
         }
         if spreads:
@@ -177,13 +182,14 @@ def diagnose(
     console.print_text(str(page))
 
 
-def _tell_time(seconds: float, answers: int) -> None:
+def _tell_time(scoring: str, seconds: float, answers: int) -> None:
     """Say how long a run will take at most, and what makes it less, by its first answers."""
     took = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} s"
     console.tell("Cost", f"at most about {took} for {answers:,} more answers, by the first ones.")
     if seconds >= 60:
         shorter = "a lower --limit, --documents or --positions, fewer --methods"
-        console.tell("Cost", f"to shorten it, {shorter}, or --score-by likelihood.")
+        or_score = "" if scoring == "likelihood" else ", or --score-by likelihood"
+        console.tell("Cost", f"to shorten it, {shorter}{or_score}.")
 
 
 def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:

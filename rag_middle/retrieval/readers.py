@@ -85,11 +85,13 @@ def load(path: str | Path) -> Loaded:
                 item = Skipped(_location(item), reason)
             skipped.append(item)
     if not documents:
-        why = [str(entry) for entry in skipped[:5]] or [f"it is empty. Put there {_SUFFIXES}."]
+        why = [str(entry) for entry in skipped[:5]]
         if len(skipped) > len(why):
             why.append(f"and {len(skipped) - len(why)} more")
-        message = "\n  ".join([f"There are no documents in {str(root)!r}:", *why])
-        raise FileFormatError(message)
+        message = f"There are no documents in {str(root)!r}:"
+        if not why:
+            raise FileFormatError(f"{message} it is empty. Put there {_SUFFIXES}.")
+        raise FileFormatError("\n  ".join([message, *why]))
     return Loaded(tuple(map(_titled, documents.values())), tuple(skipped))
 
 
