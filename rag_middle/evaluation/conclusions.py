@@ -353,8 +353,8 @@ def next_steps(
     if reason == "cannot_answer":
         return (
             "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
-            "--template; or, where the model's weights are here, --score-by likelihood, which "
-            "shows differences in wrong answers too.",
+            "--template; or, where the model's weights are here, --score-by likelihood --metric "
+            "log_likelihood, which shows differences in wrong answers too.",
         )
     steps = ["Ask with fewer documents, or put a reranker before the model."] if crowded else []
     steps += [advice] if advice else []
