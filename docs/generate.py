@@ -115,8 +115,8 @@ def command_line() -> str:
         parts += [f"## `{usage}`", inspect.cleandoc(command.help)]
         parts.append("\n".join(by_commands.pop((name,), [])))
     parts.append("## Options of several commands")
-    for names, lines in by_commands.items():
-        parts += [", ".join(f"`{name}`" for name in names) + ":", "\n".join(lines)]
+    for commands, lines in by_commands.items():
+        parts += [", ".join(f"`{name}`" for name in commands) + ":", "\n".join(lines)]
     return "\n\n".join(filter(None, parts))
 
 

@@ -41,12 +41,14 @@ def runs_here(config: EvaluationConfig) -> str:
 
 def items(paper: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
     """Rows of a paper's configurations, and why its other tables and figures have none."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for path, config in configurations().items():
         name, item = config.title.split(", ", 1)
         if name == paper:
             rows.append((item, f"`{path}`", runs_here(config), config.differs))
-    absent = yaml.safe_load((FOLDER / "absent.yaml").read_text(encoding="utf-8"))
+    absent: dict[str, dict[str, str]] = yaml.safe_load(
+        (FOLDER / "absent.yaml").read_text(encoding="utf-8")
+    )
     return rows, absent[paper]
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
-from examples.train_moice import new_routers
 from rag_middle.attention import applied, model_traits
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method
@@ -88,6 +86,15 @@ def assert_equal_to_naive(
 
 def routers_for(model: Any, factors: tuple[float, ...] = FACTORS) -> ExpertRouters:
     """Routers that are sure of themselves."""
-    new = new_routers(model_traits(model), factors, seed=5)
-    gates = {layer: ExpertGate(*(w * 40 for w in gate)) for layer, gate in new.gates.items()}
-    return replace(new, gates=gates)
+    generator = torch.Generator().manual_seed(5)
+    gates = {
+        index: ExpertGate(
+            *(
+                0.8 * torch.randn(len(factors), width, generator=generator)
+                for width in (layer.head_size, len(factors), layer.head_size)
+            )
+        )
+        for index, layer in model_traits(model).layers.items()
+        if layer.uses_rope
+    }
+    return ExpertRouters(base_factors=factors, gates=gates, provenance={})

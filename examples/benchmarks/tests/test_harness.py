@@ -111,7 +111,8 @@ def test_texts_are_generated_up_to_a_stop_string(model: RagMiddleModel) -> None:
     [text] = ours.generate_until([request("The quick brown", free)])
     tokens = ours.tok_encode("The quick brown")
     with torch.no_grad():
-        wanted = model.model.generate(
+        generate: Any = model.model.generate
+        wanted = generate(
             torch.tensor([tokens]), max_new_tokens=6, do_sample=False, pad_token_id=0
         )[0, len(tokens) :]
     assert text == model.tokenizer.decode(wanted, skip_special_tokens=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.calibration import mean_hidden_states
 from rag_middle.evaluation import KeyValueRetrieval
+from rag_middle.evaluation.conditions import position
 from rag_middle.methods import LPES, SIW, PositionalHiddenStates
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
@@ -87,9 +88,9 @@ def test_the_initial_token_of_siw_is_the_first_sign_of_its_kind(model: RagMiddle
     method = InitialTokenFit(label="colon", text=":").method(model, TASK)
     assert isinstance(method, SIW)
     [item] = TASK.items(1, 0)
-    ids = model.encode(TASK.prompt(item, fitted.position(0))).input_ids
+    ids = model.encode(TASK.prompt(item, position(0))).input_ids
     assert ":" in model.tokenizer.decode([ids[method.token]])
-    assert ":" not in model.tokenizer.decode(ids[: method.token])
+    assert ":" not in model.tokenizer.decode([*ids[: method.token]])
     with pytest.raises(ConfigError, match="at one place in all prompts"):
         InitialTokenFit(label="none", text="§").method(model, TASK)
 

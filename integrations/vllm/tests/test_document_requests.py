@@ -298,7 +298,9 @@ def test_none_is_the_unmodified_model(online: Any) -> None:
     assert chat(online, user("Which?"), **none) == [user("Which?")]
     assert chat(online, user(PROMPT.marked), **none) == chat(online, user(PROMPT.marked))
     completion = CompletionRequest(prompt="Which?", **none)
-    assert asyncio.run(online.preprocess_completion(completion, "Which?")) == ["Which?"]
+    assert asyncio.run(online.preprocess_completion(completion, prompt_input="Which?")) == [
+        "Which?"
+    ]
     assert completion.vllm_xargs == {"other": 1}
 
 
@@ -308,7 +310,7 @@ def test_documents_of_another_key_are_refused_under_a_method(online: Any) -> Non
         chat(online, user(text), **ROTOR)
     completion = CompletionRequest(prompt=text, **ROTOR)
     with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
-        asyncio.run(online.preprocess_completion(completion, text))
+        asyncio.run(online.preprocess_completion(completion, prompt_input=text))
     assert chat(online, {"role": "assistant", "content": text}, user("?"), **ROTOR)
 
 

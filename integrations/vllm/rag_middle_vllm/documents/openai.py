@@ -106,30 +106,33 @@ def _reading_chats(preprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reading_completions(preprocess: Callable[..., Any]) -> Callable[..., Any]:
-    async def completion(self: Any, request: Any, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+    # vLLM gives `prompt_input` by its name.
+    async def completion(
+        self: Any, request: Any, prompt_input: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         admission = Admission.of_engine(self.renderer.config)
         _forget_none(request, admission.methods)
         is_named = method_name(request) is not None
-        texts = [prompt] if isinstance(prompt, str) else prompt
+        texts = [prompt_input] if isinstance(prompt_input, str) else prompt_input
         are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
         if is_named:
             admission.method(method_name(request))
             _refuse_options(request)
             if are_texts and len(texts) == 1:
                 _refuse_unread(texts)
-            elif not _are_tokens(prompt):
+            elif not _are_tokens(prompt_input):
                 raise refusal("A completion read by a method has one prompt: send them one by one.")
         if are_texts and admission.methods:
             # The whole prompt is the caller's, as it is in vLLM; only documents are inert.
             options = {"template": "raw", "allow_control_tokens": True}
-            prompt = []
+            prompt_input = []
             for text in texts:
                 if is_named or MarkedText(text).has_documents():
                     admission.check_characters(len(text))
                     reader = _DocumentReader.of_renderer(self.renderer)
                     text = await reader.tokens(request, text, **options)
-                prompt.append(text)
-        return await preprocess(self, request, prompt, *args, **kwargs)
+                prompt_input.append(text)
+        return await preprocess(self, request, prompt_input, *args, **kwargs)
 
     return completion
 
