@@ -145,7 +145,7 @@ def diagnose(
         options: dict[str, Any] = {
             "records": out / "records.jsonl",
             "progress": progress,
-            "estimated": partial(_tell_time, measurement.scoring),
+            "estimated": partial(_tell_time, measurement.scoring, out),
             "planned": None if endpoint is None else _tell_work,
         }
         if spreads:
@@ -182,7 +182,7 @@ def diagnose(
     console.print_text(str(page))
 
 
-def _tell_time(scoring: str, seconds: float, answers: int) -> None:
+def _tell_time(scoring: str, out: Path, seconds: float, answers: int) -> None:
     """Say how long a run will take at most, and what makes it less, by its first answers."""
     took = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} s"
     console.tell("Cost", f"at most about {took} for {answers:,} more answers, by the first ones.")
@@ -190,6 +190,7 @@ def _tell_time(scoring: str, seconds: float, answers: int) -> None:
         shorter = "a lower --limit, --documents or --positions, fewer --methods"
         or_score = "" if scoring == "likelihood" else ", or --score-by likelihood"
         console.tell("Cost", f"to shorten it, {shorter}{or_score}.")
+        console.tell("Kept", f"answers, in {out}: stop when you like, the same command goes on.")
 
 
 def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:

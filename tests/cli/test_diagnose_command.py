@@ -113,14 +113,15 @@ def test_gold_documents_without_the_answer_are_named(run: Run, tmp_path: Path) -
 def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command._tell_time("generation", 7.2, 20)
+    command._tell_time("generation", Path("folder"), 7.2, 20)
     assert capsys.readouterr().err == (
         "Cost: at most about 7 s for 20 more answers, by the first ones.\n"
     )
-    command._tell_time("generation", 150, 20)
+    command._tell_time("generation", Path("folder"), 150, 20)
     told = capsys.readouterr().err
     assert "2.5 minutes" in told
     assert "to shorten it, a lower --limit, --documents or --positions" in told
+    assert "in folder: stop when you like, the same command goes on" in told
 
 
 def test_missing_matplotlib_is_refused_first(
