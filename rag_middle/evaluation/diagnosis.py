@@ -374,27 +374,33 @@ def collapsed(
 ) -> dict[str, str]:
     """Labels of methods to ask nothing more, with the reason.
 
-    The first questions are asked, with the gold document in the middle.
+    The first questions are asked, with the gold document in the middle. So few questions that
+    those would be most of them are not worth it.
 
     Args:
         measurement: of all questions.
-        options: of `run`; answers are kept beside ``records``.
+        options: of `run`; answers are kept in ``records`` where the run scores by likelihood too,
+            so that it does not ask again, and beside them otherwise.
     """
     positions = measurement.gold_positions(task)
     if not task.by_likelihood or not methods:
+        return {}
+    if measurement.limit is not None and measurement.limit <= _SCREENED:
         return {}
     few = Measurement(
         limit=_SCREENED,
         positions=(positions[len(positions) // 2],),
         scoring="likelihood",
         metric="log_likelihood",
+        max_new_tokens=measurement.max_new_tokens,
         seed=measurement.seed,
         max_batch_size=measurement.max_batch_size,
         template=measurement.template,
     )
     records = options.get("records")
-    beside = records and Path(records).with_suffix(".screening.jsonl")
-    results = run(model, task, methods, few, records=beside, workers=options.get("workers"))
+    if records and few.identity() != measurement.identity():
+        records = Path(records).with_suffix(".screening.jsonl")
+    results = run(model, task, methods, few, records=records, workers=options.get("workers"))
     if len(results.items) < _SCREENED:
         return {}
     scores = {each.label: results.scores(each.label)[:, 0].tolist() for each in results.methods}

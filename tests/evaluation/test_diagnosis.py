@@ -229,3 +229,19 @@ def test_a_method_under_which_right_answers_become_unlikely_is_dropped_and_named
         assert diagnosis.left_out["ms_poe"].startswith("dropped after 5 questions")
         if asked:
             monkeypatch.setattr(RagMiddleModel, "score_batch", None)
+
+
+def test_the_first_questions_are_not_asked_again_where_likelihood_is_the_score(
+    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scored: list[str] = []
+
+    def score_batch(prompts: Any, *args: Any, **options: Any) -> Any:
+        scored.extend(prompt.text for prompt in prompts)
+        return real(prompts, *args, **options)
+
+    real = model.score_batch
+    monkeypatch.setattr(RagMiddleModel, "score_batch", staticmethod(score_batch))
+    how = Measurement(limit=6, positions=3, scoring="likelihood", metric="log_likelihood")
+    diagnose(model, TASK, ["siw"], how, cost=False, records=tmp_path / "answers.jsonl")
+    assert len(scored) == 2 * 6 * 3  # two methods
