@@ -38,6 +38,7 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
     ("positional_hidden_states", {"texts": 16, "tokens": 100, "top": 1, "factors": (-1.0,)}),
     ("siw", {"dense": (0.5,), "sparse": (1.5,)}),
     ("ms_poe", {"ranges": ((1.0, 1.4),), "first_layers": (0,)}),
+    ("zero_tuning", {"shares": (0.3,), "factors": (0.5,)}),
     ("self_extend", {"groups": (2,), "windows": (8,)}),
     ("dysco", {"counts": (2,), "strengths": (3.0,), "top_ks": (16,)}),
 ]

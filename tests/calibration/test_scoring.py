@@ -30,7 +30,6 @@ from rag_middle.workers import (
     worker_devices,
 )
 
-Examples = Callable[..., list[Example]]
 JOBS = [ScoringJob(method=LPES(factors=factor)) for factor in (1.0, 1.1, 1.3, 1.7)] + [
     ScoringJob(method=PositionalHiddenStates(channels=(3,), factor=-1.0), start=1, stop=5)
 ]

@@ -34,6 +34,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 #: Arguments, and words of the refusal.
 REFUSED = [
     ("diagnose --orders 1", "orders=1 leaves nothing to compare"),
+    ("diagnose --timeout 5", "--endpoint too"),
     ("diagnose --grid 5,x", "--grid takes numbers joined by commas"),
     ("diagnose --grid 5,10 --documents 20", "--grid is that of --documents"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),

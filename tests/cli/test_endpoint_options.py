@@ -73,11 +73,6 @@ def test_what_an_endpoint_cannot_do_is_refused_at_once(
     assert "pasted" not in shown.err
 
 
-def test_options_of_an_endpoint_need_one(run: Run, tmp_path: Path) -> None:
-    shown = run("diagnose", "--timeout", 5, "--out", tmp_path)
-    assert (shown.status, "--endpoint too" in shown.err) == (2, True)
-
-
 def test_a_question_to_a_served_model(run: Run, docs: Path) -> None:
     with serving(lambda request: events("(Nantes) ", "On the Loire.")) as server:
         shown = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--show-prompt")
@@ -121,21 +116,3 @@ def test_several_questions_to_a_served_model(run: Run, docs: Path) -> None:
     assert "long_context_reorder" in shown.err
     assert sorted(first.text) == sorted(second.text)
     assert first.text != second.text  # the documents in another order
-
-
-def test_a_withheld_answer_is_told(run: Run, docs: Path) -> None:
-    with serving(lambda request: events("On the", finish="content_filter")) as server:
-        shown = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url)
-        server.reply = lambda request: Said(answer("", finish_reason="content_filter"))
-        as_json = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--json")
-    assert shown.out.startswith("On the\n")
-    assert "content filter withheld this answer, or its end" in " ".join(shown.err.split())
-    assert as_json.json["finish_reason"] == "content_filter"
-
-
-def test_a_server_that_fails_is_one_line(run: Run, docs: Path) -> None:
-    refused = Said({"error": {"message": "context length exceeded"}}, 400)
-    with serving(lambda request: refused) as server:
-        shown = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--json")
-    assert shown.status == 2
-    assert "the prompt's length" in shown.json["error"]["message"]

@@ -9,7 +9,6 @@ from rag_middle.evaluation.statistics import (
     Bootstrap,
     Estimate,
     consistency,
-    shape_names,
     shape_of,
     wilson,
 )
@@ -60,14 +59,6 @@ def test_the_gap_of_a_flat_curve_is_significant_as_rarely_as_promised() -> None:
     )
     # Promised: 5 %. Four standard deviations of a count with that rate are added.
     assert wrong <= 0.05 * trials + 4 * np.sqrt(0.05 * 0.95 * trials)
-
-
-def test_a_wide_gap_is_found() -> None:
-    rng = np.random.default_rng(3)
-    scores = (rng.random((100, 5)) < [0.8, 0.5, 0.4, 0.5, 0.8]).astype(float)
-    gap = Bootstrap(scores).gap()
-    assert gap.low > 0.1
-    assert gap.low < 0.4 < gap.high
 
 
 CURVES = {
@@ -162,26 +153,3 @@ def test_an_interval_that_ends_at_zero_is_not_significant(questions: int) -> Non
         assert flat or not estimates[0].includes_zero  # a report says both
     assert len(ends) > 5
     assert all(estimate.includes_zero for estimate in ends)
-
-
-@pytest.mark.parametrize(
-    ("curve", "name"),
-    [
-        ([0.8, 0.5, 0.4, 0.5, 0.8], "U"),
-        ([0.758, 0.572, 0.538, 0.554, 0.632], "U"),  # uneven ends, as published for GPT-3.5
-        ([0.9, 0.7, 0.6, 0.5, 0.4], "primacy"),
-        ([0.9, 0.5, 0.5, 0.5, 0.5], "primacy"),
-        ([0.4, 0.5, 0.6, 0.7, 0.9], "recency"),
-        ([0.5, 0.5, 0.5, 0.5, 0.9], "recency"),
-        ([0.5, 0.52, 0.5, 0.51, 0.5], "flat"),
-        ([0.5, 0.9, 0.9, 0.9, 0.5], "inverted U"),
-        ([0.5, 0.5, 0.9, 0.5, 0.5], "inverted U"),
-        ([0.9, 0.4, 0.9, 0.4, 0.9], "irregular"),
-        ([0.4, 0.9, 0.9, 0.9, 0.9], "primacy deficit"),
-        ([0.9, 0.9, 0.9, 0.9, 0.4], "recency deficit"),
-        ([0.9, 0.5], "primacy"),
-        ([0.5, 0.9], "recency"),
-    ],
-)
-def test_a_curve_has_a_name(curve: list[float], name: str) -> None:
-    assert shape_names(np.array([curve]), flat_within=0.05) == [name]

@@ -14,7 +14,6 @@ from rag_middle import RagMiddleModel, applied
 from rag_middle.calibration import calibrate, draw_examples
 from rag_middle.errors import (
     MethodConfigError,
-    RagMiddleError,
 )
 from rag_middle.evaluation import Measurement, run
 from rag_middle.generation.sharing import origin
@@ -103,17 +102,6 @@ def test_continuous_batching_equals_generation() -> None:
         expected = one_by_one()
         assert answers() == expected != plain
     assert answers() == plain
-
-
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"none", "lpes", "position_interpolation"}))
-@pytest.mark.one_in(5)
-def test_all_other_methods_are_refused_with_the_reason(name: str) -> None:
-    try:
-        method = METHODS.get(name).example()
-    except RagMiddleError:
-        return  # a composition of nothing
-    with pytest.raises(MethodConfigError, match="rotary tables say nothing of that"):
-        rag_middle.install(FAMILIES["llama"].build("sdpa"), method)
 
 
 def test_a_request_on_top_is_refused_and_none_runs_as_installed() -> None:

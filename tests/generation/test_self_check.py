@@ -14,9 +14,8 @@ from rag_middle.errors import (
     PatchIneffectiveError,
 )
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES, Method, resolve_method
+from rag_middle.methods import LPES, resolve_method
 from rag_middle.tokens import TokenizedPrompt
-from tests.generation.test_generate import METHODS
 
 
 @pytest.fixture
@@ -27,13 +26,6 @@ def passes(llama: PreTrainedModel):  # type: ignore[no-untyped-def]
     handle = llama.register_forward_pre_hook(lambda *_: seen.append(1))
     yield seen
     handle.remove()
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_every_method_passes(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, method: Method
-) -> None:
-    assert RagMiddleModel(llama, tokenizer, method=method).method == method
 
 
 def test_a_method_without_effect_is_refused(

@@ -27,9 +27,8 @@ from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, prompt_logits
-from tests.methods.against_naive import TOLERANCE, naive
+from tests.methods.against_naive import TOLERANCE
 from tests.prompts import laid_out
-from tests.reference.cacheblend import NaiveCacheBlend
 
 METHODS: dict[str, Method] = {
     "kept": NoInterDocumentAttention(),
@@ -58,18 +57,6 @@ def test_a_set_is_a_mask_and_positions_that_any_model_takes(family_model: Family
         assert distance(prompt_logits(model, LONG), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("method", ["start", "end"])
-def test_a_document_reads_as_it_does_alone(method: str, family_model: FamilyModel) -> None:
-    model, ours = family_model("llama"), METHODS[method]
-    with applied(model, ours, [LONG.tokens]):
-        together = prompt_logits(model, LONG)
-    first = LONG.layout.prefix_tokens
-    for start, end in LONG.layout.documents:
-        ids = torch.cat((LONG.ids[:, :first], LONG.ids[:, start:end]), dim=1)
-        alone = model(input_ids=ids).logits[0]
-        assert distance(together[start:end], alone[first:]) < TOLERANCE
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_empty_documents_and_prompts_without_documents(
     method: str, family_model: FamilyModel
@@ -91,18 +78,6 @@ def test_empty_documents_alone_change_nothing(
     with applied(model, METHODS[name], [laid_out(PromptLayout(24, ((3, 3), (3, 3))))]):
         logits = prompt_logits(model, LONG)
     assert distance(logits, prompt_logits(model, LONG)) < TOLERANCE
-
-
-@pytest.mark.parametrize("check_layer", [1, 2])
-def test_without_recomputing_later_tokens_read_what_the_smallest_share_leaves(
-    check_layer: int, family_model: FamilyModel
-) -> None:
-    model = family_model("llama")
-    method = CacheBlend(recompute_share=0, check_layer=check_layer)
-    twin = naive(NaiveCacheBlend, model, LONG, documents=LONG.layout.documents)
-    with applied(model, method, [LONG.tokens]):
-        logits = prompt_logits(model, LONG)[LONG.layout.suffix_start :]
-    assert distance(logits, twin.logits(LONG.ids[0])[LONG.layout.suffix_start :]) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "llama"])

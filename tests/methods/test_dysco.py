@@ -15,7 +15,7 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import DySCO
-from rag_middle.methods.dysco.attention import selected_tokens, updated_relevance
+from rag_middle.methods.dysco.attention import updated_relevance
 from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
@@ -34,13 +34,6 @@ def test_relevance_decays_and_sums_to_one_where_there_is_attention() -> None:
     second = updated_relevance(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), first, 0.5)
     expected = torch.tensor([[0.125 / 1.5, 0.375 / 1.5, 1 / 1.5], [0.0, 0.0, 1.0]])
     torch.testing.assert_close(second, expected)
-
-
-def test_tokens_are_selected_up_to_a_share_and_up_to_a_number() -> None:
-    relevance = torch.tensor([[0.1, 0.45, 0.05, 0.4]])
-    assert selected_tokens(relevance, 0.9, 10).tolist() == [[False, True, False, True]]
-    assert selected_tokens(relevance, 1.0, 3).tolist() == [[True, True, False, True]]
-    assert selected_tokens(relevance, 0.1, 3).tolist() == [[False, True, False, False]]
 
 
 def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: FamilyModel) -> None:

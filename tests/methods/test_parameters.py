@@ -35,8 +35,6 @@ from rag_middle.methods import (
     SelfExtend,
     ZeroTuning,
 )
-from rag_middle.methods.document_method import DocumentChange
-from rag_middle.methods.scales import PositionScale
 from rag_middle.profiles import published_profiles
 from tests.conftest import FamilyModel
 from tests.prompts import laid_out
@@ -171,29 +169,10 @@ def test_which_methods_need_documents() -> None:
 # --- what parameters become on a model --------------------------------------------------------
 
 
-def test_ms_poe_spreads_ratios_over_key_heads(family_model: FamilyModel) -> None:
-    traits = model_traits(family_model("gpt_neox"))  # four key heads
-    method = MsPoE(min_ratio=1.0, max_ratio=1.6, first_layer=1)
-    assert sorted(method.plan((PROMPT,), traits).layers) == [1, 2]
-    assert method.ratios(traits.layers[1]) == pytest.approx((1.0, 1.2, 1.4, 1.6))
-
-
 def test_ms_poe_as_its_authors_coded_it(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))  # four query heads, two key heads
     method = MsPoE(min_ratio=1.0, max_ratio=1.6, reference_code=True)
     assert method.ratios(traits.layers[2]) == pytest.approx((1.0, 1.15, 1.3, 1.45))
-
-
-def test_lpes_takes_one_factor_per_layer(family_model: FamilyModel) -> None:
-    traits = model_traits(family_model("llama"))
-    plan = LPES(factors=(1.1, 1.2, 1.3)).plan((PROMPT,), traits)
-    assert [plan.layers[layer][0] for layer in range(3)] == [
-        PositionScale(scale=1.1),
-        PositionScale(scale=1.2),
-        PositionScale(scale=1.3),
-    ]
-    with pytest.raises(MethodConfigError, match="2 factors for 3 layers"):
-        LPES(factors=(1.1, 1.2)).plan((PROMPT,), traits)
 
 
 def test_lpes_from_a_curve() -> None:
@@ -213,25 +192,6 @@ def test_siw_takes_the_middle_half_unless_told(family_model: FamilyModel) -> Non
     assert sorted(SIW(dense_areas=areas, layers=(6, 7)).plan((PROMPT,), traits).layers) == [6]
     with pytest.raises(MethodConfigError, match="no layer would change"):
         SIW(dense_areas=areas, layers=(2,)).plan((PROMPT,), traits)
-
-
-def test_siw_documents_take_the_area_of_their_centre(family_model: FamilyModel) -> None:
-    traits = model_traits(family_model("llama"))
-    method = SIW(alpha_dense=0.5, alpha_sparse=2.0, dense_areas={0: (True, False, False, True)})
-    two = laid_out(PromptLayout(9, ((1, 4), (4, 8))))
-    change = method.plan((PROMPT, two), traits).layers[0][0]
-    # Centres of three documents: 1/6, 1/2, 5/6; of two: 1/4 (where the second area starts), 3/4.
-    assert change == DocumentChange(method, ((0.5, 2.0, 0.5), (2.0, 0.5)))
-
-
-def test_positional_hidden_states_need_a_channel_of_the_model(family_model: FamilyModel) -> None:
-    traits = model_traits(family_model("llama"))
-    with pytest.raises(MethodConfigError, match="needs the channel"):
-        PositionalHiddenStates().plan((PROMPT,), traits)
-    with pytest.raises(MethodConfigError, match=r"Channels \[64\] do not exist.*hidden size of 64"):
-        PositionalHiddenStates(channels=(3, 64)).plan((PROMPT,), traits)
-    with pytest.raises(MethodConfigError, match=r"Layers \[3\] do not exist.*layers 0 to 2"):
-        PositionalHiddenStates(channels=(3,), layers=(2, 3)).plan((PROMPT,), traits)
 
 
 # --- presets ----------------------------------------------------------------------------------

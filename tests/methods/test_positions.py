@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from rag_middle.attention import Rotation, applied, change, model_traits
 from rag_middle.errors import MethodConfigError, RagMiddleError
 from rag_middle.methods import (
-    LPES,
     METHODS,
     AttentionBuckets,
     Compose,
@@ -18,10 +15,8 @@ from rag_middle.methods import (
     PositionInterpolation,
     SelfExtend,
     layer_rotations,
-    resolve_method,
 )
 from rag_middle.methods.ms_poe import attention
-from rag_middle.methods.ms_poe.attention import assigned_ratios, position_awareness
 from rag_middle.methods.self_extend import kernels
 from rag_middle.methods.self_extend.kernels import TwoFold, attend
 from rag_middle.ops.scores import ScoreRule
@@ -30,20 +25,7 @@ from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, generated, prompt_logits
 from tests.families import FAMILIES
 from tests.methods.against_naive import TOLERANCE, assert_equal_to_naive
-from tests.reader import READER_LPES
 from tests.reference.self_extend import NaiveSelfExtend
-
-
-def test_the_head_that_attends_to_most_tokens_keeps_the_smallest_ratio() -> None:
-    """Paper, section 4.3: larger entropy, a ratio near 1. The second head attends evenly."""
-    key = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]])[None, None]
-    query = torch.tensor([[1.0, 0.0], [0.0, 0.0]])[None]
-    entropy = position_awareness(query, key, scale=1.0, threshold=None)
-    weights = [math.exp(3), 1, 1]
-    shares = [weight / sum(weights) for weight in weights]
-    expected = [-sum(share * math.log(share) for share in shares), math.log(3)]
-    torch.testing.assert_close(entropy, torch.tensor([expected]))
-    assert assigned_ratios(entropy, 2, "rank").tolist() == [[1, 0]]
 
 
 def test_a_random_order_is_one_for_each_layer_and_always_the_same(
@@ -157,11 +139,6 @@ TRAITS = model_traits(FAMILIES["llama"].build("sdpa"))
 TABLES_ONLY = {"none", "lpes", "position_interpolation"}
 
 
-def test_lpes_rotates_each_layer_by_its_factor() -> None:
-    rotations = layer_rotations(LPES(factors=(1.0, 1.5, 2.0)), TRAITS)
-    assert rotations == {0: Rotation(), 1: Rotation(scale=1.5), 2: Rotation(scale=2.0)}
-
-
 def test_one_base_is_a_table_and_several_are_not() -> None:
     assert layer_rotations(AttentionBuckets(base_factors=(1.8,)), TRAITS) == dict.fromkeys(
         range(3), Rotation(base_factor=1.8)
@@ -189,8 +166,3 @@ def test_every_method_is_tables_or_refused_with_the_reason(name: str) -> None:
         return
     with pytest.raises(MethodConfigError, match=f"{name} .* rotary tables say nothing of that"):
         layer_rotations(method, TRAITS)
-
-
-def test_a_profile_of_another_shape_is_refused() -> None:
-    with pytest.raises(MethodConfigError, match="decoder layers 4, here 3"):
-        layer_rotations(resolve_method(READER_LPES), TRAITS)

@@ -20,7 +20,7 @@ from rag_middle.methods import (
     MoICE,
     NoMethod,
 )
-from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights
+from rag_middle.methods.moice.kernels import ExpertGate, expert_scores
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.tokens import TokenizedPrompt
@@ -71,15 +71,6 @@ def test_unlikely_tokens_keep_a_finite_logarithm() -> None:
 
 
 # -- MoICE ---------------------------------------------------------------------------------------
-
-
-def test_kept_experts_share_everything() -> None:
-    router = ExpertGate(torch.randn(4, 8), torch.randn(4, 4), torch.randn(4, 8))
-    query = torch.randn(2, 3, 5, 8)
-    every, two = (expert_weights(query, router, k) for k in (4, 2))
-    torch.testing.assert_close(two.sum(-1), torch.ones(2, 3, 5))
-    assert ((two > 0).sum(-1) == 2).all()
-    assert torch.equal(two.argmax(-1), every.argmax(-1))
 
 
 @pytest.mark.parametrize("pairs", [4, 3])

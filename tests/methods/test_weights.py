@@ -16,7 +16,6 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     SIW,
-    Compose,
     Method,
     ZeroTuning,
 )
@@ -174,13 +173,6 @@ def test_heads_that_a_model_does_not_have_are_refused(family_model: FamilyModel)
             applied(model, method, [LONG.tokens]),
         ):
             prompt_logits(model, LONG)
-
-
-def test_it_composes_where_nothing_else_weighs(family_model: FamilyModel) -> None:
-    apart = Compose(methods=(ZeroTuning(factor=2, layers=(0,)), SIW(layers=(1, 2))))
-    model = family_model("llama")
-    with applied(model, apart, [LONG.tokens]):
-        prompt_logits(model, LONG)
 
 
 def test_relevance_beyond_float16_is_a_number() -> None:

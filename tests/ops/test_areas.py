@@ -26,13 +26,6 @@ def test_density_is_a_documents_share_less_that_of_all_documents() -> None:
     torch.testing.assert_close(density, expected)
 
 
-@pytest.mark.parametrize("top_share", [0.01, 0.3, 0.999])
-def test_a_document_on_its_own_is_neither_dense_nor_sparse(top_share: float) -> None:
-    one = PromptLayout(20, ((2, 9),))
-    density = document_density(_attention(3, 4, 5, 1, 12), one, top_share)
-    assert density.tolist() == [0.0]
-
-
 @pytest.mark.parametrize("length", [3, 5, 6, 7, 11, 13, 29])
 @pytest.mark.parametrize("documents", [2, 3, 7, 10])
 def test_documents_with_the_same_share_are_exactly_equal(length: int, documents: int) -> None:
@@ -45,8 +38,3 @@ def test_documents_with_the_same_share_are_exactly_equal(length: int, documents:
     layout = PromptLayout(tokens, spans)
     density = document_density(attention, layout, top_share=len(attended) / tokens)
     assert density.tolist() == [0.0] * documents
-
-
-def test_at_least_one_token_is_attended_to() -> None:
-    density = document_density(_attention(13), LAYOUT, top_share=0.01)
-    assert (density > 0).tolist() == [False, False, True]

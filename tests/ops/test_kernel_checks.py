@@ -28,8 +28,6 @@ QUERY = torch.zeros(1, 4, 3, 16, dtype=torch.bfloat16)
 VALUE = torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)
 LAYOUT = PromptLayout(12, ((2, 6), (6, 10)))
 
-Pairs = list[tuple[Tensor, Tensor]]
-
 
 @pytest.fixture(autouse=True)
 def _pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -65,25 +64,6 @@ def test_langchain_and_llama_index_put_documents_in_the_measured_order(
         model=model.model, tokenizer=model.tokenizer, method=folder, max_new_tokens=8
     )
     assert llm.complete(RANKED).text == expected
-
-
-@pytest.mark.filterwarnings("ignore::rag_middle.generation.ProfileWarning")  # the chat template
-def test_haystack_puts_documents_in_the_measured_order(model: RagMiddleModel, folder: str) -> None:
-    haystack = pytest.importorskip("haystack")
-    module = pytest.importorskip("haystack_integrations.components.generators.rag_middle")
-    model.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    generator = module.RagMiddleChatGenerator(model, method=folder)
-    documents = [
-        haystack.Document(content=text, score=score)
-        for text, score in zip(TEXTS, (0.9, 0.8, 0.7), strict=True)
-    ]
-    message = haystack.dataclasses.ChatMessage.from_user("Which river?")
-    options = {"max_new_tokens": 8}
-    in_order = generator.run([message], documents=documents, generation_kwargs=options)
-    plain = module.RagMiddleChatGenerator(model, method="none")
-    reverse = [dataclasses.replace(each, score=None) for each in documents[::-1]]
-    by_hand = plain.run([message], documents=reverse, generation_kwargs=options)
-    assert in_order["replies"][0].text == by_hand["replies"][0].text
 
 
 def test_another_number_of_documents_is_named(model: RagMiddleModel, folder: str) -> None:

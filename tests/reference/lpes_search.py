@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 
 from transformers import PreTrainedModel
 
@@ -30,21 +30,6 @@ def may_move(genes: Genes, at: int, moved: int, num_layers: int) -> bool:
     low = genes[at - 2] if at else 0
     high = genes[at + 2] if at + 2 < len(genes) else num_layers - 1
     return low <= moved <= high
-
-
-def mutants(genes: Genes, num_layers: int) -> list[Genes]:
-    """Every mutant there can be, each as likely as the others.
-
-    A point moves by up to 2 layers and 0.2 within equation 9; where points meet or pass each other
-    (equation 10), all are drawn again.
-    """
-    found = []
-    for moves in product(range(-2, 3), repeat=len(genes)):
-        moved = tuple(gene + move for gene, move in zip(genes, moves, strict=True))
-        between = all(may_move(genes, at, moved[at], num_layers) for at in range(len(genes)))
-        if between and is_valid(moved, num_layers):
-            found.append(moved)
-    return found
 
 
 def children(one: Genes, other: Genes, num_layers: int) -> list[tuple[Genes, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import pytest
@@ -38,12 +37,6 @@ def written(title: str) -> str:
     return f"({title}) {FACTS[title]}"
 
 
-BLOCKS: dict[str, Any] = {
-    "CitableBlock": lambda title: CitableBlock(title="", source=title, content=written(title)),
-    "DocumentBlock in base64": lambda title: DocumentBlock(
-        data=base64.b64encode(written(title).encode())
-    ),
-}
 ENTRIES: dict[str, Any] = {
     "vllm": lambda title: {"text": written(title)},
     "node with score": lambda title: NodeWithScore(node=TextNode(text=written(title)), score=0.5),
@@ -57,12 +50,6 @@ def facts(response: Any) -> tuple[Any, ...]:
 
 
 RIGHT = (f"{NAME}: $873", 3, True)
-
-
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-def test_blocks_are_documents(llm: RagMiddleLLM, block: Any) -> None:
-    blocks = [*map(block, FACTS), TextBlock(text=QUESTION)]
-    assert facts(llm.chat([ChatMessage(role="user", blocks=blocks)])) == RIGHT
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)

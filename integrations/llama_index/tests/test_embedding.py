@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core.schema import NodeWithScore
 from llama_index.llms.rag_middle import (
     RagMiddleEmbedding,
 )
-
-Nodes = list[NodeWithScore]
 
 
 class Two:

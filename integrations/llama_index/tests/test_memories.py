@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.memory import (
     ChatSummaryMemoryBuffer,
     FactExtractionMemoryBlock,
@@ -23,10 +23,6 @@ TOLD = [
         ("Bordeaux lies on the Garonne.", "Paris lies on the Seine."),
     )
 ]
-
-
-def _user(blocks: list[TextBlock]) -> list[ChatMessage]:
-    return [ChatMessage(role="user", blocks=blocks)]
 
 
 def turns() -> list[ChatMessage]:

@@ -7,7 +7,6 @@ LlamaIndex garbles documents, the synthesizer differ.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,9 +30,7 @@ from rag_middle import parse
 if TYPE_CHECKING:
     from conftest import MakeLLM, Use
 
-Shuffled = Callable[..., MarkDocuments]
 
-ORDERS = ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 5, 0, 2, 4, 1])
 #: Modes that ask once where everything fits, and those that ask once per document.
 ONE_CALL = (
     "compact",
@@ -42,8 +39,6 @@ ONE_CALL = (
     "compact_accumulate",
 )
 CALL_PER_DOCUMENT = ("refine", "accumulate")
-#: Windows that take all six documents at once, and about two of them.
-ROOMY, TIGHT = 4096, 335
 
 
 class FirstEngine(BaseSelector):
@@ -104,16 +99,16 @@ def assert_sources_are_clean(response: Any, mode: str) -> None:
         assert "rm:doc" not in str(node.to_dict())
 
 
-def tight(mode: str) -> int:
-    return {"citation": 320}.get(mode, TIGHT)
-
-
 @pytest.mark.parametrize("mode", [m for m in MODES if not m.lower().startswith("simple")])
 @pytest.mark.one_in(7)
 def test_tight_windows_get_whole_documents_too(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:
-    llm = make_llm(context_window=tight(mode), on_missing_documents="ignore", method="pine")
+    llm = make_llm(
+        context_window=320 if mode == "citation" else 335,  # takes about two documents
+        on_missing_documents="ignore",
+        method="pine",
+    )
     use(llm)
     engine_of(mode, index, MarkDocuments()).query(question)
 
@@ -143,9 +138,6 @@ def test_streamed_answers_are_the_same(
     whole = str(index.as_query_engine(**options).query(question))
     streamed = index.as_query_engine(streaming=True, **options).query(question)
     assert "".join(streamed.response_gen) == whole
-
-
-# -- engines that plan with the model -------------------------------------------------------------
 
 
 # -- citations ------------------------------------------------------------------------------------
@@ -196,6 +188,3 @@ def test_overflow_of_the_window_reaches_the_caller_of_a_query_engine(
     # The helper counts tokens by `asyncio_run`: it must leave no loop that a later test collects.
     with pytest.raises(RuntimeError, match="no current event loop"):
         asyncio.get_event_loop()
-
-
-# -- the reordering baseline ----------------------------------------------------------------------

@@ -10,18 +10,12 @@ from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
-from rag_middle import RagMiddleModel
 
 pytestmark = pytest.mark.anyio
 
 
 def chat(model: Any, **settings: Any) -> ChatRagMiddle:
     return ChatRagMiddle(model=model, **{"max_tokens": 8, **settings})
-
-
-def reference(model: RagMiddleModel) -> str:
-    turns = [{"role": "user", "content": "Hello"}]
-    return model.generate(turns, max_new_tokens=8).text
 
 
 class TestAnswer:

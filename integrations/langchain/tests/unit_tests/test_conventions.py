@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessageChunk
 from langchain_core.output_parsers import StrOutputParser
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
@@ -36,17 +36,7 @@ def written(title: str) -> str:
     return f"({title}) {FACTS[title]}"
 
 
-#: A document of this title, as a content block; tests of the server know the other forms.
-BLOCKS: dict[str, Any] = {
-    "search_result": lambda title: {
-        "type": "search_result",
-        "source": title,
-        "content": [{"type": "text", "text": written(title)}],
-    },
-    "text-plain": lambda title: {"type": "text-plain", "text": written(title)},
-}
-
-#: The same as an entry of ``documents``.
+#: A document of this title, as an entry of ``documents``; other forms: tests/conventions.
 ENTRIES: dict[str, Any] = {
     "vllm": lambda title: {"text": written(title), "id": title},
     "langchain": lambda title: Document(written(title)),
@@ -59,17 +49,6 @@ def facts(answer: Any) -> tuple[Any, ...]:
 
 
 RIGHT = ("Bramstow Melcroft: $873", 3, True)
-
-
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-def test_blocks_are_documents(model: ChatRagMiddle, block: Any) -> None:
-    content = [*map(block, FACTS), {"type": "text", "text": QUESTION}]
-    assert facts(model.invoke([HumanMessage(content)])) == RIGHT
-
-
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_entries_of_documents_are_documents(model: ChatRagMiddle, entry: Any) -> None:
-    assert facts(model.invoke(QUESTION, documents=[*map(entry, FACTS)])) == RIGHT
 
 
 def test_documents_may_come_in_the_extra_body(model: ChatRagMiddle) -> None:

@@ -81,11 +81,6 @@ def test_marking_twice_is_marking_once(rivers: list[Document]) -> None:
     assert format_document(once[0], DocumentPrompt()) == once[0].page_content
 
 
-def test_a_retrieved_text_that_looks_marked_is_one_document_all_the_same() -> None:
-    for text in ("[[rm:doc]]a[[/rm:doc]]", "[[rm:doc]]a[[/rm:doc]][[rm:doc]]b[[/rm:doc]]", ""):
-        assert len(texts(format_docs([Document(text), Document("next")]))) == 2
-
-
 def test_documents_are_called_by_their_source_or_numbered() -> None:
     documents = [Document("a", id="7", metadata={"title": "A"}), Document("b", id="8")]
     texts = [document.text for document in parse(format_docs(documents, source="id")).documents]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.load import dumps
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import LLMResult
 from transformers import pipeline
@@ -85,15 +83,6 @@ class TestConstructors:
             UnsupportedGenerationError, match="only pipelines for 'text-generation'"
         ):
             kind(model=made)
-
-    def test_the_token_of_the_hub_is_shown_nowhere(self, kind: Any, tiny_folder: Path) -> None:
-        model = kind(model=tiny_folder, token="hf_SECRET")
-        shown = [repr(model), str(model.model_dump()), model.model_dump_json(), dumps(model)]
-        shown += [str(model._identifying_params), str(pickle.dumps(model))]
-        assert "hf_SECRET" not in str(shown)
-        assert pickle.loads(pickle.dumps(model)).token is None
-        with pytest.raises(UnsupportedGenerationError, match="token cannot change"):
-            model.invoke("Hello", token="hf_OTHER")
 
 
 class TestSeveralAnswers:
