@@ -106,7 +106,7 @@ class Demo:
 
     def measure(
         self,
-        questions: int = 6,
+        questions: int = 4,
         documents: int = 5,
         *,
         progress: Callable[[int, int], None] | None = None,
