@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,8 +187,11 @@ class FaissIndex:
         """
         path = expanded(folder)
         check_index_folder(path)
+        names = [field.name for field in fields(Document)]
         try:
-            lines = [json.dumps(asdict(it), allow_nan=False) + "\n" for it in self.documents]
+            # Not `asdict`, which copies all that metadata holds.
+            contents = ({name: getattr(it, name) for name in names} for it in self.documents)
+            lines = [json.dumps(content, allow_nan=False) + "\n" for content in contents]
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"Metadata of a document cannot be saved as JSON ({error}). Keep text, finite "
