@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,3 +95,27 @@ def test_what_the_plugin_for_vllm_takes_is_there() -> None:
     """Its own tests need vLLM, which is not installed here."""
     taken = [*names_taken("vllm")]
     assert [pair for pair in taken if not hasattr(import_module(pair[0]), pair[1])] == []
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "MarkerError": (("Stray marker",), {"position": 3, "excerpt": "x"}),
+    "ContextOverflowError": (
+        (),
+        {"prompt_tokens": 90, "max_new_tokens": 20, "context_window": 100, "example": 2},
+    ),
+    "UnsupportedArchitectureError": (("gpt2",), {"reason": "No.", "alternative": "Other."}),
+    "MissingExtraError": (("A chart",), {"package": "matplotlib", "extra": "eval"}),
+}
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_error_survives_the_way_between_processes(name: str) -> None:
+    arguments, named = ARGUMENTS.get(name, (("What was wrong.",), {}))
+    error = getattr(errors, name)(*arguments, **named)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error) != ""
+    assert vars(again) == vars(error)

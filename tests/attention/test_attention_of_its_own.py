@@ -144,15 +144,6 @@ def test_queries_grow_by_place_with_a_cache_and_without() -> None:
             assert distance(logits[0], whole) < 1e-4, method
 
 
-def test_queries_that_grow_are_found() -> None:
-    for model, grows in (
-        (_growing_queries(), True),
-        (FAMILIES["llama"].build(), False),
-    ):
-        layers = model_traits(model).layers.values()
-        assert {layer.scales_by_position for layer in layers} == {grows}
-
-
 @pytest.mark.parametrize("name", ["pine", "ape", "set_based_prompting"])
 def test_queries_grow_by_the_place_that_a_method_gives(name: str) -> None:
     """Which does not depend on the order of the documents."""

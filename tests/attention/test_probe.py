@@ -1,4 +1,4 @@
-"""What is found out about attention layers, at any width, in any precision, on any device."""
+"""What is found out about layers, at any width, in any precision: projections, windows, mixers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import transformers as hf
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, model_traits
 from rag_middle.attention.probe import probe
-from tests.contract.cases import EXAMPLES
+from rag_middle.errors import UnsupportedArchitectureError
+from tests.contract.cases import EXAMPLES, LONG, ONE_DOCUMENT
 from tests.contract.half import half_precision, rounded
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
@@ -114,3 +115,98 @@ def test_a_model_that_runs_without_its_soft_cap_is_followed() -> None:
     with applied(model, EXAMPLES["pine"].neutral, [prompt.tokens]):
         neutral = prompt_logits(model, prompt)
     assert distance(neutral, plain) < 1e-4
+
+
+# -- windows that models put into their masks ------------------------------------------------------
+
+
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+CONFIGS: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
+    "phimoe": (hf.PhimoeConfig, EXPERTS),
+    "qwen2_moe": (
+        hf.Qwen2MoeConfig,
+        EXPERTS | {"moe_intermediate_size": 32, "use_sliding_window": True, "max_window_layers": 3},
+    ),
+}
+WINDOW = 8
+
+
+def _model(name: str, implementation: str = "sdpa") -> PreTrainedModel:
+    config_class, settings = CONFIGS[name]
+    config = tiny(config_class, **settings | {"sliding_window": WINDOW})
+    return build(name, config, implementation)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_windows_are_read_off_masks(name: str, implementation: str) -> None:
+    model = _model(name, implementation)
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    plain = prompt_logits(model, ONE_DOCUMENT)
+    windows = [layer.sliding_window for layer in model_traits(model).layers.values()]
+    assert WINDOW in windows
+    assert set(windows) <= {WINDOW, None}
+    if name == "phimoe":
+        assert windows == [WINDOW] * 3
+    after = [module.config for module in model.modules() if hasattr(module, "config")]
+    assert all(one is other for one, other in zip(configs, after, strict=True))
+    assert torch.equal(prompt_logits(model, ONE_DOCUMENT), plain)
+
+
+@pytest.mark.parametrize("method", ["siw", "zero_tuning", "self_extend", "dysco", "dsas"])
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_neutral_methods_keep_to_the_window(name: str, method: str) -> None:
+    model, example = _model(name), EXAMPLES[method]
+    assert example.neutral_prompt.ids.shape[1] > WINDOW
+    plain = prompt_logits(model, example.neutral_prompt)
+    with applied(model, example.neutral, [example.neutral_prompt.tokens]):
+        assert distance(prompt_logits(model, example.neutral_prompt), plain) < 1e-4
+
+
+# -- tokens that reach each other by other means ---------------------------------------------------
+
+
+BY_DOCUMENT = ("pine", "rotor", "parallel_context_windows", "set_based_prompting", "cacheblend")
+
+
+def _falcon_h1(**settings: Any) -> PreTrainedModel:
+    mamba = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_d_ssm": 64}
+    return build("falcon_h1", tiny(hf.FalconH1Config, **mamba | settings), "sdpa")
+
+
+@pytest.mark.parametrize("method", [*BY_DOCUMENT, "dysco"])
+def test_a_state_space_mixer_beside_attention_is_found(method: str) -> None:
+    model = _falcon_h1()
+    assert model_traits(model).mixed
+    assert model_traits(model).describe()["other_layers"] == 3
+    with (
+        pytest.raises(UnsupportedArchitectureError, match="softmax attention"),
+        applied(model, EXAMPLES[method].neutral, [LONG.tokens]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_mixer_that_adds_little_is_found(dtype: str) -> None:
+    model = rounded(_falcon_h1(ssm_out_multiplier=0.01))
+    assert model_traits(half_precision(model, dtype)).mixed
+
+
+@pytest.mark.parametrize("part", ["q_proj", "k_proj", "v_proj", "mlp", "input_layernorm"])
+def test_convolutions_are_found_wherever_they_are(part: str) -> None:
+    model = FAMILIES["llama"].build()
+
+    def convolve(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        return output + 0.5 * output.roll(1, -2)
+
+    for name, module in model.named_modules():
+        if name.endswith(part):
+            module.register_forward_hook(convolve)
+    assert model_traits(model).mixed
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "llama4_text", "phimoe", "deepseek_v3"])
+def test_experts_do_not_mix_tokens(family: str) -> None:
+    for dtype in ("float32", "bfloat16"):
+        model = half_precision(rounded(FAMILIES[family].build()), dtype)
+        assert not model_traits(model).mixed

@@ -58,10 +58,10 @@ def calibrate(run: Run, model: Path, questions: Path, tmp_path: Path) -> Any:
 
 @pytest.mark.filterwarnings("default")  # shown on standard error, as to people
 def test_the_profile_can_be_used(calibrate: Any, run: Run, model: Path, prompt_file: Path) -> None:
-    found = calibrate("lpes", "--json")
+    found = calibrate("ms_poe", "--json")
     assert found.status == 0, found.err
     told = found.json
-    assert told["method"] == "lpes"
+    assert told["method"] == "ms_poe"
     # A random model has nothing to gain: every answer is wrong before and after.
     assert told["recommended"] is False
     assert "These settings are not recommended" in told["verdict"]

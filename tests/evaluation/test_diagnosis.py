@@ -218,7 +218,7 @@ def test_a_method_under_which_right_answers_become_unlikely_is_dropped_and_named
     how = Measurement(limit=6, positions=3)
     records = tmp_path / "answers.jsonl"
     for asked in (True, False):  # once
-        diagnosis = diagnose(model, TASK, ["siw", "ms_poe"], how, cost=False, records=records)
+        diagnosis = diagnose(model, SMALL, ["siw", "ms_poe"], how, cost=False, records=records)
         assert [method.label for method in diagnosis.results.methods] == ["none", "siw"]
         assert diagnosis.left_out["ms_poe"].startswith("dropped after 5 questions")
         if asked:
@@ -237,5 +237,5 @@ def test_the_first_questions_are_not_asked_again_where_likelihood_is_the_score(
     real = model.score_batch
     monkeypatch.setattr(RagMiddleModel, "score_batch", staticmethod(score_batch))
     how = Measurement(limit=6, positions=3, scoring="likelihood", metric="log_likelihood")
-    diagnose(model, TASK, ["siw"], how, cost=False, records=tmp_path / "answers.jsonl")
+    diagnose(model, SMALL, ["siw"], how, cost=False, records=tmp_path / "answers.jsonl")
     assert len(scored) == 2 * 6 * 3  # two methods

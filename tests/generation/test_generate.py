@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
@@ -227,3 +228,37 @@ def test_lengths_that_change_frequencies_do_not_share_a_batch(
     together = model.batch(prompts, max_new_tokens=5)
     alone = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
     assert [g.token_ids for g in together] == [g.token_ids for g in alone]
+
+
+# -- requests of many threads ----------------------------------------------------------------------
+
+
+SCALED = LPES(factors=1.5)
+ASKED_FOR = ("none", "pine", "ms_poe", SCALED, "siw", [SCALED, "siw"], "attention_buckets", "pine")
+
+
+def request(number: int) -> ContextPrompt:
+    documents = [f"Document about {number * 7 + i}. " * (1 + i % 3) for i in range(2 + number % 4)]
+    return ContextPrompt(f"Read these, {number}.\n", documents, f"Which is {number}?")
+
+
+def test_eight_threads_get_what_each_gets_alone(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    models = [RagMiddleModel(llama, tokenizer), RagMiddleModel(llama, tokenizer, method="pine")]
+
+    def generate(number: int) -> tuple[object, ...]:
+        model, method = models[number % 2], ASKED_FOR[number % len(ASKED_FOR)]
+        prompt = request(number)
+        options = {"method": method, "max_new_tokens": 6, "temperature": 0.9 * (number % 3)}
+        whole = model.generate(prompt, seed=number, **options)  # type: ignore[arg-type]
+        stream = model.stream(prompt, seed=number, **options)  # type: ignore[arg-type]
+        score = model.score(prompt, " fox", method=method)
+        return whole.text, "".join(stream), score.log_probabilities, model.count_tokens(prompt)
+
+    alone = [generate(number) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(generate, range(8)))
+    assert together == alone
+    assert all(whole == streamed for whole, streamed, *_ in alone)
+    assert len({whole for whole, *_ in alone}) > 5  # the requests do differ

@@ -132,29 +132,6 @@ def test_methods_are_frozen_and_keyword_only(name: str) -> None:
     assert method.name == name == kind.name
 
 
-@pytest.mark.parametrize(
-    ("method", "neutral"),
-    [
-        (NoMethod(), True),
-        (PINE(), False),
-        (PositionInterpolation(scale=1), True),
-        (PositionInterpolation(scale=1.01), False),
-        (LPES(factors=(1, 1, 1)), True),
-        (LPES(factors=(1, 1, 1.1)), False),
-        (MsPoE(min_ratio=1, max_ratio=1), True),
-        (MsPoE(min_ratio=1, max_ratio=1.1), False),
-        (PositionalHiddenStates(channels=(1,), factor=1), True),
-        (PositionalHiddenStates(channels=(1,), factor=0), False),
-        (SIW(alpha_dense=1, alpha_sparse=1), True),
-        (SIW(alpha_dense=1), False),
-        (SIW(alpha_per_document=(1, 1)), True),
-        (SIW(alpha_dense=1, alpha_sparse=1, alpha_per_document=(1, 2)), False),
-    ],
-)
-def test_neutral_parameters(method: Method, neutral: bool) -> None:
-    assert method.is_neutral == neutral
-
-
 def test_which_methods_need_documents() -> None:
     without = {
         name

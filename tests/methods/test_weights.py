@@ -24,8 +24,9 @@ from rag_middle.methods.siw import attention as siw_attention
 from rag_middle.methods.siw.attention import document_density
 from tests import tiny_models
 from tests.conftest import FamilyModel
-from tests.contract.cases import LONG, Prompt
-from tests.contract.running import prompt_logits
+from tests.contract.cases import LONG, SHORT, Prompt
+from tests.contract.half import half_precision, rounded
+from tests.contract.running import distance, generated, prompt_logits
 from tests.families import FAMILIES
 
 
@@ -191,3 +192,62 @@ def test_the_density_of_a_token_is_the_limit_of_that_of_several() -> None:
     assert one == pytest.approx(of_tokens.pdf(100) * of_tokens.stdev)
     assert few == pytest.approx(of_tokens.pdf(300.5) * of_tokens.stdev, rel=1e-4)
     assert many > one > few
+
+
+# -- sums over keys, where no fused kernel returns them --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "tolerance"),
+    [("gpt_oss", "float32", 1e-5), ("gemma2", "bfloat16", 2e-2)],  # sinks; soft caps
+)
+def test_sums_over_a_few_rows_at_a_time_are_those_of_all(
+    family: str, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = half_precision(rounded(FAMILIES[family].build("eager")), dtype)
+    blocks, logits = [], []
+    sums = weights.ModelAttention._lse_in_blocks
+    monkeypatch.setattr(
+        weights.ModelAttention, "_lse_in_blocks", lambda *a: blocks.append(1) or sums(*a)
+    )
+    for block in (weights._BLOCK_ELEMENTS, 400):
+        monkeypatch.setattr(weights, "_BLOCK_ELEMENTS", block)
+        with applied(model, ZeroTuning(factor=3.0), [LONG.tokens, SHORT.tokens]):
+            logits.append(generated(model, [LONG, SHORT])[1])
+    assert distance(*logits) < tolerance
+    assert blocks
+
+
+# -- documents that are read densely ---------------------------------------------------------------
+
+
+LAYOUT = PromptLayout(20, ((2, 6), (6, 12), (12, 16)))
+
+
+def _attention(*attended: int, tokens: int = 20) -> torch.Tensor:
+    """Attention that prefers these tokens, the first of them most."""
+    attention = torch.linspace(0.01, 0.001, tokens)
+    for rank, token in enumerate(attended):
+        attention[token] = 1 - 0.05 * rank
+    return attention / attention.sum()
+
+
+def test_density_is_a_documents_share_less_that_of_all_documents() -> None:
+    # 30 % of 20 tokens are 6: four in the documents, one before and one after them.
+    density = document_density(_attention(0, 3, 4, 5, 7, 18), LAYOUT, top_share=0.3)
+    expected = torch.tensor([3 / 4, 1 / 6, 0 / 4]) - 4 / 14
+    torch.testing.assert_close(density, expected)
+
+
+@pytest.mark.parametrize("length", [3, 5, 6, 7, 11, 13, 29])
+@pytest.mark.parametrize("documents", [2, 3, 7, 10])
+def test_documents_with_the_same_share_are_exactly_equal(length: int, documents: int) -> None:
+    """Whatever the rounding of a division: the sign decides about a factor."""
+    spans = tuple((i * length, (i + 1) * length) for i in range(documents))
+    tokens = length * documents
+    attended = [start + offset for start, _ in spans for offset in range(2)]
+    attention = torch.ones(tokens)
+    attention[attended] = 2.0
+    layout = PromptLayout(tokens, spans)
+    density = document_density(attention, layout, top_share=len(attended) / tokens)
+    assert density.tolist() == [0.0] * documents

@@ -17,7 +17,7 @@ from rag_middle.methods.positional_hidden_states.channels import (
 )
 from tests.reference.positional_hidden_states import naive_trend
 
-RISES, FALLS, WAVES, JAGGED, CHANGES_SIDES, FLAT = range(6)
+RISES, FALLS, WAVES, JAGGED, CHANGES_SIDES = range(5)  # and one more, which is flat
 LAYERS, POSITIONS = 12, 400
 
 

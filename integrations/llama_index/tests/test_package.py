@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 from importlib.metadata import distribution, requires
 from pathlib import Path
+
+from llama_index.embeddings.rag_middle import RagMiddleEmbedding
+from llama_index.llms import rag_middle
+from llama_index.postprocessor.rag_middle import MarkDocuments
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,3 +30,23 @@ def test_it_depends_on_llama_index_core_and_rag_middle_only() -> None:
     assert distribution("llama-index-llms-rag-middle").metadata["Name"]
     names = {r.split(">")[0].split("<")[0].strip() for r in requires("llama-index-llms-rag-middle")}
     assert names == {"llama-index-core", "rag-middle"}
+
+
+# -- other namespaces ------------------------------------------------------------------------------
+
+
+def test_classes_are_the_same_in_every_namespace() -> None:
+    assert MarkDocuments is rag_middle.MarkDocuments
+    assert RagMiddleEmbedding is rag_middle.RagMiddleEmbedding
+    modules = {path.parent for path in (ROOT / "llama_index").glob("**/__init__.py")}
+    assert all(module.name == "rag_middle" for module in modules)
+
+
+def test_embeddings_are_saved_copied_and_sent_to_workers() -> None:
+    embedding = RagMiddleEmbedding(embed_batch_size=7)
+    vector = embedding.get_text_embedding("Nantes")
+    saved = RagMiddleEmbedding.from_dict(json.loads(json.dumps(embedding.to_dict())))
+    for copied in (saved, pickle.loads(pickle.dumps(embedding)), copy.deepcopy(embedding)):
+        assert isinstance(copied, RagMiddleEmbedding)
+        assert copied.embed_batch_size == 7
+        assert copied.get_text_embedding("Nantes") == vector
