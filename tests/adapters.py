@@ -1,7 +1,5 @@
 """What libraries of adapters do with a model: wrappers around it, and layers with switches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

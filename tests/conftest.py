@@ -1,7 +1,5 @@
 """Shared fixtures: tiny random models, built once per session and only when asked for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

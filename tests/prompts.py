@@ -1,7 +1,5 @@
 """Prompts in tokens, made from where their documents lie."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rag_middle.layout import PromptLayout

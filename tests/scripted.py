@@ -1,7 +1,5 @@
 """Models that write what they are told to write."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

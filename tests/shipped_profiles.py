@@ -1,7 +1,5 @@
 """A package that ships other fitted profiles than this one does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

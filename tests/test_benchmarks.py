@@ -1,7 +1,5 @@
 """The benchmarks run, and leave no method out. What they measure is measured elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

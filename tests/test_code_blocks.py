@@ -4,8 +4,6 @@ Python blocks of a page run one after the other, in one namespace. Of console bl
 is parsed and the quick ones run. ``<!-- not run: reason -->`` before a block leaves it out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The documentation is true: its links lead somewhere and its example method works."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

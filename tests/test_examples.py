@@ -1,7 +1,5 @@
 """The examples run, without a network, and show what they say they show."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tiny models are fit to test with: consistent without us, and sensitive to positions."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Digests of what a model computes: weights, number format, config, adapters, hooks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

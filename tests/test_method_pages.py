@@ -1,7 +1,5 @@
 """Every method has its page, and what the page says about options is what the code does."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import MISSING, Field, fields
 from pathlib import Path

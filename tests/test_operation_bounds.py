@@ -1,7 +1,5 @@
 """What methods may ask of a GPU: launches, copies, waiting, memory, counted without one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

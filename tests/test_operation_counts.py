@@ -1,7 +1,5 @@
 """Operations are counted as a GPU would run them, on tensors that hold no numbers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention

@@ -4,8 +4,6 @@
 that the changelog names, with what to use instead.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A registry finds things by name, helps with typing errors, and outlives broken plug-ins."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

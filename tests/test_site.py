@@ -1,7 +1,5 @@
 """The documentation builds as a site without warnings, and needs nothing from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """No room grows beyond its budget (`tool.rag_middle.lines` in ``pyproject.toml``)."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

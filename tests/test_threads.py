@@ -1,7 +1,5 @@
 """Threads of a model end with the program, and generators in threads with whoever reads them."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

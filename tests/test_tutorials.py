@@ -1,7 +1,5 @@
 """The notebooks run from start to end, and their saved outputs are those of the default model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A freshly initialised model has weights near zero: attention is uniform, norms a
 zeros, so most mistakes leave the logits where they were. `scramble` draws every weight again.
 """
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

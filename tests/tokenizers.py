@@ -1,7 +1,5 @@
 """Tokenizers small enough to build in a test, of the kinds that models really use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

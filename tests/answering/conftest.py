@@ -1,7 +1,5 @@
 """A tiny random model over a few documents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions, from Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

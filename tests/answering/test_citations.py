@@ -1,7 +1,5 @@
 """Which titles an answer names."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag_middle.answering.results import mentions

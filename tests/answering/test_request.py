@@ -1,7 +1,5 @@
 """What becomes of a generation: sources, positions, citations."""
 
-from __future__ import annotations
-
 import json
 
 from rag_middle.answering import DEFAULT_TEMPLATE, Answer, Source

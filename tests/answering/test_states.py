@@ -1,7 +1,5 @@
 """Documents of an index that a model has read before anybody asks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

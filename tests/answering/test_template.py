@@ -1,7 +1,5 @@
 """How a question and its documents are written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

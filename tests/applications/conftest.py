@@ -1,7 +1,5 @@
 """The bundled reader, and how many documents it saw in each call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

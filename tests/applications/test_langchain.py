@@ -3,8 +3,6 @@
 Each answer is right, and the model reads as many documents as the application retrieved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict

@@ -3,8 +3,6 @@
 Above each test: where it was reported, and what went wrong there.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

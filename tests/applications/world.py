@@ -1,7 +1,5 @@
 """Things that do not exist, a question about one of them, and embeddings that need no model."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@
 says how much that was.
 """
 
-from __future__ import annotations
-
 import os
 from random import Random
 

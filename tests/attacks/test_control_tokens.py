@@ -1,7 +1,5 @@
 """No text but the template's own becomes a control token, whatever tokenizer and whatever path."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -4,8 +4,6 @@
 and shows what was tried.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import warnings

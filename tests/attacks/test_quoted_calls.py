@@ -1,7 +1,5 @@
 """Calls that a model quotes, as from a hostile document, are called by nobody."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

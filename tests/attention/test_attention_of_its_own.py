@@ -1,7 +1,5 @@
 """Modules that do more than hand queries, keys and values to transformers' attention interface."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A request goes on from its caches, from copies of them, and from rows that were repeated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Models under ``torch.compile``: as they are under ``none``, refused where attention changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

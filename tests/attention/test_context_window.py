@@ -1,7 +1,5 @@
 """How many tokens a model takes, by what its config says of rotary positions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ Cards of models begin with ``torch.set_default_device("cuda")``. Here the device
 numbers, not the model's: what is made on it by mistake cannot be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What all methods share knows none of them: a new one changes nothing there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Blocks inside blocks: what a thread asked for last holds, for the model that it named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans are data: they merge where layers are asked different questions, and check themselves."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag_middle.attention import AttentionPlan, LayerChange

@@ -1,7 +1,5 @@
 """What is found out about layers, at any width, in any precision: projections, windows, mixers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

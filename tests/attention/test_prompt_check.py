@@ -1,7 +1,5 @@
 """A block refuses forward passes that do not hold just the prompts it was opened for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers whose tables come from rotary modules of their own: Granite with a base for each layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Models that share modules: requests take turns, and nothing is left on what they share."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

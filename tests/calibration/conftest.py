@@ -1,7 +1,5 @@
 """A tiny LLaMA with random weights, and examples that it answers right about half of the time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The clock of these tests is the tokens that go through the model's first layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

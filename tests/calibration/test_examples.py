@@ -1,7 +1,5 @@
 """At which positions questions are asked, what counts as right, and what tells two sets apart."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

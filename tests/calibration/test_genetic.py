@@ -1,7 +1,5 @@
 """The genetic search for a curve, on fitness functions that cost nothing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Scoring by what the model writes, and by teacher forcing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What counts as better on held-out prompts."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Whoever scores, the outcomes are the same; and what is known survives an interruption."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Which settings are tried, and what is found out before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of ``ask`` and ``chat`` share: a stand-in for the embedder, and documents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

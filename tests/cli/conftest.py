@@ -1,7 +1,5 @@
 """Run the command line in this process; a tiny model on disk for it to load."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

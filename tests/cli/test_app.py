@@ -1,7 +1,5 @@
 """The command line as a whole: help, version, start-up, wrong usage."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``rag-middle ask``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

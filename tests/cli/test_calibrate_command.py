@@ -1,7 +1,5 @@
 """``rag-middle calibrate``."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

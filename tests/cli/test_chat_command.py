@@ -1,7 +1,5 @@
 """``rag-middle chat``."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Iterator
 from pathlib import Path

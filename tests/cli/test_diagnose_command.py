@@ -1,7 +1,5 @@
 """``rag-middle diagnose``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What cannot be done is refused before a model or an embedder costs time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

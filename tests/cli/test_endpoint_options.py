@@ -1,7 +1,5 @@
 """``diagnose`` and ``ask`` with a model behind an HTTP address."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``rag-middle generate`` with a tiny random model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

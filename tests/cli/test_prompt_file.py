@@ -1,7 +1,5 @@
 """Prompts from files and standard input: text with markers, and JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

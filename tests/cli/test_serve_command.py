@@ -1,7 +1,5 @@
 """``rag-middle serve``: a process of its own, from its start to its end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Commands that run no model start without the libraries that models need."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

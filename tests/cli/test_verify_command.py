@@ -1,7 +1,5 @@
 """``rag-middle verify``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

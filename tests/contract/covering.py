@@ -16,8 +16,6 @@ A test that others back up takes a sample of these (``one_in``). The rest runs w
 ``--all-pairs``, which ``make contract`` and ``make check`` pass.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields

@@ -4,8 +4,6 @@ Nothing is looked up: every tiny model is examined and every method asked for it
 milliseconds. That the plans then do what they should is for the other files of this folder.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Run models the ways the contract compares: at once, by steps, in a batch, in a thread."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

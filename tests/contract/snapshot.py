@@ -1,7 +1,5 @@
 """Everything about a model that a method could leave behind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Methods that act around the model, on every family that can take them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -5,8 +5,6 @@ inconsistent (cached keys keep the frequencies of their time; a long row moves t
 can be asked is that methods follow the model: same frequencies as it would use, from its own pass.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Methods that compose, and those that do not."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """The choice of pairs that the suite runs by default leaves out repetitions and nothing else."""
 
-from __future__ import annotations
-
 from tests.contract.cases import ACTIVE, AROUND, EXAMPLES, PAIRS
 from tests.contract.covering import combination_of, covering, group_of
 from tests.contract.test_order_invariance import ORDER_FREE

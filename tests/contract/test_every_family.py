@@ -1,7 +1,5 @@
 """Every method on every family that can take it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

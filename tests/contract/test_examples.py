@@ -1,7 +1,5 @@
 """The table of examples covers every method there is."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag_middle.methods import METHODS

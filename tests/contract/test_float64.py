@@ -1,7 +1,5 @@
 """Methods compute in float64 what they compute in float32."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """Ways of generating that repeat, reorder or preallocate: beams, samples, static caches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

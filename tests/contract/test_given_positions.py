@@ -1,7 +1,5 @@
 """Positions that a caller gives, or leaves to the model, which then counts padding too."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import (

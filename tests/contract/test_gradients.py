@@ -1,7 +1,5 @@
 """Gradients under a method are those of its logits, or refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Half precision: every family runs in it, and methods lose no more than the unmodified model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

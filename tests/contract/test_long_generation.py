@@ -1,7 +1,5 @@
 """Generation that runs out of windows and of tables made beforehand."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag_middle.attention import applied, change

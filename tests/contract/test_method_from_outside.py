@@ -1,7 +1,5 @@
 """A package of somebody else brings new attention, and meets the contract as it is."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 from importlib.metadata import EntryPoint

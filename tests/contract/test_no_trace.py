@@ -1,7 +1,5 @@
 """A method leaves a model exactly as it found it, whatever happened in between."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

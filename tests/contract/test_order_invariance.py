@@ -1,7 +1,5 @@
 """The promise of order-free methods: the order of the documents changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any

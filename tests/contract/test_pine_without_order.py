@@ -1,7 +1,5 @@
 """PINE where there is no order: with one document, and with none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Where a family cannot take a method, an error says why and what to use instead."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Documents as clients of different interfaces send them, and where answers cite them."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A measurement, and a demonstration of it, that are made up."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The demonstration, with a model of random weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Page, picture and data as files."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Documents and prompts as values."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

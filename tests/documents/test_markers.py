@@ -1,7 +1,5 @@
 """Documents through plain text and back, and markers that somebody else wrote."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """No key of the machine that the tests run on."""
 
-from __future__ import annotations
-
 import pytest
 
 

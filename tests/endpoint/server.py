@@ -1,7 +1,5 @@
 """A small OpenAI-compatible server in a thread: a real model behind it, or replies by a script."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

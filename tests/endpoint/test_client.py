@@ -1,7 +1,5 @@
 """What is sent to a server, what is made of its replies, and under which methods."""
 
-from __future__ import annotations
-
 import socket
 import time
 from typing import Any

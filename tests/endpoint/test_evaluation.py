@@ -1,7 +1,5 @@
 """A measurement over HTTP is that of the model here; what cannot be measured there is refused."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny model that speaks bytes, and models whose answers are made up."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import LlamaConfig
 

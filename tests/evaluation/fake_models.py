@@ -1,7 +1,5 @@
 """Models whose answers are known: right or wrong by the position of the gold document."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a diagnosis says about curves of every shape, and that it never contradicts its table."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

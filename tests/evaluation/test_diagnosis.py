@@ -1,7 +1,5 @@
 """A diagnosis of models whose bias is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import astuple, replace

@@ -1,7 +1,5 @@
 """Several gold documents, chains of keys, and questions without their gold document."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Scores of answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag_middle.evaluation.metrics import (

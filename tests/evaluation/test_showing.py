@@ -1,7 +1,5 @@
 """Results as people see them: as a chart, on a terminal, and as a page."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Intervals against scipy, gaps against simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Questions, prompts and scores of every task."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every question once, under every condition and method, also when a run is killed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

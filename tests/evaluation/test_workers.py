@@ -1,7 +1,5 @@
 """Whoever answers, the records are the same."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

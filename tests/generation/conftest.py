@@ -1,7 +1,5 @@
 """A tiny LLaMA that speaks bytes, and prompts for it."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 

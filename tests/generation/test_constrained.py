@@ -1,7 +1,5 @@
 """Structured output: whatever the model would write, and whatever else is asked for."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

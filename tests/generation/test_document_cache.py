@@ -1,7 +1,5 @@
 """Documents read once, apart or blended: the same logits, less work, and files that keep them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches whose prompts are followed one by one: their text, their tokens, an end of their own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any

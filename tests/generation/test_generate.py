@@ -1,7 +1,5 @@
 """What `generate` returns."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 

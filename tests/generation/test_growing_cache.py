@@ -1,7 +1,5 @@
 """A cache with room holds what a growing one holds, and copies nothing at a generated token."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Methods that put documents in order, and methods that combine several forward passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What is written into files about a model: another one is told apart, the same one is not."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

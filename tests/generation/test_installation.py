@@ -1,7 +1,5 @@
 """A method that stays on a model does what it does in a request, wherever the model runs."""
 
-from __future__ import annotations
-
 from inspect import signature
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models from disk, and what is said where there are none."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Documents that say their rank, under methods that keep the order from mattering."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Prompts that do not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a model's own generation config may say: a few fields are taken, all others are not used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prompts that are read twice: against prompts written twice by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of tools, read through `tokenizer.parse_response` where the tokenizer has a template."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

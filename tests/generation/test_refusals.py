@@ -1,7 +1,5 @@
 """Wrong arguments are refused by name before anything runs; an option is served or refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, get_type_hints
 

@@ -1,7 +1,5 @@
 """Drawn tokens: the right distribution, from random numbers that are nobody else's."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

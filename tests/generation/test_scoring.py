@@ -1,7 +1,5 @@
 """Logits and log-probabilities."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

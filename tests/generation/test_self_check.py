@@ -1,7 +1,5 @@
 """A method that reaches nothing is noticed when it is first used."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights that are asked for by name are loaded once, for as long as the documentation says."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Where a text ends: stop strings across tokens, whole characters, cancelling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import Event
 

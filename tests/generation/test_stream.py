@@ -1,7 +1,5 @@
 """Streams: the same text in pieces, errors that arrive, and nothing left behind."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -1,7 +1,5 @@
 """Options that say which tokens may come, where a text ends, and what is told of each token."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ at most six per case, the last one among them; hidden states of the search, to t
 channels. Expected values are copied, never computed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Every kernel passes the check before its first use, so a GPU in half precision computes by it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,7 +1,5 @@
 """On a CUDA device: the same numbers as on the CPU, in half precision too, and linear memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

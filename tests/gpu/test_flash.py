@@ -1,7 +1,5 @@
 """Fused attention on a CUDA device against whole matrices, and no wait for it while decoding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """PINE's Triton kernels on a CUDA device, against PyTorch's operators in float32."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Compile Triton kernels for GPUs that are not there, with the arguments of real launches."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

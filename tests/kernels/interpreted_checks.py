@@ -1,7 +1,5 @@
 """Checks before the first use in Triton's interpreter; `test_interpreter.py` runs this."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

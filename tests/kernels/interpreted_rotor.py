@@ -1,7 +1,5 @@
 """RoToR's Triton kernel in Triton's interpreter; `test_interpreter.py` runs this in a process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Spans of keys in Triton's interpreter; `test_interpreter.py` runs this in a process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What tests in Triton's interpreter share: a model, number formats as a GPU has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

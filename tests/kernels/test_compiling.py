@@ -3,8 +3,6 @@
 In a process of its own, as Triton's interpreter, which other tests ask for, replaces the compiler.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

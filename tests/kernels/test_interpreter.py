@@ -4,8 +4,6 @@ Triton reads the mode when a kernel is defined, so the tests of `interpreted_*.p
 their own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Run the package and a naive twin on the same tiny model, prompts and generated tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """In which order methods put documents, and what they do to come to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log

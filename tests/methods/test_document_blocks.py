@@ -1,7 +1,5 @@
 """Documents that are read apart, and CacheBlend: against transformers, alone, empty, refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """DySCO: what its two passes leave alone, which heads it is given, and what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

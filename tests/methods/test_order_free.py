@@ -1,7 +1,5 @@
 """PINE and RoToR: documents in any order, also where they tie, and what their options do."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from itertools import permutations

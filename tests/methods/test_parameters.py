@@ -1,7 +1,5 @@
 """Methods check their own parameters and say what was wrong with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from math import nan

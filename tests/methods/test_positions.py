@@ -1,7 +1,5 @@
 """Ms-PoE, Self-Extend and rotary tables: what is beside the comparison with their twins."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

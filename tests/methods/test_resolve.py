@@ -1,7 +1,5 @@
 """From a name to a method."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Projections that change between prompts of a block, or differ between rows of a batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

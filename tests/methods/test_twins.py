@@ -1,7 +1,5 @@
 """Every method that changes attention, in a whole model, against a twin of plain loops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """SIW, ZeroTuning and DSAS: what they scale, in any number format, window and backend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any

@@ -1,7 +1,5 @@
 """Bézier curves over layers against very many points on them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag_middle.ops.curves import curve_factors

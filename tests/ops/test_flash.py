@@ -1,7 +1,5 @@
 """Attention put together from fused calls, against whole matrices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Kernels are checked before their first use, and what is said and done where they are wrong."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType

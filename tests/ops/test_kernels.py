@@ -1,7 +1,5 @@
 """Which kernels compute, and what is said where they cannot."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

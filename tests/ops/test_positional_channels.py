@@ -1,7 +1,5 @@
 """Finding channels that carry position among channels made to carry it, or not."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations_with_replacement
 

@@ -1,7 +1,5 @@
 """Profiles in the integrations, where those are installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

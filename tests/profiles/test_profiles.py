@@ -1,7 +1,5 @@
 """Profiles: on disk, as methods, and on models that they were not made for."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import warnings

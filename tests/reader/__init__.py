@@ -5,8 +5,6 @@ document that a question names and copies the value from it, in milliseconds; it
 Tests that need right answers, or the same ones everywhere, ask it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 __all__ = ["READER_LPES", "READER_PROFILE", "reader_path"]

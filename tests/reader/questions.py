@@ -1,7 +1,5 @@
 """Questions about invented people, towns and companies, which the reader can answer."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The invented documents are of the kind that the reader was trained on."""
 
-from __future__ import annotations
-
 import random
 
 from rag_middle.evaluation import position

@@ -7,8 +7,6 @@ stem and an ending of English place and family names, such as "Har" and "wick"; 
 letters one in sixteen was held out of the reader's training, and these are used here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

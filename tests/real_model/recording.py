@@ -4,8 +4,6 @@
 is to be measured anew: only where answers are meant to change.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every method on a pretrained model, against what it answered when it was recorded."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CacheBlend (arXiv:2405.16444), from the paper: caches of single documents, partly recomputed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Written from the behaviour of the authors' code, in loops: scores before the sof
 together where documents are compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """DySCO (arXiv:2602.22175): token by token, each one looked at and then read with scaled scores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log

@@ -4,8 +4,6 @@ No cache, no batch, no padding: one prompt and the tokens generated so far, `[n]
 method is written beside it as a subclass that overrides `attention`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

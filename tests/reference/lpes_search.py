@@ -3,8 +3,6 @@
 Genes are x and y of every control point in turn; x counts layers, y tenths.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """MoICE (arXiv:2406.19598) with one whole attention matrix per head and rotary base."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

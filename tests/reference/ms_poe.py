@@ -4,8 +4,6 @@ The paper has no grouped-query model: there, heads that share a key share a rati
 mean awareness.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """One document's mask, positions or attention perturbed (arXiv:2406.02536, appendix C), by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Position Interpolation (arXiv:2306.15595) and LPES (arXiv:2606.27705): positions divided by s."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

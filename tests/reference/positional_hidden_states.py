@@ -1,7 +1,5 @@
 """Positional hidden states (arXiv:2406.02536): scaling one, projecting twice, and finding one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Rotation of queries or keys by tables of their heads' choice, head by head."""
 
-from __future__ import annotations
-
 import itertools
 
 from torch import Tensor

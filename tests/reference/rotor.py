@@ -3,8 +3,6 @@
 Documents stand in the prompt in the reverse of the global order: the last one is its first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

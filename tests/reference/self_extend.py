@@ -1,7 +1,5 @@
 """Self-Extend (arXiv:2401.01325): two whole matrices of scores, and a choice between them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 

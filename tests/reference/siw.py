@@ -1,7 +1,5 @@
 """Initial token weights (arXiv:2512.13109): the matrix of weights with its first column changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

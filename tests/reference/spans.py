@@ -1,7 +1,5 @@
 """Attention of one token to spans of its keys, score by score, from the definition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

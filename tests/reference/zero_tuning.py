@@ -1,7 +1,5 @@
 """ZeroTuning (arXiv:2505.11739): the matrix of weights, one column scaled, rows summed again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """An embedder for tests: words, hashed."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Sequence

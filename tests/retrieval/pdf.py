@@ -1,7 +1,5 @@
 """Small PDF files for tests, written by hand: pypdf reads text and writes none."""
 
-from __future__ import annotations
-
 
 def pdf(*pages: str, title: str | None = None, font: str = "/Type1 /BaseFont /Helvetica") -> bytes:
     """A PDF with one line of ASCII text, or of codes of a font, on each page."""

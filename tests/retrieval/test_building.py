@@ -1,7 +1,5 @@
 """From a folder to an index, and back to date with as little work as can be."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The default embedder needs no network, is what it says it is, and finds by meaning."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import logging

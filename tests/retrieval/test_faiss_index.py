@@ -1,7 +1,5 @@
 """Searching, adding and deleting; what an embedder may return."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

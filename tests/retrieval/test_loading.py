@@ -1,7 +1,5 @@
 """Files become records; what does not is reported."""
 
-from __future__ import annotations
-
 import zipfile
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chunks are parts of their records, and say which."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Servers that listen, in a thread of the tests, and models for them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Chat completions and completions: the answers of `generate`, whole and streamed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients of OpenAI's API, as docs/serving.md shows them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

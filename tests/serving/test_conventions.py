@@ -1,7 +1,5 @@
 """Documents and citations over HTTP; each convention is tested in tests/conventions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Many requests at once, clients that leave or wait, and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Marked text: read where the key is the server's, or where the operator says so; else inert."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The application in a deployment of Ray Serve, as docs/serving.md shows it, on this machine."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What is refused, how it is told, and that the server lives on."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

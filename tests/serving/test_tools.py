@@ -1,7 +1,5 @@
 """Tools and structured output over HTTP, as OpenAI's clients ask for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """How an answer begins, options of the chat template, and what a reply warns of."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

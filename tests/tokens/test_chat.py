@@ -1,7 +1,5 @@
 """Chat templates of the kinds that models bring."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import PreTrainedTokenizerBase
 

@@ -1,7 +1,5 @@
 """Prompts to token ids: text is preserved, spans are exact, documents are independent."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

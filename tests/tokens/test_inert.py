@@ -1,7 +1,5 @@
 """Text that looks like control tokens, with every kind of added token that tokenizers have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

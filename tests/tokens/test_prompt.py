@@ -1,7 +1,5 @@
 """Token ids with document spans, alone and in batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

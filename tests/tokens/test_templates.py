@@ -1,7 +1,5 @@
 """Templates that change what they are given, and write no control token of it all the same."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

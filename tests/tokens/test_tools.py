@@ -1,7 +1,5 @@
 """Tools through chat templates: shown with their calls and results, and inert like messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls as the families write them, read and forced; templates that do not fit are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Forms that the engine cannot follow are refused, and what it writes is checked."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

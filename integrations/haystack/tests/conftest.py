@@ -1,7 +1,5 @@
 """The tests' reader, things that do not exist, and a model whose answers are written for it."""
 
-from __future__ import annotations
-
 import os
 
 # Before they are imported: no test may ask the network for anything.

@@ -1,7 +1,5 @@
 """The component on its own."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The package is what Haystack expects of an integration."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

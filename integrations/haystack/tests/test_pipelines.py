@@ -1,7 +1,5 @@
 """Pipelines of Haystack: the answer is right, and the model tells all documents apart."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """A tiny random model, as a folder and loaded, and what it was sent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

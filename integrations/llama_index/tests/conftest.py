@@ -1,7 +1,5 @@
 """A tiny model with a chat template, documents to ask it about, and a record of its calls."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Documents as objects, in messages and in calls, and the citations that come back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Embeddings of rag-middle for LlamaIndex."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The examples and the README run as they are written, on models from this machine."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

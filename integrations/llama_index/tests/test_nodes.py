@@ -1,7 +1,5 @@
 """MarkDocuments: what the model reads is marked, and nothing else."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """The package is what LlamaIndex expects of an integration."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

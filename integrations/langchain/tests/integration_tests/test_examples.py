@@ -1,7 +1,5 @@
 """The examples, the README and the benchmark run as they are written, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

@@ -8,8 +8,6 @@ every eighth. What is skipped there, and why:
 - `test_stream_time`: it measures against recorded traffic of a service.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No unit test reaches a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

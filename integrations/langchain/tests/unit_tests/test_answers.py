@@ -1,7 +1,5 @@
 """ChatRagMiddle: what comes with an answer, whole, in pieces and as events."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

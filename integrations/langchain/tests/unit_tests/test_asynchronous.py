@@ -1,7 +1,5 @@
 """Asynchronous calls leave the event loop alone, and end when they are cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Several inputs share forward passes, and are otherwise calls of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

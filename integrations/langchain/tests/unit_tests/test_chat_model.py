@@ -1,7 +1,5 @@
 """ChatRagMiddle: construction, options, documents, limits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

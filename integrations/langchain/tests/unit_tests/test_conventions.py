@@ -1,7 +1,5 @@
 """Documents as clients of other models send them, and the citations that come back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The page for LangChain's documentation: its code runs, and prints what the page shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

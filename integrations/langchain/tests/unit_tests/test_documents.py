@@ -1,7 +1,5 @@
 """Documents as marked text."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_core.documents import Document
 from langchain_core.load import dumpd, load

@@ -1,7 +1,5 @@
 """What caches and traces know a model by, and which models share weights."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """RagMiddleLLM: text in, text out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

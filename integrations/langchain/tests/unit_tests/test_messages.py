@@ -1,7 +1,5 @@
 """LangChain's messages, as the model reads them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The package from outside."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle

@@ -1,7 +1,5 @@
 """What users of HuggingFacePipeline and ChatHuggingFace write, and what older callbacks read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

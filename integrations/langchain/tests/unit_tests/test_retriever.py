@@ -1,7 +1,5 @@
 """FaissRetriever: documents by meaning, with scores."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

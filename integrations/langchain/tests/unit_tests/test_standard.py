@@ -1,7 +1,5 @@
 """LangChain's own unit tests of chat models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
