@@ -39,19 +39,6 @@ def test_pages_load_files_of_the_site_only(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_code_keeps_clear_of_its_buttons_on_phones(site: Path) -> None:
-    assert 'href="site.css"' in (site / "docs" / "quickstart.html").read_text(encoding="utf-8")
-    assert "md-code__nav" in (site / "docs" / "site.css").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
 def test_the_reference_shows_names_that_are_imported_lazily(site: Path) -> None:
     page = (site / "docs" / "reference" / "models.html").read_text(encoding="utf-8")
     assert 'id="rag_middle.RagMiddleModel.generate"' in page
-
-
-@pytest.mark.slow
-def test_the_search_index_holds_every_page(site: Path) -> None:
-    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
-    for page in ("docs/methods/pine.html", "examples/langchain_faiss_rag_notebook.html"):
-        assert f'"location":"{page}"' in index

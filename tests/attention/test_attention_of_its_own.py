@@ -8,15 +8,27 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import GraniteSWAConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+import rag_middle
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
-from rag_middle.methods import LPES, Method, MsPoE, NoMethod
+from rag_middle.methods import (
+    APE,
+    LPES,
+    PINE,
+    Method,
+    MoICE,
+    MsPoE,
+    NoMethod,
+    SelfExtend,
+)
+from tests import tiny_models
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
-from tests.contract.running import at_once, distance, generated, prompt_logits
+from tests.contract.running import at_once, distance, generated, prompt_logits, recomputed
 from tests.families import FAMILIES
+from tests.prompts import laid_out
 from tests.tiny_models import build, tiny
 
 LATENT: dict[str, Any] = {
@@ -203,3 +215,44 @@ def test_adapters_weighed_by_the_pass_are_not_read_again(keyword: dict[str, Any]
         applied(model, ACTIVE["dysco"], [LONG.tokens]),
     ):
         model(input_ids=LONG.ids)
+
+
+# -- layers with rotary modules of their own -------------------------------------------------------
+
+
+CHANGING: list[Method] = [
+    LPES(factors=1.4),
+    MsPoE(first_layer=0),
+    MoICE(routers="uniform", base_factors=(1.0, 3.0)),
+    SelfExtend(group=3, window=4),
+    PINE(),
+    APE(temperature=0.6, scale=0.8),
+]
+
+
+@pytest.fixture(params=[(1e4, 10.0, 1e4), (10.0, 1e4, 0)], ids=str)
+def model(request: pytest.FixtureRequest) -> Any:
+    """A layer of base 0 has no rotary positions."""
+    config = tiny_models.tiny(
+        GraniteSWAConfig, layer_types=["full_attention"] * 3, layer_rope_theta=list(request.param)
+    )
+    return tiny_models.build("granite_swa", config, "eager")
+
+
+@pytest.mark.parametrize("method", CHANGING, ids=lambda method: type(method).__name__)
+@pytest.mark.one_in(3)
+def test_decoding_with_a_cache_equals_recomputation(model: Any, method: Method) -> None:
+    with applied(model, method, [LONG.tokens]):
+        tokens, logits = generated(model, [LONG])
+        assert distance(recomputed(model, LONG, tokens[0]), logits[0]) < 1e-3
+
+
+def test_an_installed_method_rotates_every_layer_by_its_own_base(model: Any) -> None:
+    method = LPES(factors=1.4)
+    with applied(model, method, [laid_out(LONG.layout)]):
+        expected = prompt_logits(model, LONG)
+    installed = rag_middle.install(model, method)
+    try:
+        torch.testing.assert_close(prompt_logits(model, LONG), expected)
+    finally:
+        installed.undo()

@@ -23,7 +23,7 @@ BY_POSITION = ("ms_poe_reference_code",)
 
 @pytest.mark.parametrize("first", [None, 0, 9])
 @pytest.mark.parametrize("name", [name for name in ACTIVE if name not in BY_POSITION])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_where_a_prompt_begins_makes_no_difference(
     family_model: FamilyModel, name: str, first: int | None
 ) -> None:
@@ -32,7 +32,7 @@ def test_where_a_prompt_begins_makes_no_difference(
 
 @pytest.mark.parametrize(("first", "axes"), [(None, 3), (9, 0), (9, 3)])
 @pytest.mark.parametrize("name", [name for name in ACTIVE if name not in BY_POSITION])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_nor_does_it_on_several_axes(
     pictures: PreTrainedModel, name: str, first: int | None, axes: int
 ) -> None:

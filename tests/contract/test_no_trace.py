@@ -97,7 +97,7 @@ def test_nothing_is_left_after_generation(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_nothing_is_left_after_an_exception_in_the_prompt(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -114,7 +114,7 @@ def test_nothing_is_left_after_an_exception_in_the_prompt(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_nothing_is_left_after_an_exception_while_decoding(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -192,7 +192,7 @@ def test_modules_stay_in_training_or_evaluation(family: str) -> None:
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_other_threads_see_the_unmodified_model(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -32,7 +32,7 @@ SAID = {
 
 
 @pytest.mark.pairs(("family", "method"), REFUSED)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_refusal_says_why_and_what_to_use_instead(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.evaluation import Item, Task
-from rag_middle.generation import Generation, RagMiddleModel, Timings, Usage
+from rag_middle.generation import Generation, RagMiddleModel, Score, Timings, Usage
 from rag_middle.methods import resolve_method
 
 #: Method name, 0-based position of the gold document or None without it, number of documents ->
@@ -29,6 +29,21 @@ class FakeReader(RagMiddleModel):
 
     def batch(self, prompts: Any, *, method: Any = None, **options: Any) -> list[Generation]:
         return [self._answer(prompt, resolve_method(method or "none").name) for prompt in prompts]
+
+    def score_batch(
+        self, prompts: Any, continuations: Any, *, method: Any = None, **options: Any
+    ) -> list[Score]:
+        """Every continuation is as likely as the others, under any method."""
+        chosen = resolve_method(method or "none")
+        score = Score(
+            token_ids=(1,),
+            log_probabilities=(-2.0,),
+            is_greedy=False,
+            prompt_tokens=10,
+            method=chosen.name,
+            applied=not chosen.is_neutral,
+        )
+        return [score] * len(prompts)
 
     def answer(self, prompt: ContextPrompt, method: str) -> str:
         """What it says."""

@@ -153,6 +153,7 @@ def _new_title(rng: random.Random, taken: Collection[str]) -> str:
     raise ConfigError(f"There are no names for more than {len(taken)} documents.")
 
 
+@cache
 def ending_of(word: str) -> str:
     """The ending that a word of a name is made with; the word where it is made otherwise."""
     return max((ending for ending in _ENDINGS if word.endswith(ending)), key=len, default=word)
