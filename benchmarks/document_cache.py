@@ -26,6 +26,7 @@ from reporting import facts, first_token_table, report
 from transformers import DynamicCache
 
 from rag_middle.attention import applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.forward import cached_length
 from rag_middle.methods import APE, CacheBlend, Method, NoMethod, ParallelContextWindows
 from rag_middle.methods.document_blocks.document_cache import DocumentCache, with_documents
@@ -66,7 +67,7 @@ def first_token(
     with applied(model, method, [prompt], prefilled=cached_length(known)):
         model(
             input_ids=ids[:, cached_length(known) :],
-            past_key_values=DynamicCache() if known is None else known,
+            **{MODEL_CACHE: DynamicCache() if known is None else known},
             use_cache=True,
             logits_to_keep=1,
         )

@@ -30,6 +30,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig, P
 
 from benchmarks.kernel_work import KERNEL_WORK
 from rag_middle.attention import ModelTraits, applied, assume_traits, model_traits
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt
@@ -375,7 +376,7 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
     cache = DynamicCache(config=model.config)
     with applied(model, method, branches, prepared=True):
         with counted() as prefill:
-            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            model(input_ids=ids, use_cache=True, logits_to_keep=1, **{MODEL_CACHE: cache})
         # Keys and values; of linear attention, the states that stand in their place.
         states = tree_leaves([vars(layer) for layer in cache.layers])
         cache_bytes = sum(
@@ -383,7 +384,7 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
         )
         for _ in range(_SETTLED + 1):
             with counted() as decode:
-                model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
+                model(input_ids=ids[:, :1], use_cache=True, **{MODEL_CACHE: cache})
     depth = model.config.num_hidden_layers
     return MethodWork(prefill, decode, runner.prompts, cache_bytes, depth)
 

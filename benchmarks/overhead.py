@@ -32,6 +32,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import ModelTraits, applied, last_token_attention, model_traits
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.processors import combined
 from rag_middle.generation.prompts import arranged, branched
@@ -197,12 +198,12 @@ def run(
     ids, _ = padded(branches, 0, device)  # all of the same length
     with applied(model, method, branches, prepared=True):
         cache = DynamicCache()
-        out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{MODEL_CACHE: cache})
         middle = clock(device)
         for _ in range(DECODE_STEPS):
             logits = combined(method, out.logits[:, -1:].float(), [len(branches)])[:, -1]
             token = logits.argmax(-1, keepdim=True).expand(len(branches), 1)
-            out = model(input_ids=token, past_key_values=out.past_key_values, use_cache=True)
+            out = model(input_ids=token, use_cache=True, **{MODEL_CACHE: out[MODEL_CACHE]})
         return middle - start, clock(device) - middle
 
 

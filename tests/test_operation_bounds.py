@@ -20,6 +20,7 @@ from benchmarks.operation_counts import (
     without_numbers,
 )
 from rag_middle.attention import applied, model_traits
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import (
     APE,
@@ -174,10 +175,10 @@ def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
         with torch.no_grad(), applied(small, method, rows, prepared=True):
             # A tensor of no numbers raises where one is asked for: `item`, `tolist`, `nonzero`.
             with counted() as prefill:
-                small(inputs_embeds=states, past_key_values=cache, use_cache=True)
-            small(inputs_embeds=states[:, :1], past_key_values=cache, use_cache=True)
+                small(inputs_embeds=states, use_cache=True, **{MODEL_CACHE: cache})
+            small(inputs_embeds=states[:, :1], use_cache=True, **{MODEL_CACHE: cache})
             with counted() as decode:
-                small(inputs_embeds=states[:, :1], past_key_values=cache, use_cache=True)
+                small(inputs_embeds=states[:, :1], use_cache=True, **{MODEL_CACHE: cache})
         assert decode.uploads == 0
         uploads.append(prefill.uploads)
     assert uploads[1] == uploads[0], "copies from the host in every layer"

@@ -37,7 +37,12 @@ from rag_middle.attention.capturing import (
     skip_modules,
 )
 from rag_middle.attention.mixing import decoder_layers, mixes_in_layer, mixes_in_projections
-from rag_middle.attention.rotary import TableFormat, pair_tables, rotary_modules
+from rag_middle.attention.rotary import (
+    TableFormat,
+    pair_tables,
+    rotary_modules,
+    stored_frequencies,
+)
 from rag_middle.attention.seam import (
     AttentionCall,
     backend_name,
@@ -49,6 +54,7 @@ from rag_middle.attention.seam import (
     in_eval_mode,
     keyword_arguments,
     parameters,
+    uncompiled,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window, input_device
 from rag_middle.attention.turns import modules_of
@@ -203,6 +209,13 @@ def _probed_layers(
             hooks.callback(hook.remove)
         runs(input_ids=tokens, use_cache=False)
 
+    rotary_of_model = rotary_modules(model)
+    if not all(stored_frequencies(uncompiled(rotary_of_model[number])) for number in tables):
+        # GPT-J and CodeGen since transformers 5.24, which also give the sine first.
+        return {}, (
+            "its rotary embedding looks its tables up, and methods on transformers' attention "
+            "interface make others from frequencies"
+        )
     by_layer: dict[int, nn.Module] = {m.layer_idx: m for m in modules}  # type: ignore[misc]
     undeclared = {i: by_layer[i] for i, traits in layers.items() if not traits.sliding_window}
     for index, window in windows_of_masks(runs, config, undeclared, tokens).items():

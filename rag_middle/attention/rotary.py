@@ -505,7 +505,7 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
     """
     modules = map(uncompiled, rotary_modules(model))
     dynamic = [m for m in modules if "dynamic" in str(getattr(m, "rope_type", ""))]
-    before = [_frequencies(module) for module in dynamic]
+    before = [stored_frequencies(module) for module in dynamic]
     for module, state in zip(dynamic, before, strict=True):
         _of_open_blocks.setdefault(module, []).append(state)
     try:
@@ -515,7 +515,7 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
             states = _of_open_blocks[module]
             index = next(i for i, other in enumerate(states) if other is state)
             if index == len(states) - 1:
-                for name in _frequencies(module).keys() - state.keys():
+                for name in stored_frequencies(module).keys() - state.keys():
                     delattr(module, name)  # lengths by layer type, which a long input adds
                 for name, value in state.items():
                     setattr(module, name, value)
@@ -525,7 +525,8 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
             del states[index]
 
 
-def _frequencies(rotary: nn.Module) -> dict[str, Any]:
+def stored_frequencies(rotary: nn.Module) -> dict[str, Any]:
+    """What a rotary module makes its tables from, by name; empty where it only looks them up."""
     endings = ("inv_freq", "max_seq_len_cached", "attention_scaling")
     # Two names may share one tensor, as after a first long input.
     buffers = rotary.named_buffers(recurse=False, remove_duplicate=False)

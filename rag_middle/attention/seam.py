@@ -25,13 +25,13 @@ from functools import cache
 from typing import Any, Protocol
 
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, GenerationMixin
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 INTERFACE_NAME = "rag_middle"
 
-#: Names under which attention modules of transformers take their cache.
-_CACHE_ARGUMENTS = ("past_key_values", "layer_past", "past_key_value")
+#: Names under which modules of transformers take their cache, ``cache`` since 5.24.
+_CACHE_ARGUMENTS = ("cache", "past_key_values", "layer_past", "past_key_value")
 
 
 @dataclass(slots=True, eq=False)
@@ -257,9 +257,14 @@ def keyword_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """All arguments of a module call by name, as the class declares them."""
-    if not args:
-        return dict(kwargs)
-    return dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
+    arguments = dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
+    name = cache_argument(module)
+    if name is not None and name not in arguments:
+        # transformers takes it by earlier names too, and renames it where hooks do not see it.
+        earlier = next((known for known in _CACHE_ARGUMENTS if known in arguments), None)
+        if earlier is not None:
+            arguments[name] = arguments.pop(earlier)
+    return arguments
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
@@ -277,6 +282,11 @@ def cache_argument(module: nn.Module) -> str | None:
 def _cache_argument(forward: Callable[..., Any]) -> str | None:
     declared = parameters(forward)
     return next((name for name in _CACHE_ARGUMENTS if name in declared), None)
+
+
+_of_models = parameters(GenerationMixin.prepare_inputs_for_generation)
+#: The name under which models and their `generate` take the cache, and under which they return it.
+MODEL_CACHE = next(name for name in _CACHE_ARGUMENTS if name in _of_models)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.constrained import Constrained
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.forward import cached_length
@@ -280,7 +281,7 @@ def _generated_tokens(
                 generation_config=request_config(model, options, width, pad, ends),
                 logits_processor=LogitsProcessorList(processors),
                 stopping_criteria=StoppingCriteriaList(criteria),
-                **({} if cache is None else {"past_key_values": cache}),
+                **({} if cache is None else {MODEL_CACHE: cache}),
             )
     run.finite.check()
     tokens: list[list[int]] = output[first_rows(branches), width:].tolist()

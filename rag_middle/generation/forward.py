@@ -23,6 +23,7 @@ from rag_middle.attention import (
     use_kernels,
     waits_for_invocation,
 )
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.processors import combined, refuse_not_finite
@@ -155,11 +156,11 @@ class _Forward:
         if not all_positions and "logits_to_keep" in self._accepted:
             options["logits_to_keep"] = 1
         if cache is not None:
-            options["past_key_values"] = cache
+            options[MODEL_CACHE] = cache
         ids = self._ids[:, cached_length(cache) :]
         output = self._run(ids, self._mask, use_cache=True, **options)
         logits = output.logits if all_positions else output.logits[:, -1:]
-        return logits.float(), output.get("past_key_values")
+        return logits.float(), output.get(MODEL_CACHE)
 
     def feed(self, continuations: Sequence[Sequence[int]], cache: Any) -> list[Tensor]:
         """Logits after continuation tokens, `[b, m, v]` in float32, in pieces along `m`."""
@@ -207,7 +208,7 @@ class _Forward:
                 output = self._run(self._ids, self._mask, use_cache=True, **options)
                 logits.append(output.logits[:, -keep:].float())
             else:
-                output = self._run(piece, self._mask, use_cache=True, past_key_values=cache)
+                output = self._run(piece, self._mask, use_cache=True, **{MODEL_CACHE: cache})
                 logits.append(output.logits.float())
         return logits
 
@@ -218,12 +219,12 @@ class _Forward:
         untyped: Any = self._model
         prepared = untyped.prepare_inputs_for_generation(
             self._ids,
-            past_key_values=cache,
             attention_mask=self._mask,
             next_sequence_length=1,
             use_cache=True,
+            **{MODEL_CACHE: cache},
         )
-        return prepared.get("past_key_values") is None
+        return prepared.get(MODEL_CACHE) is None
 
     def _run(self, ids: Tensor, mask: Tensor, **options: Any) -> Any:
         if "position_ids" in self._accepted:

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 import rag_middle
 from rag_middle.attention import applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import FileFormatError, UnknownNameError
 from rag_middle.generation.loading import checked_backend
 from rag_middle.generation.prompts import ModelRunner
@@ -219,8 +220,8 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
         for token in run.generated_tokens:
             output = model(
                 input_ids=torch.tensor([[token]], device="cpu"),
-                past_key_values=output.past_key_values,
                 use_cache=True,
+                **{MODEL_CACHE: output[MODEL_CACHE]},
             )
             rows.append(output.logits[0, -1:])
     logits: NDArray[np.float32] = torch.cat(rows).numpy()

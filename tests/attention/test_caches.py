@@ -16,6 +16,7 @@ from transformers import (
 
 from benchmarks.operation_counts import prompt_of, without_numbers
 from rag_middle.attention import applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
@@ -60,13 +61,13 @@ anew = pytest.mark.parametrize("new", CACHES.values(), ids=CACHES)
 
 def _next(model: Any, cache: Any, tokens: Sequence[int]) -> Tensor:
     """Logits `[rows, v]` after one more token of each row."""
-    return model(input_ids=torch.tensor(tokens)[:, None], past_key_values=cache).logits[:, -1]  # type: ignore[no-any-return]
+    return model(input_ids=torch.tensor(tokens)[:, None], **{MODEL_CACHE: cache}).logits[:, -1]  # type: ignore[no-any-return]
 
 
 def _continued(model: Any, method: Method, cache: Any, tokens: Sequence[int]) -> list[Tensor]:
     """Logits after each of the tokens, behind the prompt."""
     with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
-        model(input_ids=IDS, past_key_values=cache)
+        model(input_ids=IDS, **{MODEL_CACHE: cache})
         return [_next(model, cache, [token]) for token in tokens]
 
 
@@ -80,7 +81,7 @@ def test_a_cache_and_its_copy_are_continued_in_turn(
     expected = [_continued(model, method, new(model), tokens) for tokens in ([3, 4, 8], [6, 7])]
     with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
         cache = new(model)
-        model(input_ids=IDS, past_key_values=cache)
+        model(input_ids=IDS, **{MODEL_CACHE: cache})
         copy = deepcopy(cache)
         first = [_next(model, cache, [token]) for token in (3, 4)]
         second = [_next(model, copy, [token]) for token in (6, 7)]
@@ -98,7 +99,7 @@ def test_the_cache_of_an_earlier_prompt_is_refused(
     with torch.no_grad(), applied(model, METHODS[name], [laid_out(LAYOUT, IDS[0].tolist())]):
         caches = [new(model), new(model)]
         for ids, cache in zip((IDS, OTHER), caches, strict=True):
-            model(input_ids=ids, past_key_values=cache)
+            model(input_ids=ids, **{MODEL_CACHE: cache})
         with pytest.raises(UnsupportedGenerationError, match="another prompt"):
             _next(model, caches[0], [3])
 
@@ -115,7 +116,7 @@ def test_a_static_cache_is_not_asked_for_its_length() -> None:
     # A tensor without numbers raises where one is asked for.
     with applied(model, APE(), [prompt_of(200, 3)]):
         for passed in (states, states[:, :1], states[:, :1]):
-            model(inputs_embeds=passed, past_key_values=cache, use_cache=True)
+            model(inputs_embeds=passed, use_cache=True, **{MODEL_CACHE: cache})
 
 
 def _masked(layouts: Sequence[PromptLayout]) -> Tensor:
@@ -147,7 +148,7 @@ def _of_rows(
     at = list(rows)
     with torch.no_grad(), applied(model, method, prompts):
         cache = DynamicCache(config=model.config)
-        model(input_ids=ids[at], attention_mask=mask[at], past_key_values=cache)
+        model(input_ids=ids[at], attention_mask=mask[at], **{MODEL_CACHE: cache})
         if later is not None:
             cache.batch_select_indices(torch.tensor(later))
             at = [at[row] for row in later]
@@ -155,7 +156,7 @@ def _of_rows(
         for token in (3, 6):
             mask = torch.cat((mask, mask.new_ones(len(at), 1)), dim=1)
             tokens = torch.tensor(at)[:, None] + token
-            logits = model(input_ids=tokens, attention_mask=mask, past_key_values=cache).logits
+            logits = model(input_ids=tokens, attention_mask=mask, **{MODEL_CACHE: cache}).logits
     return logits[:, -1]  # type: ignore[no-any-return]
 
 

@@ -10,6 +10,7 @@ from transformers import LlamaConfig, PreTrainedModel, StaticCache
 
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.attention import applied, last_token_attention
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import LPES, PositionalHiddenStates
@@ -109,7 +110,7 @@ def test_a_decode_step_compiled_inside_the_block_is_the_methods() -> None:
         for start, ids in ((0, list(range(3, 15))), (12, [5]), (13, [9])):
             places = torch.arange(start, start + len(ids))[None]
             run = call if start else model
-            out = run(input_ids=torch.tensor([ids]), position_ids=places, past_key_values=cache)
+            out = run(input_ids=torch.tensor([ids]), position_ids=places, **{MODEL_CACHE: cache})
             logits.append(out.logits[:, -1])
         return torch.stack(logits[1:])
 

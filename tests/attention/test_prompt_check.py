@@ -8,6 +8,7 @@ import torch
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLTextConfig
 
 from rag_middle.attention import applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
@@ -38,14 +39,14 @@ def _virtual_tokens(model: Any, _: Any) -> None:
 
 
 def _virtual_states(model: Any, cache: Any) -> None:
-    model(input_ids=IDS, past_key_values=cache, attention_mask=torch.ones(1, 15))
+    model(input_ids=IDS, attention_mask=torch.ones(1, 15), **{MODEL_CACHE: cache})
 
 
 def _cut(model: Any, _: Any) -> None:
-    cache = model(input_ids=IDS, use_cache=True).past_key_values
-    model(input_ids=IDS[:, :1], past_key_values=cache)
+    cache = model(input_ids=IDS, use_cache=True)[MODEL_CACHE]
+    model(input_ids=IDS[:, :1], **{MODEL_CACHE: cache})
     cache.crop(-1)
-    model(input_ids=IDS[:, 1:2], past_key_values=cache)
+    model(input_ids=IDS[:, 1:2], **{MODEL_CACHE: cache})
 
 
 def _left_out(model: Any, _: Any) -> None:
@@ -76,7 +77,7 @@ def test_what_does_not_read_the_prompt_once_is_refused(
 ) -> None:
     model = family_model("llama")
     with torch.no_grad():
-        virtual = model(input_ids=IDS[:, :3], use_cache=True).past_key_values
+        virtual = model(input_ids=IDS[:, :3], use_cache=True)[MODEL_CACHE]
     with (
         torch.no_grad(),
         pytest.raises(UnsupportedGenerationError, match=r"LoRA|assisted|mask leaves out"),

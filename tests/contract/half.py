@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method, PositionalHiddenStates
 from tests.contract.cases import EXAMPLES, Prompt, expected_refusal
@@ -189,7 +190,7 @@ def logits_of_rows(
         step: Any = model(
             input_ids=torch.full_like(ids[:, :1], 7),
             attention_mask=torch.cat((mask, mask[:, -1:]), dim=1),
-            past_key_values=read.past_key_values,
+            **{MODEL_CACHE: read[MODEL_CACHE]},
             **more(positions[:, -1:] + 1),
         )
     logits = torch.cat((read.logits, step.logits), dim=1)

@@ -72,9 +72,11 @@ def test_checkpoints_are_refused_where_backward_passes_have_threads_of_their_own
     assume_traits(model.to("meta"), traits)  # any device but the CPU
     model.requires_grad_(True).train().gradient_checkpointing_enable()
 
+    embeds = torch.zeros(1, len(LONG.tokens), HIDDEN, device="meta")
+
     def run() -> None:
         with applied(model, ACTIVE[name], [LONG.tokens]):
-            model(inputs_embeds=torch.zeros(1, len(LONG.tokens), HIDDEN, device="meta"))
+            model(inputs_embeds=embeds, use_cache=False)
 
     with pytest.raises(UnsupportedGenerationError, match="Gradient checkpointing"):
         run()

@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
@@ -39,7 +40,7 @@ def one_by_one(
         for token in ids:
             found.append(output.logits[0, -1].log_softmax(-1)[token].item())
             output = model.model(
-                input_ids=torch.tensor([[token]]), past_key_values=output.past_key_values
+                input_ids=torch.tensor([[token]]), **{MODEL_CACHE: output[MODEL_CACHE]}
             )
     return found
 
@@ -89,9 +90,9 @@ def reads_all_anew(model: Any) -> bool:
     """Whether generation beyond the length begins anew with all tokens, as it has to."""
     ids = torch.ones(1, 33, dtype=torch.long)
     with torch.no_grad():
-        cache = model(ids[:, :32], use_cache=True).past_key_values
+        cache = model(ids[:, :32], use_cache=True)[MODEL_CACHE]
     prepared = model.prepare_inputs_for_generation(
-        ids, past_key_values=cache, attention_mask=ids, next_sequence_length=1, use_cache=True
+        ids, attention_mask=ids, next_sequence_length=1, use_cache=True, **{MODEL_CACHE: cache}
     )
     return int(prepared["input_ids"].shape[1]) == 33
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rag_middle.attention import applied
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import (
     MethodConfigError,
     UnsupportedArchitectureError,
@@ -45,12 +46,12 @@ def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: Family
         return count
 
     with applied(model, METHOD, [LONG.tokens]):
-        cache = model(LONG.ids, use_cache=True).past_key_values
+        cache = model(LONG.ids, use_cache=True)[MODEL_CACHE]
         hooks = [
             layer.register_forward_pre_hook(counter(index))
             for index, layer in enumerate(model.model.layers)
         ]
-        model(LONG.ids[:, :1], past_key_values=cache)
+        model(LONG.ids[:, :1], **{MODEL_CACHE: cache})
     for hook in hooks:
         hook.remove()
     assert calls == [2, 2, 1]

@@ -36,6 +36,7 @@ from rag_middle.attention import (
     turn,
     waits_for_invocation,
 )
+from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import OutputWriteError, UnsupportedGenerationError
 from rag_middle.files import expanded, write_files
 from rag_middle.fingerprint import fingerprint
@@ -356,8 +357,8 @@ def _read_apart(
         # The base model: logits of documents are of no use.
         model.base_model(
             input_ids=torch.tensor([prompt.input_ids], device=input_device(model)),
-            past_key_values=cache,
             use_cache=True,
+            **{MODEL_CACHE: cache},
         )
     layers: list[Any] = cache.layers
 

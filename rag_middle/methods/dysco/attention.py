@@ -33,7 +33,7 @@ from rag_middle.attention import (
 from rag_middle.attention.caches import RereadingCache
 from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.rotary import rotary_modules
-from rag_middle.attention.seam import keyword_arguments, uncompiled
+from rag_middle.attention.seam import MODEL_CACHE, keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class _Passes:
         if self.now in ("before", "again"):
             return
         arguments = keyword_arguments(model, args, kwargs)
-        cache = arguments.get("past_key_values")
+        cache = arguments.get(MODEL_CACHE)
         # Also after a pass that was interrupted.
         self.observed, self.now = range(0), "several"
         self.attention.clear()
@@ -248,9 +248,9 @@ class _Passes:
             with self._nested("again"):
                 # The cache stays empty: layers have the keys and values they need.
                 again = model(
-                    **{name: inputs[:, span], "position_ids": at},
+                    **{name: inputs[:, span], MODEL_CACHE: RereadingCache(column)},
+                    position_ids=at,
                     use_cache=True,
-                    past_key_values=RereadingCache(column),
                 )
             if -back <= results.shape[1]:
                 results[:, back] = _results(again)[:, 0].to(results)
