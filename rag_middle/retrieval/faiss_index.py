@@ -190,8 +190,8 @@ class FaissIndex:
         names = [field.name for field in fields(Document)]
         try:
             # Not `asdict`, which copies all that metadata holds.
-            contents = ({name: getattr(it, name) for name in names} for it in self.documents)
-            lines = [json.dumps(content, allow_nan=False) + "\n" for content in contents]
+            texts = ({name: getattr(it, name) for name in names} for it in self.documents)
+            lines = [json.dumps(text, allow_nan=False) + "\n" for text in texts]
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"Metadata of a document cannot be saved as JSON ({error}). Keep text, finite "
