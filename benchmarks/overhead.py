@@ -203,7 +203,7 @@ def run(
         for _ in range(DECODE_STEPS):
             logits = combined(method, out.logits[:, -1:].float(), [len(branches)])[:, -1]
             token = logits.argmax(-1, keepdim=True).expand(len(branches), 1)
-            out = model(input_ids=token, use_cache=True, **{MODEL_CACHE: out[MODEL_CACHE]})
+            out = model(input_ids=token, use_cache=True, **{MODEL_CACHE: out.get(MODEL_CACHE)})
         return middle - start, clock(device) - middle
 
 

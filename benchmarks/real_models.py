@@ -26,7 +26,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -200,11 +199,8 @@ class Survey:
                     same = self._records[label, first, item.id]
                     self._keep({**same, "condition": condition, "repeated": True})
             elif due:
-                began = perf_counter()
+                about = {"method": label, "name": method_name(method), "condition": condition}
                 answers = self._answers(method, condition, due)
-                seconds = round((perf_counter() - began) / len(due), 4)
-                about = {"method": label, "name": method_name(method), "condition": condition,
-                         "seconds": seconds}  # fmt: skip
                 for item, answer in zip(due, answers, strict=True):
                     said = answer["text"].strip().partition("\n")[0]
                     right = bool(best_subspan_em(said, item.answers))

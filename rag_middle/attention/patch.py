@@ -28,8 +28,8 @@ from rag_middle.attention.probe import (
 from rag_middle.attention.request import Request
 from rag_middle.attention.rotary import keep_frequencies, rotary_modules
 from rag_middle.attention.seam import (
-    MODEL_CACHE,
     MethodHook,
+    cache_name,
     config_views,
     handle_attention,
     handler_of,
@@ -249,7 +249,7 @@ def _install(
             tokens = arguments.get("input_ids")
             if tokens is None:
                 tokens = arguments.get("inputs_embeds")
-            cached = 0 if arguments.get(MODEL_CACHE) is None else request.prefilled
+            cached = 0 if arguments.get(cache_name(arguments)) is None else request.prefilled
             request.check_prompt(tokens, arguments.get("attention_mask"), cached)
         if torch.is_grad_enabled() and _layers_run_again_elsewhere(model):
             raise UnsupportedGenerationError(

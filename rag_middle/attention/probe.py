@@ -209,8 +209,8 @@ def _probed_layers(
             hooks.callback(hook.remove)
         runs(input_ids=tokens, use_cache=False)
 
-    rotary_of_model = rotary_modules(model)
-    if not all(stored_frequencies(uncompiled(rotary_of_model[number])) for number in tables):
+    rotaries = [uncompiled(rotary_modules(model)[number]) for number in tables]
+    if any(list(rotary.buffers()) and not stored_frequencies(rotary) for rotary in rotaries):
         # GPT-J and CodeGen since transformers 5.24, which also give the sine first.
         return {}, (
             "its rotary embedding looks its tables up, and methods on transformers' attention "

@@ -257,14 +257,9 @@ def keyword_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """All arguments of a module call by name, as the class declares them."""
-    arguments = dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
-    name = cache_argument(module)
-    if name is not None and name not in arguments:
-        # transformers takes it by earlier names too, and renames it where hooks do not see it.
-        earlier = next((known for known in _CACHE_ARGUMENTS if known in arguments), None)
-        if earlier is not None:
-            arguments[name] = arguments.pop(earlier)
-    return arguments
+    if not args:
+        return dict(kwargs)
+    return dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
@@ -287,6 +282,11 @@ def _cache_argument(forward: Callable[..., Any]) -> str | None:
 _of_models = parameters(GenerationMixin.prepare_inputs_for_generation)
 #: The name under which models and their `generate` take the cache, and under which they return it.
 MODEL_CACHE = next(name for name in _CACHE_ARGUMENTS if name in _of_models)
+
+
+def cache_name(arguments: Mapping[str, Any]) -> str:
+    """The name under which a call of a model hands over its cache: earlier ones are taken too."""
+    return next((name for name in _CACHE_ARGUMENTS if name in arguments), MODEL_CACHE)
 
 
 @contextmanager

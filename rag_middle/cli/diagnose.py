@@ -190,7 +190,7 @@ def _tell_time(scoring: str, out: Path, seconds: float, answers: int) -> None:
         shorter = "a lower --limit, --documents or --positions, fewer --methods"
         or_score = "" if scoring == "likelihood" else ", or --score-by likelihood"
         console.tell("Cost", f"to shorten it, {shorter}{or_score}.")
-        console.tell("Kept", f"answers, in {out}: stop when you like, the same command goes on.")
+        console.tell("Kept", f"answers are in {out}: stop at any time, the same command goes on.")
 
 
 def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:

@@ -374,8 +374,8 @@ def collapsed(
 ) -> dict[str, str]:
     """Labels of methods to ask nothing more, with the reason.
 
-    The first questions are asked, with the gold document in the middle. So few questions that
-    those would be most of them are not worth it.
+    The first five questions are asked, with the gold document in the middle; none where there are
+    no more than those.
 
     Args:
         measurement: of all questions.
@@ -385,20 +385,19 @@ def collapsed(
     positions = measurement.gold_positions(task)
     if not task.by_likelihood or not methods:
         return {}
-    if measurement.limit is not None and measurement.limit <= _SCREENED:
+    if len(task.items(measurement.limit, measurement.seed)) <= _SCREENED:
         return {}
     few = Measurement(
         limit=_SCREENED,
         positions=(positions[len(positions) // 2],),
         scoring="likelihood",
         metric="log_likelihood",
-        max_new_tokens=measurement.max_new_tokens,
         seed=measurement.seed,
         max_batch_size=measurement.max_batch_size,
         template=measurement.template,
     )
     records = options.get("records")
-    if records and few.identity() != measurement.identity():
+    if records and measurement.scoring != "likelihood":
         records = Path(records).with_suffix(".screening.jsonl")
     results = run(model, task, methods, few, records=records, workers=options.get("workers"))
     if len(results.items) < _SCREENED:

@@ -221,7 +221,7 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
             output = model(
                 input_ids=torch.tensor([[token]], device="cpu"),
                 use_cache=True,
-                **{MODEL_CACHE: output[MODEL_CACHE]},
+                **{MODEL_CACHE: output.get(MODEL_CACHE)},
             )
             rows.append(output.logits[0, -1:])
     logits: NDArray[np.float32] = torch.cat(rows).numpy()

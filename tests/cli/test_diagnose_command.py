@@ -119,7 +119,7 @@ def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
     told = capsys.readouterr().err
     assert "2.5 minutes" in told
     assert "to shorten it, a lower --limit, --documents or --positions" in told
-    assert "in folder: stop when you like, the same command goes on" in told
+    assert "in folder: stop at any time, the same command goes on" in told
 
 
 def test_missing_matplotlib_is_refused_first(

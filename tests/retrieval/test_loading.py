@@ -133,6 +133,10 @@ def test_html_is_markdown_with_its_tables(tmp_path: Path) -> None:
             "colspan=2>c</td><td>d</td></tr><tr><td>e</td></tr></tbody>",
             ["a | b | b", "c | c | d", "c | c | e"],
         ),
+        (
+            "<tr>" + "<td rowspan=1000 colspan=1000>a</td>" * 3 + "</tr>",
+            [" | ".join(["a"] * 1002)],  # none is left out, but copies are
+        ),
     ],
 )
 def test_cells_that_span_rows_or_columns_shift_none(

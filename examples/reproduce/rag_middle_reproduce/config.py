@@ -21,11 +21,12 @@
     published:                                                # a mean, or a value per position
       lmsys/vicuna-7b-v1.5: {"NQ, 10 documents": {none: [64.0, 57.4, 64.8], ms_poe: 63.5}}
 
-Data files and profiles are in the data folder; ``mean:lpes-vicuna-7b-v1.5.json`` is position
-interpolation at the mean of a profile's factors, and ``{fit: ...}`` a method that is found in the
-loaded model (`rag_middle_reproduce.fitted`). What several files share stands in one of its own,
-whose name begins with an underscore or which is an evaluation itself; ``base: _models.yaml``, or a
-list of files, takes its fields, and those of the file itself replace them.
+Data files and profiles are in the data folder; ``data: shipped`` is this package's questions.
+``mean:lpes-vicuna-7b-v1.5.json`` is position interpolation at the mean of a profile's factors, and
+``{fit: ...}`` a method that is found in the loaded model (`rag_middle_reproduce.fitted`). What
+several files share stands in one of its own, whose name begins with an underscore or which is an
+evaluation itself; ``base: _models.yaml``, or a list of files, takes its fields, and those of the
+file itself replace them.
 
 A file with one of the fields of `VIEWS` asks nothing: ``attention: {show: layers}`` draws what the
 last token gives to documents, ``hidden_states: {}`` channels along positions, and ``flow: {}``,
@@ -76,6 +77,8 @@ VIEWS: Mapping[str, type[View]] = {
     "search_times": SearchTimesView,
 }
 
+#: In place of a data file: this package's questions.
+SHIPPED = "shipped"
 _PROFILE, _MEAN = "profile:", "mean:"
 _PREPARE = "examples/reproduce/prepare.py"
 _TRIAL_WINDOW = 32_768  # tokens: enough for every prompt
@@ -144,7 +147,8 @@ class TaskConfig:
         }
         for parameter in parameters:
             if "Path" in str(parameter.type) and options.get(parameter.name):
-                options[parameter.name] = path = data / options[parameter.name]
+                name = options[parameter.name]
+                options[parameter.name] = path = passages_path() if name == SHIPPED else data / name
                 if not path.exists():
                     raise FileFormatError(
                         f"There is no data file {str(path)!r}. Fetch the datasets with "
@@ -397,15 +401,15 @@ def _fits_any_model(spec: Any) -> bool:
 
 def _shipped(task: TaskConfig) -> TaskConfig:
     """The task with questions that need no file of the papers'."""
-    if "data" not in task.options:
+    if task.options.get("data", SHIPPED) == SHIPPED:
         return task
     count = re.search(r"(\d+)_(?:total|keys)", str(task.options["data"]))
     label = f"{task.label}, shipped questions"
     if count and task.task in ("key_value_retrieval", "json_pairs"):
         return replace(task, label=label, options={"keys": int(count[1])})
     if count and task.task in ("multi_document_qa", "sentence_qa"):
-        shipped = {"data": str(passages_path()), "documents": int(count[1])}
-        return replace(task, label=label, options={**task.options, **shipped})
+        options = {**task.options, "data": SHIPPED, "documents": int(count[1])}
+        return replace(task, label=label, options=options)
     raise ConfigError(f"{task.label} needs its data: fetch it with `python {_PREPARE}`.")
 
 

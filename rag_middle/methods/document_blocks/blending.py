@@ -21,7 +21,7 @@ from transformers import DynamicCache
 from rag_middle.attention import ASPECTS, AttentionContext, Layer, LayerChange, LayerHandler
 from rag_middle.attention.caches import begins_prompt
 from rag_middle.attention.core import refuse_backward
-from rag_middle.attention.seam import MODEL_CACHE, CacheTap, keyword_arguments, parameters
+from rag_middle.attention.seam import CacheTap, cache_name, keyword_arguments, parameters
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.document_blocks import CacheBlend
 from rag_middle.methods.document_blocks.kernels import deviations, most_deviating
@@ -67,10 +67,11 @@ class _Readings:
         inputs = arguments.get("input_ids")
         columns = (arguments["inputs_embeds"] if inputs is None else inputs).shape[1]
         index, width = self._layer.traits.layer, self._layer.request.width
-        if not begins_prompt(arguments.get(MODEL_CACHE), index, columns, width):
+        cache = cache_name(arguments)
+        if not begins_prompt(arguments.get(cache), index, columns, width):
             return
         # An empty cache: without one, models look through the positions for several prompts.
-        arguments |= {MODEL_CACHE: DynamicCache(), "use_cache": True, "labels": None}
+        arguments |= {cache: DynamicCache(), "use_cache": True, "labels": None}
         if "logits_to_keep" in parameters(type(model).forward):
             arguments["logits_to_keep"] = 1
         self.apart = True

@@ -33,7 +33,7 @@ from rag_middle.attention import (
 from rag_middle.attention.caches import RereadingCache
 from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.rotary import rotary_modules
-from rag_middle.attention.seam import MODEL_CACHE, keyword_arguments, uncompiled
+from rag_middle.attention.seam import cache_name, keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class _Passes:
         if self.now in ("before", "again"):
             return
         arguments = keyword_arguments(model, args, kwargs)
-        cache = arguments.get(MODEL_CACHE)
+        cache = arguments.get(cache_name(arguments))
         # Also after a pass that was interrupted.
         self.observed, self.now = range(0), "several"
         self.attention.clear()
@@ -248,7 +248,7 @@ class _Passes:
             with self._nested("again"):
                 # The cache stays empty: layers have the keys and values they need.
                 again = model(
-                    **{name: inputs[:, span], MODEL_CACHE: RereadingCache(column)},
+                    **{name: inputs[:, span], cache_name(arguments): RereadingCache(column)},
                     position_ids=at,
                     use_cache=True,
                 )
