@@ -229,7 +229,7 @@ class _HeadBlock:
         # Where documents stand matters to rotations and windows only.
         self.ranks = self.first < self.last and (tables.rotates or rule.window is not None)
         self.positions = tables.positions(k.shape[1])  # [N]
-        self.later = q.new_empty(0, 0, dtype=torch.float32)
+        self.later = torch.ones(0, 0, dtype=torch.bool, device=q.device)
 
     def prefix(self) -> None:
         """Tokens before the documents: plain causal attention."""
@@ -343,8 +343,8 @@ class _HeadBlock:
         if columns == 1:
             return
         if self.later.shape[0] < rows or self.later.shape[1] < columns:
-            self.later = scores.new_full((rows, columns), -torch.inf).triu_(1)
-        scores += self.later[:rows, :columns]  # several times as fast as filling by a mask
+            self.later = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).triu_(1)
+        scores.masked_fill_(self.later[:rows, :columns], -torch.inf)
 
     def _hide_far(self, scores: Tensor, first_query: int, key_positions: Tensor) -> None:
         """Apply the window to queries from token `first_query` on, keys at `[..., n]`."""
