@@ -99,14 +99,15 @@ def _example_text(example: Mapping[str, Any]) -> str:
 def _measurement_text(what: str, measured: Mapping[str, Any]) -> str:
     from rag_middle.demo.page import in_brackets, title_of
 
+    scores = "Accuracy in %, log" if measured["metric"] == "accuracy" else "Log"
+    positions = ", ".join(map(str, measured["curves"][0]["positions"]))
     lines = [
         f"\n{what}: {measured['questions']} questions, {measured['documents']} documents, "
         f"{measured['model']}",
-        "Accuracy in %, log-likelihood of the right answer; 95 % intervals; gold document at "
-        f"{', '.join(map(str, measured['curves'][0]['positions']))}",
+        f"{scores}-likelihood of the right answer; 95 % intervals; gold document at {positions}",
     ]
     for curve in measured["curves"]:
-        for score in ("accuracy", "log_likelihood"):
+        for score in (s for s in ("accuracy", "log_likelihood") if s in curve):
             cells = [in_brackets(mean, share=score == "accuracy") for mean in curve[score]]
             name = f"{title_of(curve['label'])}, {score.replace('_', '-')}"
             lines.append(f"{name:<28} {'  '.join(f'{cell:>20}' for cell in cells)}")

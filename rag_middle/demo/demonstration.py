@@ -1,10 +1,9 @@
-"""Three questions answered, and accuracy by the position of the document that answers."""
+"""Three questions answered, and a few measured by the position of the document that answers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 
 from rag_middle.answering import Answerer
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation import Bootstrap, Item, Measurement, MultiDocumentQA, Results, run
-from rag_middle.evaluation.measurement import Scoring
+from rag_middle.evaluation import Bootstrap, Item, Measurement, MultiDocumentQA, run
 from rag_middle.evaluation.metrics import best_subspan_em
-from rag_middle.evaluation.statistics import Estimate, paired_difference, wilson
+from rag_middle.evaluation.statistics import Estimate, paired_difference
 from rag_middle.generation import MethodLike, RagMiddleModel
 from rag_middle.methods import resolve_method
 from rag_middle.passages import passages_path
@@ -37,7 +35,8 @@ _ANSWER_TOKENS = 24
 
 
 def full_measurement() -> dict[str, Any] | None:
-    """A measurement as `Demo.measure` makes, of more questions, if it comes with the package."""
+    """A measurement as `Demo.measure` makes, of more questions and with the `accuracy` (a share) at
+    each position, if it comes with the package."""
     file = resources.files(__package__).joinpath("full_measurement.json")
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
@@ -114,9 +113,9 @@ class Demo:
     ) -> dict[str, Any]:
         """Other questions, the gold document at the first, the middle and the last position.
 
-        Prompts and accuracy are those of `MultiDocumentQA`, the other passages those most like the
-        question; the log-likelihood is that of the first right answer. `last_minus_first` is of
-        the unmodified model, paired.
+        Prompts are those of `MultiDocumentQA`, the other passages those most like the question.
+        The score is the log-likelihood of the first right answer: of a few questions it tells more
+        than the share of right answers. `last_minus_first` is of the unmodified model, paired.
 
         Args:
             questions: how many.
@@ -125,34 +124,21 @@ class Demo:
             command: that repeats it.
 
         Returns:
-            Provenance, and a curve per method: `positions`, and at each `accuracy` (a share) and
-            `log_likelihood` (nats) as ``value``, ``low`` and ``high`` of its 95 % interval.
+            Provenance, and a curve per method: `positions`, and at each `log_likelihood` (nats) as
+            ``value``, ``low`` and ``high`` of its 95 % interval.
         """
         task = _OtherQuestions(data=passages_path(), documents=documents, distractors="hard")
-        method = self.methods[-1:]
         how = Measurement(
-            limit=questions, positions=_POSITIONS, max_new_tokens=_ANSWER_TOKENS, max_batch_size=4
+            limit=questions, positions=_POSITIONS, max_batch_size=4, scoring="likelihood"
         )
-
-        def measured(scoring: Scoring, step: int) -> Results:
-            def count(done: int, total: int) -> None:
-                if progress:
-                    progress(step * total + done, 2 * total)
-
-            return run(self.model, task, method, replace(how, scoring=scoring), progress=count)
-
-        answers, likely = measured("generation", 0), measured("likelihood", 1)
+        results = run(self.model, task, self.methods[-1:], how, progress=progress)
         likelihoods = {
-            m.label: likely.scores(m.label, None, "log_likelihood") for m in likely.methods
+            m.label: results.scores(m.label, None, "log_likelihood") for m in results.methods
         }
         curves = [
             {
                 "label": label,
-                "positions": list(answers.positions),
-                "accuracy": [
-                    _interval(wilson(int(column.sum()), questions))
-                    for column in answers.scores(label).T
-                ],
+                "positions": list(results.positions),
                 "log_likelihood": [_interval(mean) for mean in Bootstrap(scores).estimates()],
             }
             for label, scores in likelihoods.items()
@@ -169,7 +155,7 @@ class Demo:
             "seed": 0,
             "made": datetime.now(UTC).date().isoformat(),
             "command": command,
-            "metric": "accuracy",
+            "metric": "log_likelihood",
             "curves": curves,
             "last_minus_first": _interval(paired_difference(base[:, -1], base[:, 0])),
         }

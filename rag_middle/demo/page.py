@@ -53,21 +53,23 @@ def write_demonstration(shown: Mapping[str, Any], folder: str | Path) -> dict[st
 
 
 def picture(*measurements: Mapping[str, Any]) -> Figure:
-    """Accuracy by the position of the gold document, a panel for each measurement.
+    """Scores by the position of the gold document, a panel for each measurement.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     figure, panels = new_figure(len(measurements), height=_HEIGHT)
     for axes, measured in zip(panels, measurements, strict=True):
+        share = measured["metric"] == "accuracy"
         lines = {
-            title_of(curve["label"]): [Estimate(**each) for each in curve["accuracy"]]
+            title_of(curve["label"]): [Estimate(**each) for each in curve[measured["metric"]]]
             for curve in measured["curves"]
         }
-        draw_lines(axes, lines, measured["curves"][0]["positions"])
+        positions = measured["curves"][0]["positions"]
+        draw_lines(axes, lines, positions, scale=100 if share else 1)
         last = measured["documents"] - 1
         axes.set_xlabel(f"Position of the gold document (0 to {last})")
-        axes.set_ylabel("Accuracy, %")
+        axes.set_ylabel("Accuracy, %" if share else "Log-likelihood, nats")
         axes.set_title(
             f"{measured['model']}\n{measured['questions']} questions; bars: 95 % intervals",
             fontsize=9,

@@ -22,4 +22,7 @@ def made_up() -> dict[str, Any]:
         "sources": [{"title": "Page"}],
         "replies": [{"method": "none", "best": "first", "text": "<b>yes</b>", "right": True}],
     }
-    return {"examples": [example], "measured": json.loads(text), "full": json.loads(text)}
+    measured = {**json.loads(text), "metric": "log_likelihood"}
+    for curve in measured["curves"]:
+        del curve["accuracy"]
+    return {"examples": [example], "measured": measured, "full": json.loads(text)}

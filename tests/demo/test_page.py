@@ -22,12 +22,13 @@ def test_the_page_loads_nothing_and_has_the_figures_of_both_measurements(tmp_pat
     assert not re.search(r"""(src|href)=["'](?!data:)|@import|<script""", page)
     assert "Is it &lt;so&gt;?" in page  # questions and answers are anybody's text
     assert "<b>yes</b>" not in page
-    assert page.count("50.0 [40.4, 59.6]") == 2
+    assert page.count("50.0 [40.4, 59.6]") == 1
+    assert page.count("<td>log-likelihood</td>") == 4
     assert page.count("−9.50 [−10.50, −8.50]") == 2
     assert "a small sample" in page
     assert "python measure.py" in page
     page = write_demonstration({**made_up(), "full": None}, tmp_path)["html"].read_text("utf-8")
-    assert page.count("50.0 [40.4, 59.6]") == 1
+    assert page.count("−9.50 [−10.50, −8.50]") == 1
     assert "does not come with this installation" in page
 
 
@@ -38,3 +39,5 @@ def test_the_picture_has_a_line_with_intervals_for_each_method(measurement: Any)
     line, _, [bars] = axes.containers[0]
     assert list(line.get_ydata()) == [20, 20, 50]
     assert bars.get_segments()[0][:, 1] == pytest.approx([13.3, 28.9])
+    [axes] = picture(made_up()["measured"]).axes
+    assert min(axes.containers[0][0].get_ydata()) < -9  # nats

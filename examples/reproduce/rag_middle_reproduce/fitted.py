@@ -6,10 +6,12 @@
       - {fit: channel, factor: -1, layers: [10, 11, 12], without: smoothness, label: w/o smoothness}
       - {fit: initial_token, text: ":", label: colon}
       - {fit: gradient, label: by gradient}
+      - {fit: random_factors, tried: 24, label: drawn}
 """
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +23,14 @@ from torch import Tensor
 
 from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.attention import in_eval_mode
-from rag_middle.calibration import ChannelSearch, Example, mean_hidden_states, random_texts
+from rag_middle.calibration import (
+    ChannelSearch,
+    Example,
+    ExampleObjective,
+    draw_examples,
+    mean_hidden_states,
+    random_texts,
+)
 from rag_middle.evaluation import (
     Condition,
     Item,
@@ -32,7 +41,15 @@ from rag_middle.evaluation import (
 )
 from rag_middle.methods import LPES, SIW, Method, PositionalHiddenStates
 
-__all__ = ["FITS", "ChannelFit", "FactorsByGradient", "Fit", "InitialTokenFit", "random_pairs"]
+__all__ = [
+    "FITS",
+    "ChannelFit",
+    "FactorsByGradient",
+    "Fit",
+    "InitialTokenFit",
+    "RandomFactors",
+    "random_pairs",
+]
 
 _SEED = 1  # of what is fitted on: other questions than those of the measurement, whose seed is 0
 
@@ -228,6 +245,46 @@ class FactorsByGradient(Fit):
         return LPES(factors=tuple(factors.detach().tolist()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RandomFactors(Fit):
+    """LPES with a factor per layer, each drawn alone: what a search without curves finds.
+
+    The best of `tried` draws by what the search for a curve compares its candidates by, on its
+    questions (`rag-middle calibrate --method lpes`), so that both have seen as much.
+
+    Attributes:
+        tried: draws, of the factors that control points may have.
+        questions: of the search, `documents` each.
+        held_out: that the search is checked on.
+    """
+
+    tried: int
+    questions: int = 30
+    held_out: int = 100
+    documents: int | None = None
+
+    def tried_out(self) -> Fit:
+        return replace(self, tried=2, questions=3, held_out=2)
+
+    def method(self, model: RagMiddleModel, task: Task) -> Method:
+        if self.documents is not None:
+            task = replace(task, documents=self.documents)  # type: ignore[call-arg]
+        examples, _ = draw_examples(
+            task,
+            "lpes",
+            questions=self.questions,
+            held_out=self.held_out,
+            chat=bool(model.tokenizer.chat_template),
+        )
+        fitness = ExampleObjective(model, examples, criterion="log_likelihood")
+        rng, layers = random.Random(0), len(model.model.get_decoder().layers)
+        drawn = [
+            LPES(factors=tuple(rng.randint(10, 20) / 10 for _ in range(layers)))
+            for _ in range(self.tried)
+        ]
+        return max(drawn, key=fitness)
+
+
 def _rotated(
     rotary: Any, factors: Tensor, layer: int, _module: Any, args: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
@@ -256,4 +313,5 @@ FITS: Mapping[str, type[Fit]] = {
     "channel": ChannelFit,
     "initial_token": InitialTokenFit,
     "gradient": FactorsByGradient,
+    "random_factors": RandomFactors,
 }

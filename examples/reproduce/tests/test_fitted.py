@@ -10,13 +10,19 @@ from torch import Tensor
 
 from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.calibration import mean_hidden_states
-from rag_middle.evaluation import KeyValueRetrieval
+from rag_middle.evaluation import KeyValueRetrieval, MultiDocumentQA
 from rag_middle.evaluation.conditions import position
 from rag_middle.methods import LPES, SIW, PositionalHiddenStates
+from rag_middle.passages import passages_path
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 from rag_middle_reproduce import fitted
-from rag_middle_reproduce.fitted import ChannelFit, FactorsByGradient, InitialTokenFit
+from rag_middle_reproduce.fitted import (
+    ChannelFit,
+    FactorsByGradient,
+    InitialTokenFit,
+    RandomFactors,
+)
 from rag_middle_reproduce.states import cropped_hidden_states, moved_hidden_states
 
 TASK = KeyValueRetrieval(keys=3, identifier_characters=6)
@@ -127,3 +133,26 @@ def test_perturbed_tokens_have_the_states_of_a_text_of_their_own(model: RagMiddl
         assert (states[1, 20:30] - plain[1, 20:30]).abs().max() > 1e-3
     with pytest.raises(ConfigError, match="within texts of 40 tokens"):
         cropped_hidden_states(model, texts, range(30, 41))
+
+
+def test_drawn_factors_are_the_best_of_their_draws(
+    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class LowestSum:
+        def __init__(self, _model: RagMiddleModel, examples: list[Any], **_: Any) -> None:
+            assert len({example.question for example in examples}) == 4
+            assert len(examples[0].prompt.documents) == 2
+
+        def __call__(self, method: LPES) -> float:
+            seen.append(method)
+            return -sum(method.factors)
+
+    monkeypatch.setattr(fitted, "ExampleObjective", LowestSum)
+    task = MultiDocumentQA(data=passages_path(), documents=3)
+    fit = RandomFactors(label="a", tried=3, questions=4, held_out=2, documents=2)
+    chosen = fit.method(model, task)
+    assert chosen == min(seen, key=lambda method: sum(method.factors))
+    assert len(seen) == 3
+    assert all(1 <= f <= 2 for method in seen for f in method.factors)
