@@ -19,7 +19,7 @@ from rag_middle.lazy import names_on_first_use
 if TYPE_CHECKING:
     from rag_middle.attention import applied
     from rag_middle.documents import ContextPrompt, Document, mark, parse, unmark
-    from rag_middle.generation import DocumentCache, Generation, RagMiddleModel, install
+    from rag_middle.generation import DocumentCache, Generation, RagMiddleModel
     from rag_middle.markers import escape
     from rag_middle.methods import Method
 
@@ -35,7 +35,6 @@ __all__ = [
     "RagMiddleModel",
     "applied",
     "escape",
-    "install",
     "mark",
     "parse",
     "unmark",

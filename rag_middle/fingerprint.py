@@ -3,7 +3,7 @@
 * `weights_sample`: some values of every parameter, the same in every number format;
 * `config_sha256`: the config, as far as it decides what is computed;
 * `adapters_sha256`: which adapters act, and how strongly;
-* `fingerprint`: some values of every tensor, config, adapters and what is installed, together.
+* `fingerprint`: some values of every tensor, config, adapters and hooks, together.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _plain(value: Any) -> Any:
 @torch.no_grad()
 def fingerprint(model: nn.Module) -> str:
     """A digest of what a model computes: 64 values of every parameter and buffer, in their number
-    format; the config; which adapters act; forward hooks by name, and a method that was installed.
+    format; the config; which adapters act; and forward hooks by name, but for this package's own.
 
     It is computed at every call, and costs milliseconds. Not noticed are an edit in place that
     leaves all of the 64 values of a tensor as they were, weights offloaded to disk, and settings
@@ -165,7 +165,7 @@ def _plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
 def _named(hook: Any) -> str:
     """What a digest says of a hook: nothing of one of a request of this package."""
     if str(getattr(hook, "__module__", "")).partition(".")[0] == "rag_middle":
-        return str(getattr(hook, "installed", None) or "")
+        return ""
     return str(getattr(hook, "__qualname__", _name(type(hook))))
 
 

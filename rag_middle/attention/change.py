@@ -90,7 +90,7 @@ class LayerChange(ABC):
     def rotation(self) -> Rotation | None:
         """The layer's rotary tables, where they are all that differs and no prompt decides them.
 
-        A layer can then be changed for good, also in an engine that knows nothing of plans.
+        A layer can then be changed in an engine that knows nothing of plans, such as vLLM.
         ``None`` where it takes more.
         """
         return None

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
-from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
@@ -209,11 +208,6 @@ def _install(
     stack: ExitStack,
 ) -> None:
     modules = modules_by_layer(model, traits)
-    if any(map(is_installed, modules.values())):
-        raise MethodConfigError(
-            "This model has a method installed (rag_middle.install), and no other acts on it: undo "
-            "that, or pass method='none'."
-        )
     if not _under_methods.isdisjoint(modules.values()):
         raise MethodConfigError(
             "This model already runs under a method in this thread, perhaps in another task or a "

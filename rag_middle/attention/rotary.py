@@ -307,15 +307,6 @@ class RotaryCall:
                     self._made["scaled", each_scale] = part[0] if single else part
         return self._made[key]
 
-    def rotated(self, scale: float, base_factor: float) -> Any:
-        """Tables at ``position_ids / scale`` with another base, made once per forward pass."""
-        if base_factor == 1:
-            return self.scaled(scale)
-        return self._once(
-            ("rotated", scale, base_factor),
-            lambda: self.at(self.position_ids.float() / scale, base_factor=base_factor),
-        )
-
     def named(self, name: Hashable, positions: Callable[[], Tensor]) -> Any:
         """Tables at ``positions()`` `[b, n]`, made once per forward pass for all who say `name`."""
         return self._once(("named", name), lambda: self.at(positions().to(self.x.device)))

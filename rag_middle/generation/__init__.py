@@ -7,7 +7,6 @@
 """
 
 from rag_middle.generation.identity import model_facts
-from rag_middle.generation.installation import Installation, install
 from rag_middle.generation.loaded import loaded_parts, transformers_options
 from rag_middle.generation.model import RagMiddleModel, TextGenerator
 from rag_middle.generation.prompts import MethodLike, Prompt
@@ -47,7 +46,6 @@ __all__ = [
     "GenerationKwargs",
     "GenerationOptions",
     "GenerationStream",
-    "Installation",
     "MethodLike",
     "MissingDocumentsWarning",
     "NumberedDocumentsWarning",
@@ -61,7 +59,6 @@ __all__ = [
     "TokenLogProbability",
     "UnreadMarkersWarning",
     "Usage",
-    "install",
     "loaded_parts",
     "model_facts",
     "release_models",

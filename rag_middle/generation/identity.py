@@ -15,10 +15,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import rag_middle
-from rag_middle.attention import model_traits, modules_by_layer
-from rag_middle.attention.installed import is_installed
+from rag_middle.attention import model_traits
 from rag_middle.attention.turns import OfModel
-from rag_middle.errors import MethodConfigError
 from rag_middle.fingerprint import (
     adapters_sha256,
     config_sha256,
@@ -42,11 +40,7 @@ _NO_ANSWERS = {"pad_token_id", "bos_token_id", "cache_implementation", "cache_co
 
 
 def model_facts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelFacts:
-    """What a profile says about the model it is made for.
-
-    Raises:
-        MethodConfigError: a method is installed on the model.
-    """
+    """What a profile says about the model it is made for."""
     config: Any = model.config
     traits, digests = model_traits(model), model_digests(model, tokenizer)
     first = next(iter(traits.layers.values()), None)
@@ -102,16 +96,7 @@ def model_digests(
     Returns:
         The same for one model wherever it is loaded; ``None`` for offloaded weights, and where
         there are no adapters.
-
-    Raises:
-        MethodConfigError: a method is installed on the model.
     """
-    if any(map(is_installed, modules_by_layer(model, model_traits(model)).values())):
-        raise MethodConfigError(
-            "This model has a method installed (rag_middle.install), so its answers are not those "
-            "of the unmodified model, and no copy of it has the method. Undo that, and name the "
-            "method among those to be compared."
-        )
     return {
         "weights": weights_sample(model),
         "tokenizer": tokenizer_sha256(tokenizer),

@@ -507,9 +507,6 @@ class RagMiddleModel:
         name is noticed; it is no checksum of the whole. Others are of the tokenizer with its chat
         template, of what the config says of the computation, of which adapters (PEFT) are active,
         merged and scaled (None without any), and of what the generation config says of answers.
-
-        Raises:
-            MethodConfigError: a method is installed on it (`rag_middle.install`): it is not itself.
         """
         return model_identity(self.model, self.tokenizer)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import GraniteSWAConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-import rag_middle
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
 from rag_middle.methods import (
@@ -28,7 +27,6 @@ from tests import tiny_models
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import at_once, distance, generated, prompt_logits, recomputed
 from tests.families import FAMILIES
-from tests.prompts import laid_out
 from tests.tiny_models import build, tiny
 
 LATENT: dict[str, Any] = {
@@ -245,14 +243,3 @@ def test_decoding_with_a_cache_equals_recomputation(model: Any, method: Method) 
     with applied(model, method, [LONG.tokens]):
         tokens, logits = generated(model, [LONG])
         assert distance(recomputed(model, LONG, tokens[0]), logits[0]) < 1e-3
-
-
-def test_an_installed_method_rotates_every_layer_by_its_own_base(model: Any) -> None:
-    method = LPES(factors=1.4)
-    with applied(model, method, [laid_out(LONG.layout)]):
-        expected = prompt_logits(model, LONG)
-    installed = rag_middle.install(model, method)
-    try:
-        torch.testing.assert_close(prompt_logits(model, LONG), expected)
-    finally:
-        installed.undo()

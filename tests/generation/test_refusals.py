@@ -5,7 +5,6 @@ from typing import Any, get_type_hints
 
 import pytest
 
-import rag_middle
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.errors import (
     MethodConfigError,
@@ -87,7 +86,6 @@ def test_what_is_no_method(model: RagMiddleModel, method: Any) -> None:
         lambda: model.encode("Why?", method=method),
         lambda: RagMiddleModel(model.model, model.tokenizer, method=method),
         lambda: RagMiddleModel.from_pretrained("never looked at", method=method),
-        lambda: rag_middle.install(model.model, method),
     ):
         with pytest.raises((MethodConfigError, UnknownNameError)):
             call()
