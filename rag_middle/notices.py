@@ -39,10 +39,6 @@ class ProfileWarning(UserWarning):
     """A profile was made for another version of the model, or did not help there."""
 
 
-class AnswerFormatWarning(UserWarning):
-    """An answer does not hold under the JSON schema that it was asked for."""
-
-
 class UnreadMarkersWarning(UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
 

@@ -353,8 +353,8 @@ class GenerationOptions:
     response_format: Annotated[
         Mapping[str, Any] | None,
         Option(
-            "What the answer has to be: of type json_schema, json_object, regex or grammar, as "
-            "the OpenAI interface says it."
+            "What the answer has to be: of type json_schema, json_object or regex, as the OpenAI "
+            "interface says it."
         ),
     ] = None
 

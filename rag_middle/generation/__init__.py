@@ -23,7 +23,6 @@ from rag_middle.generation.sharing import release_models, shared_model
 from rag_middle.generation.streaming import Follower, GenerationStream
 from rag_middle.methods.document_blocks.document_cache import DocumentCache
 from rag_middle.notices import (
-    AnswerFormatWarning,
     BackendFallbackWarning,
     ChatTemplateWarning,
     MissingDocumentsWarning,
@@ -34,7 +33,6 @@ from rag_middle.notices import (
 from rag_middle.options import EncodeKwargs, GenerationKwargs, GenerationOptions, PromptKwargs
 
 __all__ = [
-    "AnswerFormatWarning",
     "BackendFallbackWarning",
     "ChatTemplateWarning",
     "DocumentCache",

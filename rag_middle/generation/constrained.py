@@ -1,14 +1,14 @@
 """Constrained decoding: only tokens that go on towards what was asked for stay possible.
 
-The work is done by llguidance: it compiles a JSON schema or a grammar against the tokenizer's
-vocabulary, and says at every step which tokens may come next. docs/tools.md says why this engine.
+The work is done by llguidance: it compiles a grammar, with JSON schemas in it, against the
+tokenizer's vocabulary, and says at every step which tokens may come next. docs/tools.md says why
+this engine.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.extras import require
 
 #: Of what the engine builds for a pattern, such as `(.{1,50} ?){50}`; lists of thousands of values
 #: and long texts stay far below these. A step of an ambiguous grammar takes time by the square of
@@ -61,11 +62,8 @@ class Constraint:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int], grammar: str
     ) -> None:
-        for package in ("llguidance", "jsonschema"):
-            if find_spec(package) is None:
-                raise MissingExtraError("Constrained decoding", package=package, extra="structured")
-        from llguidance import LLMatcher, LLParserLimits
-
+        what = "Constrained decoding"
+        engine = require("llguidance", package="llguidance", what=what, extra="structured")
         if not ends:
             raise UnsupportedGenerationError(
                 "Answers of a given form end by a token, and there is none that ends answers. Pass "
@@ -74,9 +72,9 @@ class Constraint:
         self.ends = ends
         vocabulary = _vocabulary(tokenizer, max(width, len(tokenizer)), ends)
         try:
-            written = LLMatcher.grammar_from_lark(grammar + _EVERY_SPLIT)
-            limits = LLParserLimits(**_LIMITS)
-            self._first = LLMatcher(vocabulary, written, log_level=0, limits=limits)
+            written = engine.LLMatcher.grammar_from_lark(grammar + _EVERY_SPLIT)
+            limits = engine.LLParserLimits(**_LIMITS)
+            self._first = engine.LLMatcher(vocabulary, written, log_level=0, limits=limits)
             problem = _problem(self._first)
         except UnicodeEncodeError as error:  # half of a surrogate pair
             problem = f"it is no text: {error}"
@@ -177,7 +175,7 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase, entries: int, ends: Sequence
 def _check(matcher: Any) -> None:
     if problem := _problem(matcher):
         raise UnsupportedGenerationError(
-            f"Constrained decoding failed: {problem}. Simplify the schema or the grammar."
+            f"Constrained decoding failed: {problem}. Simplify the form."
         )
 
 

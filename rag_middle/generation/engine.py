@@ -55,7 +55,6 @@ from rag_middle.methods import method_name
 from rag_middle.methods.document_blocks.document_cache import with_documents
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import padded
-from rag_middle.tools.definitions import check_answer
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
@@ -198,13 +197,10 @@ class _Run(StoppingCriteria):
     def _generation(self, index: int) -> Generation:
         request, completion = self.request, self.completions[index]
         prompt, ended = request.prompts[index], self.ended or perf_counter()
-        calls = completion.message.calls if completion.message else ()
-        if completion.finish_reason == "stop" and not calls:
-            check_answer(completion.answer, request.options.response_format)
         first = self.first_token_at or ended
         return Generation(
             text=completion.answer,
-            tool_calls=calls,
+            tool_calls=completion.message.calls if completion.message else (),
             invalid_tool_calls=completion.message.invalid if completion.message else (),
             token_ids=tuple(completion.token_ids),
             finish_reason=completion.finish_reason or "length",

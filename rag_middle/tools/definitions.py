@@ -6,15 +6,11 @@ import json
 import secrets
 import string
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, NoReturn
 
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.notices import AnswerFormatWarning, warn_caller
 from rag_middle.plain_data import levels_of
-from rag_middle.wording import shortened
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
 #: Characters of tools or a form as JSON, which is read several times before the engine has it: a
@@ -30,11 +26,7 @@ _FORMAT_FIELDS = {
     "json_object": ("", ""),
     "json_schema": ("json_schema", '{"name": ..., "schema": {...}}'),
     "regex": ("regex", "a string"),
-    "grammar": ("grammar", "a string"),
 }
-
-#: Of schemas that are not checked: a client's patterns and references may take exponential time.
-_UNCHECKED = ("pattern", "$ref", "$dynamicRef")
 
 
 def _new_id() -> str:
@@ -48,7 +40,7 @@ class ToolCall:
 
     Attributes:
         name: of the tool. The model may name one that does not exist.
-        arguments: a JSON object; checked against the tool's schema only where the call was forced.
+        arguments: a JSON object, of the tool's schema only where the call was forced.
         id: tells it from other calls; a tool's answer names it.
     """
 
@@ -218,41 +210,3 @@ def check_response_format(response_format: Any) -> None:
                 '{"type": "json_schema", "json_schema": {"schema": ...}}.',
             )
     _check_plain("response_format", response_format)
-
-
-def check_answer(text: str, response_format: Mapping[str, Any] | None) -> None:
-    """Warn where a whole answer does not hold under the JSON schema of `response_format`.
-
-    llguidance differs from JSON Schema in a few places: an excluded whole bound of a range below
-    one, the 29th of February in any year, a property's name in escapes, what a ``oneOf`` leaves
-    open.
-    """
-    form = response_format or {}
-    if form.get("type") != "json_schema":
-        return
-    with suppress(ValueError, RecursionError):  # numbers and levels beyond what Python reads
-        if wrong := schema_error(json.loads(text), form["json_schema"]["schema"]):
-            warn_caller(
-                AnswerFormatWarning(
-                    f"The answer does not hold under its JSON schema: {shortened(wrong)}. Ask "
-                    "again, or leave that out of the schema and check the answer for it."
-                )
-            )
-
-
-def schema_error(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Where and why a value does not hold under a schema.
-
-    Returns:
-        None where it holds, where the schema has patterns or references, and where `jsonschema`
-        does not read the schema, of which llguidance has its own understanding.
-    """
-    if any(word in json.dumps(schema) for word in _UNCHECKED):
-        return None
-    draft = import_module("jsonschema").Draft202012Validator
-    try:
-        validator = draft(schema, format_checker=draft.FORMAT_CHECKER)
-        error = next(validator.iter_errors(value), None)
-    except Exception:
-        return None
-    return None if error is None else f"{error.json_path}: {error.message}"

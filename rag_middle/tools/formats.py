@@ -18,7 +18,7 @@ from typing import Any
 
 from rag_middle.plain_data import levels_of, map_strings, parse_json, whole_characters
 from rag_middle.thinking import THINKING, thinking_of
-from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of, schema_error
+from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
 
 def _finite(text: str) -> float:
@@ -150,17 +150,12 @@ class ToolFormat:
 
         Nothing before the call has to be searched for it, and its arguments may quote anything.
         """
-        schemas = {tool["function"]["name"]: parameters_of(tool) for tool in tools}
+        names = [tool["function"]["name"] for tool in tools]
         if self.forced_start(text) > 0:
             return ToolMessage(text)
         message = self._message(AnswerText(text), 0, tools)
-        if any(call.name not in schemas for call in message.calls):
-            return ToolMessage(text)
-        for call in message.calls:
-            if wrong := schema_error(call.arguments, schemas[call.name]):
-                invalid = InvalidToolCall(text=text, error=wrong, name=call.name)
-                return ToolMessage("", invalid=(invalid,))
-        return message
+        is_call = all(call.name in names for call in message.calls)
+        return message if is_call else ToolMessage(text)
 
     def _message(self, answer: AnswerText, begin: int, tools: Tools) -> ToolMessage:
         read = self._read_json if self.read is None else self.read

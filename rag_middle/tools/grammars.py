@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from decimal import Decimal
 from math import lcm
 from typing import Any
@@ -36,8 +35,6 @@ _OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "
 # What llguidance follows without a limit of its own.
 _MOST_REMAINDERS = 20_000  # of multipleOf, a tenth of a second; a million take twelve
 _MOST_LEVELS = 1_500  # of a schema times its references; at 3,000 the process's stack ends
-_MOST_RULES = 1_500  # of a grammar, which are its colons at most; at 3,000 the stack may end
-_LONGEST_GRAMMAR = 100_000  # characters
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -49,10 +46,6 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
     kind = response_format["type"]
     if kind == "text":
         return None
-    if kind == "grammar":
-        grammar = str(response_format["grammar"])
-        _check_grammar(grammar)
-        return grammar
     if kind == "regex":
         # A slash would end the expression; what stands behind a backslash is escaped already.
         pattern = re.sub(
@@ -153,30 +146,6 @@ def _parts(value: Any) -> list[Any]:
         elif isinstance(parts[-1], list | tuple):
             waiting += parts[-1]
     return parts
-
-
-def _check_grammar(grammar: str) -> None:
-    """Refuse a grammar whose rules, or schemas in them, the engine cannot follow."""
-    schemas, rules, read = [], grammar.count(":"), 0
-    if len(grammar) <= _LONGEST_GRAMMAR:
-        for begun in re.finditer(r"%json\s*", grammar):
-            with suppress(ValueError, RecursionError):  # no JSON, which the engine says
-                schema, end = json.JSONDecoder().raw_decode(grammar, begun.end())
-                schemas.append(schema)
-                # A text in a schema may look like one: no colon is taken off twice.
-                rules -= grammar.count(":", max(begun.end(), read), end)
-                read = max(read, end)
-    if len(grammar) > _LONGEST_GRAMMAR or rules > _MOST_RULES:
-        raise UnsupportedGenerationError(
-            f"response_format holds a grammar of more than {_LONGEST_GRAMMAR:,} characters or "
-            f"{_MOST_RULES:,} rules (colons outside of JSON schemas). Make it smaller."
-        )
-    if "::" in grammar:
-        raise UnsupportedGenerationError(
-            "response_format holds a grammar with ::, by which rules have parameters that may be "
-            'followed without end. Write the rules out, and :: in a text as ":" ":".'
-        )
-    _check_schema(schemas)
 
 
 def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:

@@ -103,14 +103,9 @@ def test_an_end_token_that_is_text_cuts_no_answer(
     [
         ({"type": "regex", "regex": "(yes|no)/[0-9]{2}"}, r"(yes|no)/\d\d"),
         ({"type": "regex", "regex": r"(yes|no)\\/\/[0-9]"}, r"(yes|no)\\//\d"),
-        ({"type": "grammar", "grammar": 'start: "a" b\nb: "b" | "c"'}, "a[bc]"),
     ],
 )
-def test_patterns_and_grammars(
-    model: RagMiddleModel, prompt: ContextPrompt, form: Any, pattern: str
-) -> None:
-    import re
-
+def test_patterns(model: RagMiddleModel, prompt: ContextPrompt, form: Any, pattern: str) -> None:
     assert re.fullmatch(pattern, model.generate(prompt, response_format=form).text)
 
 
@@ -118,13 +113,12 @@ def test_patterns_and_grammars(
     ("options", "reason"),
     [
         ({"response_format": FORM, "num_beams": 2}, "exclude each other"),
-        ({"response_format": {"type": "xml"}}, "must be a mapping whose type"),
         ({"response_format": {"type": "json_schema"}}, "needs 'json_schema'"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
             "cannot keep to",
         ),
-        ({"response_format": {"type": "grammar", "grammar": "start: ("}}, "cannot keep to"),
+        ({"response_format": {"type": "grammar"}}, "must be a mapping whose type"),
         (
             {"response_format": {"type": "regex", "regex": "(.{1,50} ?){50}"}},
             "too many expressions",

@@ -1,4 +1,4 @@
-"""Forms that the engine cannot follow are refused, and what it writes is checked."""
+"""Forms that the engine cannot follow are refused."""
 
 import json
 from functools import cache
@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation import AnswerFormatWarning
 from rag_middle.generation.constrained import Constraint
-from rag_middle.tools.definitions import check_answer, check_tools, parameters_of, schema_error
+from rag_middle.tools.definitions import check_tools, parameters_of
 from rag_middle.tools.grammars import answer_grammar
 from tests.tokenizers import byte_level_bpe
 
 pytest.importorskip("llguidance")
-pytest.importorskip("jsonschema")
 
 INTEGER = {"type": "integer"}
 SELF = {"properties": {"next": {"$ref": "#/$defs/A"}}}
@@ -60,8 +58,6 @@ def _chain(links: int) -> dict[str, Any]:
         ({"type": "integer", "multipleOf": 1_000_003}, "count to more than 20000"),
         ({"type": "integer", "multipleOf": 10**400}, "count to more than 20000"),
         ({"allOf": [{"type": "integer", "multipleOf": n} for n in (83, 89, 97)]}, "count to more"),
-        ({"properties": {"const": {"multipleOf": 10_000_019}}}, "count to more"),
-        ({"allOf": [{"multipleOf": 0}, {"multipleOf": 1_000_003}]}, "count to more"),
         ({"allOf": [{"multipleOf": 15_013}, {"multipleOf": -9_001}]}, "count to more"),
         ({"allOf": [{"multipleOf": 10**10 + n} for n in range(20_000)]}, "count to more"),
         ({"type": "number", "multipleOf": float("inf")}, "cannot keep to"),
@@ -92,49 +88,11 @@ def test_other_schemas_are_written(schema: Any) -> None:
     _constraint(_form(schema))
 
 
-@pytest.mark.parametrize(
-    ("grammar", "reason"),
-    [
-        ("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(2000)), "1,500 rules"),
-        ("\n".join(f'r{i}[capture=""]:r{i + 1}' for i in range(3000)), "1,500 rules"),
-        ('start: %json {"%json": ":"}' + "\na:b" * 1500, "1,500 rules"),
-        ("start: " + "\n" * 50_000 + "(", "cannot keep to"),
-        ('start: %json {"multipleOf": 1e400}', "cannot keep to"),
-        ('start: %json {"type": "integer", "multipleOf": 1000003}', "count to more"),
-        ('start: a b\na: %json {"multipleOf": 15013}\nb: %json {"multipleOf": 9001}', "than 20000"),
-        ("start: %json " + json.dumps(_chain(300)), "too many references"),
-        ('start: p::0\np::_: "" | p::incr(_) p::incr(_)', "have parameters"),
-        ("start: %json {", "cannot keep to"),
-        ("start: %json " + "[" * 50_000, "cannot keep to"),
-        ("start: " + "(" * 1000 + '"a"' + ")" * 1000, "cannot keep to"),
-    ],
-)
-def test_grammars_that_the_engine_cannot_follow_are_refused(grammar: str, reason: str) -> None:
-    with pytest.raises(UnsupportedGenerationError, match=reason):
-        _constraint({"type": "grammar", "grammar": grammar})
-
-
 def test_properties_without_a_name_are_not_invented() -> None:
     cat = {"properties": {"kind": {"const": "cat"}}, "required": ["kind"]}
     either = {"oneOf": [{"type": "object", **cat}, INTEGER]}
     values: list[Any] = [{"kind": "cat"}, {"kind": "cat", "x": 1}, 3, {}]
     assert _written(either, *values) == [{"kind": "cat"}, 3]
-
-
-@pytest.mark.parametrize(
-    ("schema", "right", "wrong"),
-    [
-        ({"exclusiveMinimum": 0, "maximum": 0.5}, 0.25, 0),
-        ({"type": "string", "format": "date"}, "2024-02-29", "2023-02-29"),
-        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": 1}, {"a": 1, "b": 1}),
-    ],
-)
-def test_an_answer_is_checked_under_its_schema(schema: Any, right: Any, wrong: Any) -> None:
-    assert schema_error(right, schema) is None
-    assert schema_error(wrong, schema)
-    check_answer(json.dumps(right), _form(schema))
-    with pytest.warns(AnswerFormatWarning, match="does not hold under its JSON schema"):
-        check_answer(json.dumps(wrong), _form(schema))
 
 
 def test_arguments_of_tools_are_objects() -> None:
