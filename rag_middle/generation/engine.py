@@ -14,6 +14,7 @@ from transformers import (
     DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
+    NoRepeatNGramLogitsProcessor,
     PreTrainedModel,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -33,11 +34,9 @@ from rag_middle.generation.own_config import (
     request_config,
 )
 from rag_middle.generation.processors import (
-    BeamStops,
     Combined,
     FiniteCheck,
     LogProbabilities,
-    NoRepeatedNGrams,
     Sampler,
     first_rows,
 )
@@ -122,8 +121,9 @@ class _Run(StoppingCriteria):
         self.log_probabilities = LogProbabilities()
         self.finite = FiniteCheck(request.method)
         self.constrained: Constrained | None = None
-        asked = options.stop or request.followers or options.logprobs or request.constraint
-        self.live = options.num_beams == 1 and bool(asked)
+        self.live = bool(
+            options.stop or request.followers or options.logprobs or request.constraint
+        )
         self._branches = request.branches
         self._tokens: list[list[TokenLogProbability]] = [[] for _ in completions]
         self._reported = [0] * len(completions)
@@ -239,16 +239,11 @@ def _generated_tokens(
     ids, mask = padded(rows, pad, input_device(model))
     width = ids.shape[1]
 
-    criteria: list[StoppingCriteria] = [run]
-    if options.num_beams > 1 and options.stop:
-        criteria.append(BeamStops(tokenizer.decode, options.stop, width))
     processors: list[LogitsProcessor] = [run.finite]
     if options.logprobs:
         processors.append(run.log_probabilities)
     if ngram_size := no_repeat_ngram_size(model, options):
-        decided = first_rows(branches) if method.combines else range(len(ids))
-        paddings = [width - len(rows[index]) for index in decided]
-        processors.append(NoRepeatedNGrams(ngram_size, paddings))
+        processors.append(NoRepeatNGramLogitsProcessor(ngram_size))
     if request.constraint is not None:
         run.constrained = Constrained(
             request.constraint, len(request.prompts), width, run.have_ended
@@ -257,16 +252,15 @@ def _generated_tokens(
     if options.samples:
         processors.append(Sampler([seed for seed in request.seeds if seed is not None], options))
     if method.combines:
-        processors = [run.finite, Combined(method, branches, options.num_beams, processors)]
+        processors = [run.finite, Combined(method, branches, processors)]
 
     untyped: Any = model  # its methods are typed as tensors: a module's attributes
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = with_documents(request.documents, model, method, rows, options.num_beams)
+            cache = with_documents(request.documents, model, method, rows)
             prefilled = cached_length(cache)
-            if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
-                # Beams are reordered at every token, which copies the cache anyway.
+            if untyped._supports_default_dynamic_cache():
                 cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
         with applied(model, method, rows, prefilled=prefilled, prepared=True) as running:
@@ -276,7 +270,7 @@ def _generated_tokens(
                 attention_mask=mask,
                 generation_config=request_config(model, options, width, pad, ends),
                 logits_processor=LogitsProcessorList(processors),
-                stopping_criteria=StoppingCriteriaList(criteria),
+                stopping_criteria=StoppingCriteriaList([run]),
                 **({} if cache is None else {MODEL_CACHE: cache}),
             )
     run.finite.check()
