@@ -324,6 +324,10 @@ FAULTS: tuple[Fault, ...] = (
         ("top_p without effect", "if options.top_p < 1:", "if options.top_p > 1:"),
     ),
     *_faults(
+        f"{G}/processors.py",
+        ("prompt searched for stop strings", "input_ids[:, self.width :]", "input_ids"),
+    ),
+    *_faults(
         f"{G}/results.py",
         (
             "first token counted as decoded",

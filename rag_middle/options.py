@@ -95,6 +95,7 @@ class AskKwargs(PromptKwargs, total=False):
     typical_p: float
     repetition_penalty: float
     no_repeat_ngram_size: int | None
+    num_beams: int
     seed: int | Sequence[int] | None
     stop: str | Sequence[str]
     eos_token_id: int | Sequence[int] | None
@@ -197,8 +198,8 @@ class GenerationOptions:
     """How to generate. `OPTIONS` says what each option means.
 
     These defaults hold whatever the model's own generation config says: its sampling settings are
-    not used. End tokens and stop strings and suppressed tokens are taken from it
-    (`rag_middle.generation.own_config`).
+    not used. End tokens and stop strings, suppressed tokens and the length penalty of beams are
+    taken from it (`rag_middle.generation.own_config`).
 
     Raises:
         UnsupportedGenerationError: a value that makes no sense, or a combination that cannot be
@@ -281,6 +282,15 @@ class GenerationOptions:
             minimum=0,
         ),
     ] = None
+    num_beams: Annotated[
+        int,
+        Option(
+            "Beams of a beam search, which does not sample and cannot be streamed.",
+            minimum=1,
+            maximum=1024,
+            hint="Each beam is a row of the batch.",
+        ),
+    ] = 1
     seed: Annotated[
         int | Sequence[int] | None,
         Option(
@@ -351,9 +361,19 @@ class GenerationOptions:
     def __post_init__(self) -> None:
         for name, declaration in OPTIONS.items():
             declaration.check(getattr(self, name))
+        if self.num_beams > 1 and self.samples:
+            raise UnsupportedGenerationError(
+                f"num_beams={self.num_beams} (--beams) searches and "
+                f"temperature={self.temperature} draws: use one of them."
+            )
         if self.top_logprobs and not self.logprobs:
             raise UnsupportedGenerationError(
                 f"top_logprobs={self.top_logprobs} needs logprobs=True."
+            )
+        if self.num_beams > 1 and self.logprobs:
+            raise UnsupportedGenerationError(
+                "logprobs are not kept for hypotheses of a beam search: pass num_beams=1 "
+                "(--beams 1), or ask score() about the text."
             )
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stops)

@@ -44,8 +44,10 @@ def _answering(
 
 
 Answering = Annotated[dict[str, Any], opt.group(_answering)]
-# --top-k are documents.
-Question = Annotated[dict[str, Any], opt.generation_options("top_k", on_overflow="drop_documents")]
+# An answer is streamed, which beams cannot be, and --top-k are documents.
+Question = Annotated[
+    dict[str, Any], opt.generation_options("top_k", "num_beams", on_overflow="drop_documents")
+]
 
 
 @opt.command

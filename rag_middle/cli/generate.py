@@ -43,10 +43,10 @@ def generate(
     documents and suffix; several go through the model together. The text goes to standard output,
     everything else to standard error.
     """
-    can_stream = not as_json and len(prompt) == 1
+    can_stream = not as_json and options["num_beams"] == 1 and len(prompt) == 1
     if stream and not can_stream:
         raise UnsupportedGenerationError(
-            "--stream shows one text: leave out --json, and pass one prompt."
+            "--stream shows one text: leave out --json, and pass one prompt and --beams 1."
         )
     options["missing_documents_hint"] = _MARKING
     # What can be refused without the model is refused before it is loaded.

@@ -107,9 +107,9 @@ Thinking = Annotated[
 
 _GENERATION = (
     "template system on_overflow on_missing_documents max_new_tokens temperature top_p top_k "
-    "typical_p repetition_penalty no_repeat_ngram_size seed stop"
+    "typical_p repetition_penalty no_repeat_ngram_size num_beams seed stop"
 ).split()
-_USUAL = "system max_new_tokens temperature top_p top_k seed stop".split()
+_USUAL = "system max_new_tokens temperature top_p top_k num_beams seed stop".split()
 
 
 def generation_options(*left_out: str, **defaults: Any) -> list[Parameter]:
@@ -128,6 +128,7 @@ def _declared(name: str, default: Any) -> Parameter:
     kind = Literal[option.choices] if option.choices else narrow.get(name, option.type)
     sentence, *_ = option.help.partition(". ")
     described = typer.Option(
+        *(["--beams"] if name == "num_beams" else []),
         rich_help_panel="Generation",
         hidden=name not in _USUAL,
         help=f"{sentence.rstrip('.')}{'; repeatable' if name == 'stop' else ''}.",

@@ -45,7 +45,7 @@ def _limits(
 
 _Defaults = Annotated[
     dict[str, Any],
-    opt.generation_options(*("template", "on_missing_documents", "seed", "stop")),
+    opt.generation_options(*("template", "on_missing_documents", "num_beams", "seed", "stop")),
 ]
 
 

@@ -14,7 +14,6 @@ from transformers import (
     DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
-    NoRepeatNGramLogitsProcessor,
     PreTrainedModel,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -34,9 +33,11 @@ from rag_middle.generation.own_config import (
     request_config,
 )
 from rag_middle.generation.processors import (
+    BeamStops,
     Combined,
     FiniteCheck,
     LogProbabilities,
+    NoRepeatedNGrams,
     Sampler,
     first_rows,
 )
@@ -121,9 +122,8 @@ class _Run(StoppingCriteria):
         self.log_probabilities = LogProbabilities()
         self.finite = FiniteCheck(request.method)
         self.constrained: Constrained | None = None
-        self.live = bool(
-            options.stop or request.followers or options.logprobs or request.constraint
-        )
+        asked = options.stop or request.followers or options.logprobs or request.constraint
+        self.live = options.num_beams == 1 and bool(asked)
         self._branches = request.branches
         self._tokens: list[list[TokenLogProbability]] = [[] for _ in completions]
         self._reported = [0] * len(completions)
@@ -239,11 +239,16 @@ def _generated_tokens(
     ids, mask = padded(rows, pad, input_device(model))
     width = ids.shape[1]
 
+    criteria: list[StoppingCriteria] = [run]
+    if options.num_beams > 1 and options.stop:
+        criteria.append(BeamStops(tokenizer.decode, options.stop, width))
     processors: list[LogitsProcessor] = [run.finite]
     if options.logprobs:
         processors.append(run.log_probabilities)
     if ngram_size := no_repeat_ngram_size(model, options):
-        processors.append(NoRepeatNGramLogitsProcessor(ngram_size))
+        decided = first_rows(branches) if method.combines else range(len(ids))
+        paddings = [width - len(rows[index]) for index in decided]
+        processors.append(NoRepeatedNGrams(ngram_size, paddings))
     if request.constraint is not None:
         run.constrained = Constrained(
             request.constraint, len(request.prompts), width, run.have_ended
@@ -252,15 +257,16 @@ def _generated_tokens(
     if options.samples:
         processors.append(Sampler([seed for seed in request.seeds if seed is not None], options))
     if method.combines:
-        processors = [run.finite, Combined(method, branches, processors)]
+        processors = [run.finite, Combined(method, branches, options.num_beams, processors)]
 
     untyped: Any = model  # its methods are typed as tensors: a module's attributes
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = with_documents(request.documents, model, method, rows)
+            cache = with_documents(request.documents, model, method, rows, options.num_beams)
             prefilled = cached_length(cache)
-            if untyped._supports_default_dynamic_cache():
+            if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
+                # Beams are reordered at every token, which copies the cache anyway.
                 cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
         with applied(model, method, rows, prefilled=prefilled, prepared=True) as running:
@@ -270,7 +276,7 @@ def _generated_tokens(
                 attention_mask=mask,
                 generation_config=request_config(model, options, width, pad, ends),
                 logits_processor=LogitsProcessorList(processors),
-                stopping_criteria=StoppingCriteriaList([run]),
+                stopping_criteria=StoppingCriteriaList(criteria),
                 **({} if cache is None else {MODEL_CACHE: cache}),
             )
     run.finite.check()

@@ -103,7 +103,6 @@ def transformers_options(argument: str, keywords: Mapping[str, Any] | None) -> d
     config = options.pop("generation_config", None)
     if config is not None:
         options = {**{n: v for n, v in config.to_diff_dict().items() if v}, **options}
-    for name, here in (("return_full_text", False), ("num_beams", 1)):  # in many notebooks
-        if options.get(name) == here:
-            del options[name]
+    if options.get("return_full_text") is False:  # as it is here, and in nearly every notebook
+        del options["return_full_text"]
     return renamed({n: v for n, v in options.items() if v is not None and n not in _KNOWN_ANYWAY})

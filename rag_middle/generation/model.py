@@ -278,7 +278,7 @@ class RagMiddleModel:
             prompt: see `RagMiddleModel`.
             options: ``method`` and ``method_options`` for this call, instead of the model's, and
                 fields of `GenerationOptions`: ``max_new_tokens``, ``temperature``, ``top_p``,
-                ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ...
+                ``top_k``, ``repetition_penalty``, ``num_beams``, ``seed``, ``stop``, ...
 
         Raises:
             UnsupportedGenerationError: options that do not exist, make no sense or cannot be
@@ -313,12 +313,15 @@ class RagMiddleModel:
 
         Raises:
             RagMiddleError: as for `generate`; nothing is generated where any prompt is refused.
-            UnsupportedGenerationError: also for followers that are not one per prompt.
+            UnsupportedGenerationError: also for followers of beams, or not one per prompt.
         """
         request = self._generation(prompts, options)
-        if followers is not None and len(followers) != len(prompts):
+        beams = request.options.num_beams
+        if followers is not None and (len(followers) != len(prompts) or beams > 1):
             raise UnsupportedGenerationError(
-                f"There are {len(followers)} followers for {len(prompts)} prompts: give one each."
+                f"There are {len(followers)} followers for {len(prompts)} prompts with {beams} "
+                "beams: give one per prompt, and num_beams=1 (--beams 1), as beams know their text "
+                "only at the end.",
             )
         request = replace(request, followers=followers or ())
         return in_groups(self.model, request, max_batch_size, self._generated)
@@ -344,6 +347,7 @@ class RagMiddleModel:
         errors; they are raised here, before anything runs.
 
         Raises:
+            UnsupportedGenerationError: also for beams, which are only known at the end.
             MethodConfigError: also in a block of `applied` on this model.
         """
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
@@ -355,6 +359,11 @@ class RagMiddleModel:
                 "to end. Leave the applied() block first, or call generate()."
             )
         request = self._generation([prompt], options)
+        if request.options.num_beams > 1:
+            raise UnsupportedGenerationError(
+                f"A search with {request.options.num_beams} beams knows its text only at the end: "
+                "use generate(), or num_beams=1 (--beams 1)."
+            )
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             follower = Follower(on_text=lambda text, _: emit(text), cancel=stopped)

@@ -15,12 +15,12 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 from rag_middle.attention import vocabulary_size
 from rag_middle.options import GenerationOptions
 
-#: Which tokens are possible, and where a text ends.
+#: Which tokens are possible, where a text ends, and how hypotheses of a beam search compare.
 TAKEN = frozenset(
     "eos_token_id pad_token_id bos_token_id stop_strings min_new_tokens suppress_tokens "
     "begin_suppress_tokens bad_words_ids sequence_bias no_repeat_ngram_size "
-    "exponential_decay_length_penalty remove_invalid_values renormalize_logits "
-    "cache_implementation cache_config".split()
+    "exponential_decay_length_penalty remove_invalid_values renormalize_logits length_penalty "
+    "early_stopping cache_implementation cache_config".split()
 )
 
 
@@ -69,6 +69,8 @@ def request_config(
     # where a method combines branches, of what comes from all of them.
     elsewhere = {"stop_strings", "no_repeat_ngram_size"}
     taken = {name: getattr(own, name, None) for name in TAKEN - elsewhere}
+    if options.num_beams == 1:
+        del taken["length_penalty"], taken["early_stopping"]  # which would draw a remark
     if taken["min_new_tokens"] is not None:
         taken["min_new_tokens"] = min(taken["min_new_tokens"], options.max_new_tokens)
     if own.cache_implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS:
@@ -80,7 +82,7 @@ def request_config(
             "max_length": width + options.max_new_tokens,
             "disable_compile": True,
             "do_sample": False,
-            "num_beams": 1,
+            "num_beams": options.num_beams,
             "num_return_sequences": 1,
             "repetition_penalty": float(options.repetition_penalty),
             "use_cache": True,

@@ -2,7 +2,7 @@
 
 A method that combines several forward passes per prompt (`Method.combine`) has one row of the batch
 per *branch*; the branches of a prompt follow one another. They all get the combined logits, so they
-go on with the same token and stay in step.
+go on with the same token and stay in step, beams included.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    StoppingCriteria,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
@@ -24,6 +26,7 @@ from transformers import (
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation.results import TokenLogProbability
+from rag_middle.generation.text import Decode, first_stop
 from rag_middle.methods import Method
 from rag_middle.options import GenerationOptions
 
@@ -99,6 +102,28 @@ class LogProbabilities(LogitsProcessor):
         )
 
 
+class NoRepeatedNGrams(LogitsProcessor):
+    """Rules out tokens that would repeat `size` tokens of prompt or answer; padding is neither.
+
+    `paddings` are the columns before each prompt, one number per row (of beams, per `k` rows).
+    """
+
+    def __init__(self, size: int, paddings: Sequence[int]) -> None:
+        self._inner = NoRepeatNGramLogitsProcessor(size)
+        self._paddings = torch.tensor(paddings, device="cpu")
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """From `[rows, v]` to `[rows, v]` with -inf for what is ruled out."""
+        self._paddings = self._paddings.to(input_ids.device)  # once
+        beams = len(input_ids) // len(self._paddings)
+        columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+        padded = columns < self._paddings.repeat_interleave(beams)[:, None]
+        # As a token behind the vocabulary, which is ruled out in a column of its own.
+        tokens = input_ids.masked_fill(padded, scores.shape[1])
+        allowed: Tensor = self._inner(tokens, torch.nn.functional.pad(scores, (0, 1)))
+        return allowed[:, :-1]
+
+
 class Sampler(LogitsProcessor):
     """Draws each row's next token and leaves only that one possible.
 
@@ -168,23 +193,42 @@ class Combined(LogitsProcessor):
     Attributes:
         method: that combines.
         branches: of each prompt.
-        inner: applied to the combined scores, one row per prompt.
+        beams: rows that each branch takes.
+        inner: applied to the combined scores, one row per prompt and beam.
     """
 
     method: Method
     branches: Sequence[int]
+    beams: int
     inner: Sequence[LogitsProcessor]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[rows, v]` to `[rows, v]`."""
-        of_prompts = combined(self.method, scores.float(), self.branches).log_softmax(dim=-1)
-        first = input_ids[first_rows(self.branches)]
+        by_branch = scores.float().view(-1, self.beams, scores.shape[-1])
+        of_prompts = combined(self.method, by_branch, self.branches)  # [b, beams, v]
+        first = input_ids.view(-1, self.beams, input_ids.shape[-1])[first_rows(self.branches)]
+        flat = of_prompts.flatten(0, 1).log_softmax(dim=-1)
         for processor in self.inner:
-            of_prompts = processor(first, of_prompts)
+            flat = processor(first.flatten(0, 1), flat)
         counts = torch.tensor(self.branches, device=scores.device)
-        return of_prompts.repeat_interleave(counts, dim=0)
+        return flat.view_as(of_prompts).repeat_interleave(counts, dim=0).flatten(0, 1)
 
 
 def first_rows(branches: Sequence[int]) -> list[int]:
     """Index of the first row of each prompt."""
     return list(accumulate(branches, initial=0))[:-1]
+
+
+@dataclass(eq=False)
+class BeamStops(StoppingCriteria):
+    """Stop strings in a beam search, where rows are hypotheses that come, go and move."""
+
+    decode: Decode
+    stops: Sequence[str]
+    width: int  # columns of the prompt
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which hypotheses hold a stop string, boolean `[rows]`."""
+        rows = input_ids[:, self.width :].tolist()
+        done = [first_stop(self.decode(row), self.stops) is not None for row in rows]
+        return torch.tensor(done, device=input_ids.device, dtype=torch.bool)

@@ -199,6 +199,12 @@ def constraint_of(
         answer = call_grammar(reader.forced, reader.form, ids.get, may_answer)
     if answer is None:
         return None
+    if options.num_beams > 1:
+        raise UnsupportedGenerationError(
+            f"num_beams={options.num_beams} (--beams) and answers of a given form exclude "
+            "each other: beams are cut to the likeliest texts, which may be incomplete ones. "
+            "Pass num_beams=1 (--beams 1)."
+        )
     if options.no_repeat_ngram_size:
         raise UnsupportedGenerationError(
             f"no_repeat_ngram_size={options.no_repeat_ngram_size} and answers of a given "

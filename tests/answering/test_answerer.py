@@ -163,12 +163,19 @@ def test_an_empty_question_is_refused(answerer: Answerer) -> None:
     [
         ({"max_tokens": 3}, "Did you mean 'max_new_tokens'"),
         ({"temperature": -1}, "temperature must be"),
+        ({"num_beams": 2}, None),
     ],
 )
 def test_options_are_checked_before_anything_is_searched(
-    answerer: Answerer, embedder: HashingEmbedder, options: dict[str, Any], message: str
+    answerer: Answerer, embedder: HashingEmbedder, options: dict[str, Any], message: str | None
 ) -> None:
     embedder.embedded.clear()
+    if message is None:
+        answerer.ask(QUESTION, **SHORT, **options)  # a search with beams ends, and cannot stream
+        message = "knows its text only at the end"
+        with pytest.raises(UnsupportedGenerationError, match=message):
+            answerer.stream(QUESTION, **options)
+        return
     for ask in (answerer.ask, answerer.stream):
         with pytest.raises(UnsupportedGenerationError, match=message):
             ask(QUESTION, **options)

@@ -70,7 +70,7 @@ def test_flags_that_messages_name_are_there() -> None:
     sources = Path(rag_middle.__file__).parent.rglob("*.py")
     text = "".join(source.read_text(encoding="utf-8") for source in sources)
     named = set(re.findall(r"[\w\]'}] \((--[a-z-]+)", text))
-    assert "--device" in named
+    assert "--beams" in named
     assert named <= options
 
 

@@ -76,6 +76,7 @@ def test_options_reach_the_model(
     assert stopped["text"] == text[: text.index(stop)]
     assert stopped["stop"] == stop
     assert run(*ask, "--repetition-penalty", "0.05").json["text"] != text
+    assert run(*ask, "--beams", "3").json["text"] != text
     threads: list[int] = []
     with monkeypatch.context() as patched:
         patched.setattr("torch.set_num_threads", threads.append)

@@ -217,7 +217,7 @@ def test_a_prompt_goes_out_as_the_unmodified_model_reads_it() -> None:
     assert "temperature" not in sampled
 
 
-@pytest.mark.parametrize("options", [{"top_k": 2}, {"template": "raw"}])
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"template": "raw"}])
 def test_options_that_the_interface_does_not_have(options: dict[str, Any]) -> None:
     with (
         serving(saying("yes")) as server,

@@ -112,7 +112,7 @@ def test_patterns(model: RagMiddleModel, prompt: ContextPrompt, form: Any, patte
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"response_format": FORM, "no_repeat_ngram_size": 2}, "exclude each other"),
+        ({"response_format": FORM, "num_beams": 2}, "exclude each other"),
         ({"response_format": {"type": "json_schema"}}, "needs 'json_schema'"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},

@@ -58,10 +58,15 @@ def test_logits_are_the_same_with_and_without(
     assert cache.misses == 4
 
 
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 3}, {"temperature": 0.8, "seed": 3}], ids=["beams", "drawn"]
+)
 def test_batches_and_other_ways_of_generating(
-    model: RagMiddleModel, caching: RagMiddleModel, prompts: list[ContextPrompt]
+    options: dict[str, Any],
+    model: RagMiddleModel,
+    caching: RagMiddleModel,
+    prompts: list[ContextPrompt],
 ) -> None:
-    options: dict[str, Any] = {"temperature": 0.8, "seed": 3}
     expected = model.batch(prompts, method="ape", max_new_tokens=NEW, **options)
     for _ in range(2):
         found = caching.batch(prompts, method="ape", max_new_tokens=NEW, **options)
@@ -204,8 +209,10 @@ def test_a_document_cache_gives_the_same(
         assert caching.document_cache.misses - before == misses
     if share == 1:
         assert distance(model.logits(prompt, method="none"), expected) < TOLERANCE
-    answers = [m.generate(prompt, method=method, max_new_tokens=5) for m in (model, caching)]
-    assert answers[0].token_ids == answers[1].token_ids
+    for options in ({}, {"num_beams": 3}):
+        answers = [m.generate(prompt, method=method, max_new_tokens=5, **options) for m in
+                   (model, caching)]  # fmt: skip
+        assert answers[0].token_ids == answers[1].token_ids
     scores = [m.score(prompt, " Lyon", method=method).log_probabilities for m in (model, caching)]
     assert scores[1] == pytest.approx(scores[0], abs=TOLERANCE)
 

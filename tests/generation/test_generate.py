@@ -141,6 +141,22 @@ def test_chat_messages_go_through_the_template(
     assert answer.text == generation.text
 
 
+def test_beams_are_what_transformers_finds(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    tokens = encode(model.tokenizer, prompt)
+    ids = torch.tensor([tokens.input_ids])
+    with applied(model.model, PINE(), [tokens]):
+        output = model.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, num_beams=3
+        )
+    found = model.batch(
+        [prompt, ContextPrompt("", ["A fox.", "A dog."], "?")],
+        method="pine",
+        max_new_tokens=6,
+        num_beams=3,
+    )
+    assert list(found[0].token_ids) == output[0, ids.shape[1] :].tolist()
+
+
 def test_an_end_token_stops_and_is_not_text(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: list[ContextPrompt]
 ) -> None:
@@ -187,7 +203,7 @@ def test_every_call_leaves_the_model_as_it_was(
     try:
         before = snapshot(model.model)
         model.generate(prompt, method=method, max_new_tokens=2, temperature=1.0, seed=1)
-        model.batch([prompt, prompt], method=method, max_new_tokens=2)
+        model.batch([prompt, prompt], method=method, max_new_tokens=2, num_beams=2)
         model.score(prompt, " a fox", method=method)
         model.logits(prompt, method=method)
         list(model.stream(prompt, method=method, max_new_tokens=2))

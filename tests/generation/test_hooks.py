@@ -119,7 +119,7 @@ def _after(model: RagMiddleModel, prompt: ContextPrompt, tokens: list[int]) -> T
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"temperature": 0.8, "seed": 5}, {"stop": ["e"]}],
+    [{}, {"num_beams": 3}, {"temperature": 0.8, "seed": 5}, {"stop": ["e"]}],
     ids=lambda options: "+".join(options) or "greedy",
 )
 @pytest.mark.parametrize("max_batch_size", [1, 3, 8])

@@ -142,3 +142,13 @@ def test_cancelling_ends_generation_with_what_there_is(
         assert after.finish_reason == "cancelled"
         assert 0 < len(after.token_ids) < 20
         assert before.token_ids[: len(after.token_ids)] == after.token_ids
+
+
+def test_a_beam_search_stops_at_stop_strings(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    free = model.generate(prompt, max_new_tokens=12, num_beams=3)
+    stop = free.text[3:5]
+    ended = model.generate(prompt, max_new_tokens=12, num_beams=3, stop=stop)
+    assert stop not in ended.text
+    assert "Question" not in free.text  # which the prompt holds
+    undisturbed = model.generate(prompt, max_new_tokens=12, num_beams=3, stop="Question")
+    assert undisturbed.token_ids == free.token_ids

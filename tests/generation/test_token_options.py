@@ -36,6 +36,27 @@ def test_no_sequence_of_tokens_comes_twice(
     assert both[0].token_ids == bound.token_ids
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("method", ["none", "attention_buckets", "permutation"])
+@pytest.mark.one_in(6)
+def test_padding_repeats_nothing(
+    model: RagMiddleModel, prompt: ContextPrompt, method: str, size: int, beams: int
+) -> None:
+    options: dict[str, Any] = {
+        "method": method,
+        "max_new_tokens": 10,
+        "no_repeat_ngram_size": size,
+        "num_beams": beams,
+    }
+    alone = model.generate(prompt, **options).token_ids
+    longer = ContextPrompt(prompt.prefix, prompt.documents, prompt.suffix + " so?" * 9)
+    written = set(alone) - set(model.encode(prompt).input_ids)
+    for pad in (*sorted(written)[:2], 0):
+        first, _ = model.batch([prompt, longer], pad_token_id=pad, **options)
+        assert first.token_ids == alone
+
+
 def test_a_request_goes_before_the_models_own_config(
     model: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
 ) -> None:

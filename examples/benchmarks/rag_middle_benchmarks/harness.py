@@ -45,7 +45,7 @@ _METHOD_PREFIX = "method_"
 _LOADING = ("dtype", "attn_implementation", "revision", "trust_remote_code")
 #: What tasks may ask of generation besides ends and temperature, by the same names as here.
 _SAMPLING = ("top_p", "top_k", "typical_p")
-_GENERATION = (*_SAMPLING, "repetition_penalty", "no_repeat_ngram_size")
+_GENERATION = (*_SAMPLING, "repetition_penalty", "no_repeat_ngram_size", "num_beams")
 _TOP_K = 50  # of transformers, where nothing else is said
 
 
@@ -201,8 +201,6 @@ class RagMiddleLM(HFLM):  # type: ignore[misc]
         options = dict(normalize_gen_kwargs(asked, self.max_gen_toks))
         until, new_tokens = options.pop("until"), options.pop("max_gen_toks")
         samples, temperature = options.pop("do_sample"), options.pop("temperature", 0.0)
-        if options.get("num_beams") == 1:  # as many tasks say
-            del options["num_beams"]
         if new_tokens >= self.max_length:
             raise ConfigError(
                 f"max_gen_toks={new_tokens} leaves no room for a prompt among {self.max_length} "
@@ -216,7 +214,7 @@ class RagMiddleLM(HFLM):  # type: ignore[misc]
         # The harness's own model goes by what the model's generation config says.
         own = self.reader.model.generation_config
         usual = {"top_k": _TOP_K} if samples else {}
-        for name in ("repetition_penalty", *(_SAMPLING if samples else ())):
+        for name in ("repetition_penalty", "num_beams", *(_SAMPLING if samples else ())):
             if (value := getattr(own, name, None)) is not None:
                 usual[name] = value
         stops = handle_stop_sequences([stop for stop in until if stop], self.tokenizer.eos_token)

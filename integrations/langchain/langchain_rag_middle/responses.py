@@ -52,11 +52,15 @@ def streamed(
             f"A stream has one answer, and n={options['n']} were asked for: use generate(), or n=1."
         )
     options = {name: value for name, value in options.items() if name != "n"}
-    with model.stream(prompt, **options) as stream:
-        for new in stream:
-            if new:
-                yield piece(new)
-        generation = stream.result
+    if options["num_beams"] > 1:  # known at the end only
+        generation = model.generate(prompt, **options)
+        yield piece(generation.text)
+    else:
+        with model.stream(prompt, **options) as stream:
+            for new in stream:
+                if new:
+                    yield piece(new)
+            generation = stream.result
     yield last(generation)
 
 

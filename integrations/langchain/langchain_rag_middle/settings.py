@@ -112,6 +112,7 @@ class RagMiddleSettings(BaseModel):
     typical_p: float = option_field("typical_p")
     repetition_penalty: float = option_field("repetition_penalty")
     no_repeat_ngram_size: int | None = option_field("no_repeat_ngram_size")
+    num_beams: int = option_field("num_beams")
     seed: int | None = option_field("seed")
     stop: str | list[str] | None = option_field("stop", default=None)
     eos_token_id: int | list[int] | None = option_field("eos_token_id")

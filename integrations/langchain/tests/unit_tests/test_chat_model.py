@@ -52,6 +52,7 @@ class TestConstruction:
             ({"method": "profile:/nowhere.json"}, RagMiddleError, "profile"),
             ({"method": "pine", "method_options": {"a": 1}}, MethodConfigError, "no option 'a'"),
             ({"temperature": -1}, UnsupportedGenerationError, "temperature must be"),
+            ({"temperature": 1, "num_beams": 2}, UnsupportedGenerationError, "use one of them"),
             ({"dtype": "float32"}, UnsupportedGenerationError, "dtype would say how to load"),
             ({"stop": [""]}, UnsupportedGenerationError, "stop must be"),
             ({"max_new_tokens": 8}, UnsupportedGenerationError, "are the same"),

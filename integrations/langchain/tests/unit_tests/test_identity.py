@@ -47,6 +47,7 @@ DIFFERENT: list[dict[str, Any]] = [
     {"max_tokens": 7},
     {"stop": ["x"]},
     {"top_p": 0.5},
+    {"num_beams": 2},
     {"template": "raw"},
     {"template_options": {"a": 1}},
     {"on_overflow": "drop_documents"},

@@ -78,6 +78,9 @@ def test_pieces_add_up_to_the_answer(tiny: Any) -> None:
     pieces = list(model.stream("Hello", config={"callbacks": [Pieces()]}))
     assert "".join(pieces) == model.invoke("Hello")
     assert seen == pieces
+    assert [*llm(tiny, num_beams=2).stream("Hello")][:-1] == [
+        llm(tiny, num_beams=2).invoke("Hello")
+    ]
 
 
 def test_the_cache_tells_options_of_a_call_apart(tiny: Any) -> None:
