@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, time
-from html import escape
 from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -70,7 +69,7 @@ def load(path: str | Path) -> Loaded:
         MissingExtraError: a format needs a package that is not installed.
 
     Warns:
-        UserWarning: a text is not UTF-8 and declares no encoding; which one was guessed.
+        UserWarning: a text is not UTF-8 and declares no encoding: it was read as Windows-1252.
     """
     root = Path(path)
     skipped: list[Skipped] = []
@@ -198,35 +197,29 @@ _FRONT_MATTER_TITLE = re.compile(r"---\n(?:.+\n)*?title:(.*)\n")
 
 
 def _decoded(content: bytes, source: str) -> str:
-    """Text with ``\\n`` line ends: UTF-8, or by its byte order mark, what it declares, a guess."""
+    """Text with ``\\n`` line ends, in UTF-8 or what it declares, else Windows-1252."""
     marks = (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark))
     try:
         text = content.decode(next(marks, "utf-8-sig"))
         is_binary = "\x00" in text
     except UnicodeDecodeError:
-        text = _declared_or_guessed(content, source)
+        text = _declared_or_assumed(content, source)
         is_binary = bool(_CONTROL.search(text))
     if is_binary:
         raise FileFormatError("it is binary. Remove it, or give it the suffix of its format.")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _declared_or_guessed(content: bytes, source: str) -> str:
+def _declared_or_assumed(content: bytes, source: str) -> str:
     if declared := _DECLARED.search(content[:1024]):
         with suppress(LookupError):
             return content.decode(declared[1].decode(), "replace")
-    encoding = "cp1252"  # the letters of Latin-1 and a few more
-    is_latin = len(content.translate(None, bytes(range(128)))) * 2 < len(content)
-    if not is_latin:  # where it is, a few letters are too little for the detector to go by
-        library = require("charset_normalizer", package="charset-normalizer", what="Other text")
-        best = library.from_bytes(content).best()
-        encoding = best.encoding if best else encoding
     warnings.warn(
-        f"{source} is not UTF-8 and names no encoding: it was read as {encoding}. Where letters "
+        f"{source} is not UTF-8 and names no encoding: it was read as Windows-1252. Where letters "
         "are wrong, save it as UTF-8.",
         stacklevel=2,
     )
-    return content.decode(encoding, "replace")
+    return content.decode("cp1252", "replace")
 
 
 def _read_text(content: bytes, source: str) -> Iterator[Document | Skipped]:
@@ -308,23 +301,11 @@ def _read_csv(content: bytes, source: str) -> Iterator[Document | Skipped]:
 
 def _read_sheets(content: bytes, source: str) -> Iterator[Document | Skipped]:
     library = require("openpyxl", package="openpyxl", what="Reading sheets", extra="files")
-    values, formulas = (
-        library.load_workbook(BytesIO(content), read_only=True, data_only=data_only).worksheets
-        for data_only in (True, False)
-    )
-    for sheet, written in zip(values, formulas, strict=True):
-        for it in (sheet, written):
-            it.reset_dimensions()  # which some programs write too small
-        rows = [[*zip(*row, strict=True)] for row in zip(sheet.values, written.values, strict=True)]
-        # A formula that gives an empty text has no value either, where another one has some.
-        has_values = any(
-            value != formula and value is not None for row in rows for value, formula in row
+    for sheet in library.load_workbook(BytesIO(content), read_only=True, data_only=True).worksheets:
+        sheet.reset_dimensions()  # which some programs write too small
+        yield from _table(
+            enumerate(sheet.values, start=1), source, f"{_name(source)}, {sheet.title}"
         )
-        shown = [
-            [formula if value is None and not has_values else value for value, formula in row]
-            for row in rows
-        ]
-        yield from _table(enumerate(shown, start=1), source, f"{_name(source)}, {sheet.title}")
 
 
 def _table(
@@ -347,8 +328,7 @@ def _table(
 def _cell(value: Any) -> str:
     if isinstance(value, datetime) and value.time() == time():
         value = value.date()
-    value = "" if value is None else getattr(value, "text", value)  # of an array's formula
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return " ".join(str("" if value is None else value).split()).replace("|", "\\|")
 
 
 # -- Other formats: as Markdown, by pypdf and by single converters of MarkItDown -----------------
@@ -379,89 +359,20 @@ def _converted(name: str) -> Callable[[bytes, str], Iterator[Document | Skipped]
         suffix = PurePosixPath(source).suffix.lower()
         what = f"Reading {suffix} files"
         library = require("markitdown", package="markitdown", what=what, extra="files")
-        converter = getattr(library.converters, name)()
-        of_html = getattr(converter, "_html_converter", converter)  # that others end with
-        convert = of_html.convert
-
-        def convert_content(file_stream: Any, stream_info: Any, **options: Any) -> Any:
-            page = _content_of(_decoded(file_stream.read(), source))
-            return convert(BytesIO(page.encode()), stream_info, **options)
-
-        of_html.convert = convert_content
-        page = converter.convert(
+        if name == "HtmlConverter":
+            content = _decoded(content, source).encode()
+        page = getattr(library.converters, name)().convert(
             BytesIO(content),
             library.StreamInfo(extension=suffix),
             style_map="p[style-name='Title'] => h1:fresh",  # of Word documents
             escape_asterisks=False,  # the names in a text are to be found as they are written
             escape_underscores=False,
+            table_infer_header=True,  # the first row, also where its cells are no header cells
         )
         title = " ".join((page.title or "").split()) or None
         yield _with_title(whole_characters(page.markdown), source, title)
 
     return read
-
-
-# Menus and margins of a page, but not what an article calls its header or a note.
-_NOT_CONTENT = (
-    "script, style, template, nav, [role=navigation], :is(header:not(:has(h1)), header ul, "
-    "header ol, footer, aside, [role=contentinfo], [role=complementary]):not(main *, article *)"
-)
-
-
-_MOST_COLUMNS = 1000  # of a table by cells that span some
-
-
-def _content_of(html: str) -> str:
-    """A page without its navigation, and with tables of even rows."""
-    from bs4 import BeautifulSoup  # of MarkItDown
-
-    soup = BeautifulSoup(html, "html.parser")
-    for tag in soup.select(_NOT_CONTENT):
-        tag.extract()
-    for tag in soup(["main", "header", "footer", "aside", "details", "summary"]):
-        tag.name = "div"  # a paragraph of its own, which those are not for MarkItDown
-    tables = [table for table in soup("table") if table.find("table") is None]
-    even = [BeautifulSoup(_even_table(table), "html.parser") for table in tables]
-    for tag in soup(["table", "tbody", "tr", "td"]):
-        tag.name = "div"  # around other tables they are there for the layout
-    for table, replacement in zip(tables, even, strict=True):
-        table.replace_with(replacement)
-    title = soup.title.extract() if soup.title else ""  # is no content where a page has no body
-    return f"{title}<body>{soup.body or soup}</body>"
-
-
-def _even_table(table: Any) -> str:
-    """A cell that spans rows or columns stands in each of them; the first row is the header."""
-    caption = f"<p>{escape(table.caption.get_text())}</p>" if table.caption else ""
-    html, name = "", "th"
-    rows = table("tr")
-    below: dict[int, tuple[str, int]] = {}  # by column: a cell from above, and rows it still has
-    for rows_left, row in zip(range(len(rows), 0, -1), rows, strict=True):
-        own, cells, reach = row(["td", "th"], recursive=False), "", max(below, default=-1)
-        above = below
-        below = {at: (text, left - 1) for at, (text, left) in above.items() if left > 1}
-        column = 0
-        while own or column <= reach:
-            content, width, height = "", 1, 1
-            if column in above:
-                content = above[column][0]
-            elif own:
-                cell = own.pop(0)
-                content = cell.decode_contents().replace("|", "\\|")
-                width = min(_span(cell, "colspan"), max(1, _MOST_COLUMNS - column))
-                height = min(_span(cell, "rowspan"), rows_left)
-            cells += f"<{name}>{content}</{name}>" * width
-            if height > 1:
-                below |= dict.fromkeys(range(column, column + width), (content, height - 1))
-            column += width
-        html += f"<tr>{cells}</tr>"
-        name = "td"
-    return f"{caption}<table>{html}</table>"
-
-
-def _span(cell: Any, name: str) -> int:
-    number = str(cell.get(name, ""))[:4]
-    return max(int(number), 1) if number.isdecimal() else 1
 
 
 READERS: Mapping[str, Callable[[bytes, str], Iterator[Document | Skipped]]] = {
