@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,8 +23,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 #: Creates, where tasks are done, the function that does one, which other processes must be able to
-#: import. It is called with the worker's device where workers have devices, else without arguments.
-MakeWork = Callable[..., Callable[[Any], Any]]
+#: import.
+MakeWork = Callable[[], Callable[[Any], Any]]
 
 _ENDED = (
     "Memory is the usual reason: use fewer workers. What was done is kept: the same command "
@@ -54,50 +54,36 @@ class Workers(Generic[Task, Result]):
 
 
 class Processes(Workers[Task, Result]):
-    """Several processes of this machine, each with a model of its own.
+    """Several processes of this machine, each with a model of its own, on the CPU.
 
     Args:
         make_work: called in each process.
         count: of processes.
         threads_each: of PyTorch in each process.
-        devices: one for each process (`worker_devices`), which `make_work` is called with; none
-            where it is called without.
     """
 
-    def __init__(
-        self, make_work: MakeWork, count: int, threads_each: int, devices: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, make_work: MakeWork, count: int, threads_each: int) -> None:
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.count = count
-        places: list[tuple[str, ...]] = [(name,) for name in devices] or [()] * count
-        # A pool of one process each: a process that takes another's place has its device, and
-        # where as many tasks come as there are processes, each does one.
-        self._pools = [
-            ProcessPoolExecutor(1, initializer=_start, initargs=(make_work, threads_each, *place))
-            for place in places
-        ]
+        self._pool = ProcessPoolExecutor(
+            count, initializer=_start, initargs=(make_work, threads_each)
+        )
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        waiting, free = iter(enumerate(tasks)), self._pools
-        running: dict[Future[tuple[int, Result]], Any] = {}
+        futures = [self._pool.submit(_do, numbered) for numbered in enumerate(tasks)]
         try:
-            while True:
-                for pool, task in zip(free, waiting, strict=False):
-                    running[pool.submit(_do, task)] = pool
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                free = [running.pop(future) for future in done]
-                for future in done:
-                    yield future.result()
+            for future in as_completed(futures):
+                yield future.result()
         except BrokenProcessPool as error:
             raise RagMiddleError(f"A worker process ended ({error}). {_ENDED}") from error
+        finally:
+            for future in futures:
+                future.cancel()
 
     def close(self) -> None:
         """End the processes, once they have done what they are at."""
-        for pool in self._pools:
-            pool.shutdown()
+        self._pool.shutdown()
 
 
 class RayWorkers(Workers[Task, Result]):
@@ -109,8 +95,7 @@ class RayWorkers(Workers[Task, Result]):
         make_work: called in each actor.
         count: of actors.
         threads_each: of PyTorch, and CPUs, of each actor.
-        gpus_each: GPUs of each actor. Ray shows an actor no others, so `make_work` is called
-            with ``"cuda"``; without GPUs, it is called with no device.
+        gpus_each: GPUs of each actor, which sees no others.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -131,12 +116,14 @@ class RayWorkers(Workers[Task, Result]):
         gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
         if count * gpus_each > gpus:  # Ray would wait for more to join
             self.close()
-            raise _too_few(count, gpus // gpus_each)
+            raise ConfigError(
+                f"workers={count} take {gpus_each} GPUs each, and the cluster has {gpus}: ask for "
+                "fewer workers."
+            )
         kind: Any = ray.remote(
             num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=2
         )(_Worker)
-        device = ("cuda",) if gpus_each else ()
-        self._actors = [kind.remote(make_work, threads_each, *device) for _ in range(count)]
+        self._actors = [kind.remote(make_work, threads_each) for _ in range(count)]
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         from ray.util import ActorPool
@@ -161,9 +148,9 @@ class RayWorkers(Workers[Task, Result]):
 class _Worker:
     """Does tasks in a process of its own, with what `make_work` gives."""
 
-    def __init__(self, make_work: MakeWork, threads_each: int, *device: str) -> None:
+    def __init__(self, make_work: MakeWork, threads_each: int) -> None:
         torch.set_num_threads(threads_each)
-        self._work = cache(partial(make_work, *device))  # made by the first task
+        self._work = cache(make_work)  # made by the first task
 
     def do(self, numbered: tuple[int, Any]) -> tuple[int, Any]:
         """The index of a task, and its result."""
@@ -174,11 +161,11 @@ class _Worker:
 _worker: _Worker  # of this process
 
 
-def _start(make_work: MakeWork, threads_each: int, *device: str) -> None:
+def _start(make_work: MakeWork, threads_each: int) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _worker = _Worker(make_work, threads_each, *device)
+    _worker = _Worker(make_work, threads_each)
 
 
 def _do(numbered: tuple[int, Any]) -> tuple[int, Any]:
@@ -194,48 +181,3 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def worker_devices(
-    count: int,
-    *,
-    device: str | None = None,
-    device_map: Any | None = None,
-    cluster: bool = False,
-) -> tuple[str, ...]:
-    """A GPU for each worker, where models are loaded onto GPUs; ``cuda:0`` is taken last.
-
-    Args:
-        count: of workers.
-        device: that the model is asked for on; None for a GPU if there is one.
-        device_map: that the model is asked to be spread by.
-        cluster: GPUs are those of a cluster, which has others and hands them out itself.
-
-    Returns:
-        One device per worker; empty where they compute on the CPU, or one loads as it was asked.
-
-    Raises:
-        ConfigError: more workers than GPUs, or several for one GPU or one spread model.
-    """
-    gpus = torch.cuda.device_count()
-    chosen = torch.device(device or ("cuda" if gpus else "cpu"))
-    is_spread = device_map is not None
-    one_place = is_spread or chosen.index is not None
-    if chosen.type != "cuda" or (count == 1 and (is_spread or not cluster)):
-        return ()
-    if one_place:
-        raise ConfigError(
-            f"workers={count} take a GPU of their own each: leave out device_map={device_map!r}, "
-            f"and the number in device={device!r}."
-        )
-    if cluster:
-        return ("cuda",) * count
-    if count > gpus:
-        raise _too_few(count, gpus)
-    return tuple(f"cuda:{index}" for index in (*range(1, gpus), 0)[:count])
-
-
-def _too_few(count: int, gpus: int) -> ConfigError:
-    return ConfigError(
-        f"workers={count} take a GPU each, and there are {gpus}: ask for at most {max(1, gpus)}."
-    )

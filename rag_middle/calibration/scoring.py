@@ -64,7 +64,7 @@ class FromDisk:
 
     Attributes:
         model: directory or hub name.
-        options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
+        options: of `RagMiddleModel.from_pretrained`.
         digests: what tells the model from others (`model_digests`), so that a worker that finds
             another one refuses it; without any, nothing is checked.
     """
@@ -77,9 +77,9 @@ class FromDisk:
     template: TemplateName = "auto"
     digests: Mapping[str, str | None] = field(default_factory=dict)
 
-    def __call__(self, device: str | None = None) -> Callable[[ScoringJob], Outcome]:
+    def __call__(self) -> Callable[[ScoringJob], Outcome]:
         objective = ExampleObjective(
-            load_copy(self.model, self.options, device=device, digests=self.digests),
+            load_copy(self.model, self.options, digests=self.digests),
             self.examples,
             criterion=self.criterion,
             max_batch_size=self.max_batch_size,

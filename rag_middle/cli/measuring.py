@@ -79,10 +79,16 @@ def start_workers(
     make_work: MakeWork, loading: Mapping[str, Any], *, backend: str, count: int, threads: int
 ) -> Workers[Any, Any]:
     """Workers of this machine, or of the Ray cluster, whose model is loaded so."""
-    from rag_middle.workers import Processes, RayWorkers, worker_devices
+    import torch
 
-    where = {name: placed(loading).get(name) for name in ("device", "device_map")}
-    devices = worker_devices(count, **where, cluster=backend == "ray")
+    from rag_middle.workers import Processes, RayWorkers
+
+    where = placed(loading).get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpus = torch.device(where).type == "cuda"
     if backend == "ray":
-        return RayWorkers(make_work, count, threads, gpus_each=1 if devices else 0)
-    return Processes(make_work, count, threads, devices)
+        return RayWorkers(make_work, count, threads, gpus_each=int(on_gpus))
+    if on_gpus:
+        raise ConfigError(
+            "Several workers on GPUs need --backend ray, which gives each a GPU of its own."
+        )
+    return Processes(make_work, count, threads)

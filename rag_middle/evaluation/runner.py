@@ -79,7 +79,7 @@ class Answering:
 
     Attributes:
         model: directory or hub name.
-        options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
+        options: of `RagMiddleModel.from_pretrained`.
         digests: what tells the model from others (`model_digests`), so that a worker that finds
             another one refuses it; without any, nothing is checked.
 
@@ -92,8 +92,8 @@ class Answering:
     options: Mapping[str, Any] = field(default_factory=dict)
     digests: Mapping[str, str | None] = field(default_factory=dict)
 
-    def __call__(self, device: str | None = None) -> Callable[[Batch], list[Reply]]:
-        model = load_copy(self.model, self.options, device=device, digests=self.digests)
+    def __call__(self) -> Callable[[Batch], list[Reply]]:
+        model = load_copy(self.model, self.options, digests=self.digests)
         return partial(answered, model)
 
 

@@ -129,13 +129,9 @@ def origin(model: RagMiddleModel) -> dict[str, Any]:
 
 
 def load_copy(
-    name: str,
-    options: Mapping[str, Any],
-    *,
-    device: str | None,
-    digests: Mapping[str, str | None],
+    name: str, options: Mapping[str, Any], *, digests: Mapping[str, str | None]
 ) -> RagMiddleModel:
-    """The model of a run, in a worker, on the worker's `device` if that is not None.
+    """The model of a run, in a worker.
 
     `digests` are what `model_digests` says of the model of the run; None among them is not
     compared.
@@ -144,8 +140,7 @@ def load_copy(
         ConfigError: the model here is another one.
         RagMiddleError: it cannot be loaded.
     """
-    placed = dict(options) if device is None else {**options, "device": device}
-    loaded = RagMiddleModel.from_pretrained(name, **placed)
+    loaded = RagMiddleModel.from_pretrained(name, **options)
     digests_here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
     different = [
         part

@@ -1,8 +1,6 @@
 """Whoever answers, the records are the same."""
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -99,32 +97,6 @@ def test_several_processes_give_the_answers_of_one(
     assert {key: record.answer for key, record in results.records.items()} == {
         key: record.answer for key, record in alone.records.items()
     }
-
-
-def _growing(device: str) -> Callable[[int], tuple[str, int]]:
-    """Work whose process grows until loky replaces it."""
-    from joblib.externals.loky import process_executor
-
-    process_executor._MAX_MEMORY_LEAK_SIZE = 1
-    process_executor._MEMORY_LEAK_CHECK_DELAY = 0
-    grown: list[bytearray] = []
-
-    def work(task: int) -> tuple[str, int]:
-        grown.append(bytearray(60_000_000))
-        time.sleep(0.3)  # so that the other one works too
-        return device, os.getpid()
-
-    return work
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:A worker stopped")
-def test_a_worker_in_place_of_another_takes_its_device() -> None:
-    pytest.importorskip("psutil", reason="loky looks at memory by psutil")
-    with closing(Processes(_growing, 2, 1, ["first", "second"])) as workers:
-        done = [result for _, result in workers.results(range(4))]
-    assert {device for device, _ in done} == {"first", "second"}
-    assert len({process for _, process in done}) > 2
 
 
 def test_other_weights_under_the_same_name_are_refused(
