@@ -1,8 +1,8 @@
 """Time to the first token over a folder of pages, with its documents read beforehand and without.
 
-Runs ``rag-middle index --precompute`` on 200 of the passages that come with the package and asks
-their questions, with 20 documents each: of the unmodified model, and under each method without a
-cache and with the files that precomputing left behind, in turn.
+Indexes 200 of the passages that come with the package, prefills them, and asks their questions,
+with 20 documents each: of the unmodified model, and under each method without a cache and with the
+files that prefilling left behind, in turn.
 
     python benchmarks/document_cache_corpus.py --model FOLDER
     python benchmarks/document_cache_corpus.py --model FOLDER --device cuda --questions 50
@@ -13,9 +13,7 @@ The first question warms up and does not count. Finding the documents is not par
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,26 +24,33 @@ import torch
 from reporting import facts, first_token_table, report, write_pages
 
 from rag_middle.answering import Answerer
-from rag_middle.answering.answerer import states_folder
 from rag_middle.generation import DocumentCache, RagMiddleModel
 
 METHODS = ("parallel_context_windows", "ape", "cacheblend")
 
 
+def states_of(index: Path) -> Path:
+    """The folder of keys and values."""
+    return index.with_name("states")
+
+
 def precomputed(arguments: argparse.Namespace, pages: Path, index: Path) -> dict[str, Any]:
-    """Index the pages with the command that users have; what it says, and its seconds."""
-    command = [sys.executable, "-c", "from rag_middle.cli import main; main()"]
-    command += ["index", str(pages)]
-    command += ["--out", str(index), "--precompute", str(arguments.model), "--json"]
-    if arguments.device:
-        command += ["--device", arguments.device]
+    """Index and prefill the pages; how many there are, and the seconds it took."""
     started = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    described: dict[str, Any] = json.loads(done.stdout)
-    files = list(states_folder(index).rglob("*.safetensors"))
+    answerer = Answerer.over(
+        pages,
+        index_folder=index,
+        model=arguments.model,
+        device=arguments.device,
+        document_cache=DocumentCache(max_bytes=0, directory=states_of(index)),
+    )
+    documents = answerer.retriever.index.documents
+    template = answerer.prompt_template
+    read = answerer.model.precompute([template.prompt("", [it]) for it in documents])
+    files = list(states_of(index).rglob("*.safetensors"))
     return {
-        "chunks": described["chunks"],
-        "read": described["precomputed"],
+        "chunks": len(documents),
+        "read": read,
         "seconds": time.perf_counter() - started,
         "bytes": sum(file.stat().st_size for file in files),
     }
@@ -62,8 +67,8 @@ def answerers(arguments: argparse.Namespace, index: Path) -> dict[str, tuple[Ans
         return Answerer(own, plain.retriever, prompt_template=plain.prompt_template)
 
     uncached = sharing(None)
-    on_disk = sharing(DocumentCache(max_bytes=0, directory=states_folder(index)))
-    in_memory = sharing(DocumentCache(directory=states_folder(index)))
+    on_disk = sharing(DocumentCache(max_bytes=0, directory=states_of(index)))
+    in_memory = sharing(DocumentCache(directory=states_of(index)))
     ways = {"none": (uncached, "none")}
     for method in METHODS:
         ways[f"{method}, no cache"] = (uncached, method)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
@@ -13,7 +12,6 @@ from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import ConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import (
-    DocumentCache,
     MethodLike,
     MissingDocumentsWarning,
     RagMiddleModel,
@@ -36,8 +34,6 @@ from rag_middle.retrieval import (
 from rag_middle.retrieval.faiss_index import check_question, check_top_k
 from rag_middle.retrieval.readers import is_index_folder
 from rag_middle.small_model import default_model
-
-_AT_ONCE = 16  # documents that are prefilled in one forward pass
 
 
 class QuestionKwargs(MethodKwargs, AskKwargs, total=False):
@@ -124,9 +120,7 @@ class Answerer:
                 :data:`DEFAULT_TEMPLATE`.
             on_index: called with the result of indexing.
             progress: called with the texts embedded so far and all of them.
-            loading: more arguments for ``RagMiddleModel.from_pretrained``. The default of
-                `document_cache` is the index's (``rag-middle index --precompute``), if there is
-                one.
+            loading: more arguments for ``RagMiddleModel.from_pretrained``.
 
         Raises:
             FileFormatError: no documents can be read there; or the saved index is damaged or of
@@ -159,9 +153,6 @@ class Answerer:
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
             folder = default_model() if model is None else model
-            if index_folder is not None and states_folder(index_folder).is_dir():
-                cache = DocumentCache(directory=states_folder(index_folder))
-                loading.setdefault("document_cache", cache)
             model = RagMiddleModel.from_pretrained(folder, method=chosen, **loading)
         elif loading:
             raise UnsupportedGenerationError(
@@ -258,31 +249,3 @@ class Answerer:
             # Said once: a method that needs documents would say it again.
             arguments["on_missing_documents"] = "ignore"
         return request, arguments
-
-
-def states_folder(index_folder: str | Path) -> Path:
-    """The folder of a document cache for an index: beside the index."""
-    folder = Path(index_folder)
-    return folder.with_name(f"{folder.name}.states")
-
-
-def precompute(index: FaissIndex, model: RagMiddleModel, template: PromptTemplate) -> int:
-    """Prefill all documents of an index into the model's `document_cache`, before any question.
-
-    Returns:
-        How many pieces (documents, and the text before them) were computed.
-
-    Raises:
-        PromptError: the question stands before the documents, so that their states depend on it.
-        UnsupportedGenerationError: the model has no cache, or its states cannot be reused.
-    """
-    if "{question}" in template.prefix:
-        raise PromptError(
-            "Documents cannot be prefilled before the question where the prompt template has "
-            "{question} in its prefix, on which their states depend. Move {question} to the suffix."
-        )
-    documents = [replace(it, metadata={"score": 0.0}) for it in index.documents]  # none is shown
-    starts = range(0, len(documents), _AT_ONCE)
-    return model.precompute(
-        [template.prompt("", documents[start : start + _AT_ONCE]) for start in starts]
-    )

@@ -10,7 +10,6 @@ import typer
 
 from rag_middle.cli import console
 from rag_middle.cli import options as opt
-from rag_middle.cli.models import Loading, load, placed, refuse
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
@@ -31,13 +30,8 @@ def index(
         None, min=1, help="Tokens per chunk. Default: at most 200, or as before."
     ),
     rebuild: opt.Rebuild = False,
-    precompute: str | None = typer.Option(
-        None,
-        metavar="MODEL",
-        help="A model that reads all documents beforehand, for questions under "
-        "parallel_context_windows, ape and cacheblend.",
-    ),
-    loading: Loading,
+    device: str | None = opt.retrieval_flag(None, help="cpu, cuda, cuda:1 ..."),
+    threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
     """Index documents, or bring their index up to date.
@@ -48,11 +42,7 @@ def index(
     from rag_middle import retrieval
 
     retrieval.check_exists(path)
-    if precompute is None:
-        own = ("device", "threads")  # of the embedder too
-        refuse(loading, "is about the model of --precompute: name that too.", but=own)
     folder = out or retrieval.default_index_folder(path, embedder or retrieval.DEFAULT_EMBEDDER)
-    device = placed(loading).get("device")  # an embedder is not spread
     # As `quiet_progress_bars`, without transformers, which an unchanged folder does not need.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with console.progress_bar("embedding", hidden=as_json) as progress:
@@ -64,14 +54,6 @@ def index(
             rebuild=rebuild,
             progress=progress,
         )
-    read = None
-    if precompute is not None:
-        from rag_middle.answering import PromptTemplate, answerer
-        from rag_middle.generation import DocumentCache
-
-        cache = DocumentCache(max_bytes=0, directory=answerer.states_folder(folder))
-        reader = load(precompute, loading, document_cache=cache)
-        read = answerer.precompute(built.index, reader, PromptTemplate.of_model(precompute))
     if as_json:
         described = {
             "folder": str(folder),
@@ -80,14 +62,11 @@ def index(
             "chunks": len(built.index),
             "changes": None if built.changes is None else built.changes._asdict(),
             "skipped": [skipped._asdict() for skipped in built.skipped],
-            "precomputed": read,
         }
         console.print_json(described)
         return
     report_skipped(built.skipped)
     console.print_text(summary(built))
-    if read is not None:
-        console.print_text(f"{read} documents and texts before them read")
     console.print_text(str(folder))
 
 

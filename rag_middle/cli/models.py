@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -111,16 +111,15 @@ def open_endpoint(
         RagMiddleError: it cannot be asked so, or options of an endpoint were given without one.
     """
     if "endpoint" not in options:
-        refuse(options, "is about a model behind an HTTP address: name it with --endpoint too.")
+        _refuse(options, "is about a model behind an HTTP address: name it with --endpoint too.")
         return None
-    refuse(loading, "says how to load a model, and that of --endpoint runs elsewhere.")
+    _refuse(loading, "says how to load a model, and that of --endpoint runs elsewhere.")
     from rag_middle.endpoint import EndpointModel
 
     return EndpointModel(model=model, **options, **more)
 
 
-def refuse(options: Iterable[str], why: str, *, but: Sequence[str] = ()) -> None:
-    """Raise `UnsupportedGenerationError` for options that say nothing here, `but` for some."""
+def _refuse(options: Iterable[str], why: str) -> None:
+    """Raise `UnsupportedGenerationError` for options that say nothing here."""
     for name in options:
-        if name not in but:
-            raise UnsupportedGenerationError(f"--{name.replace('_', '-')} {why}")
+        raise UnsupportedGenerationError(f"--{name.replace('_', '-')} {why}")

@@ -37,7 +37,6 @@ REFUSED = [
     ("diagnose --grid 5,10 --documents 20", "--grid is that of --documents"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),
     ("diagnose --score-by likelihood --max-new-tokens 5", "nothing is generated"),
-    ("index {docs} --dtype float16", "--dtype is about the model of --precompute"),
     ("calibrate --method lpes --data {gone}", "There is no data file"),
     ("demo --method profile:{nested}", "nested too deeply"),
     ("generate -m m -p {gone}", "cannot be read"),

@@ -60,15 +60,3 @@ def test_what_was_skipped_is_told(run: Run, docs: Path, tmp_path: Path) -> None:
     described = run("index", docs, "--out", tmp_path / "index", "--json").json
     assert len(described["skipped"]) == 12
     assert (described["sources"], described["chunks"], described["changes"]) == (2, 2, None)
-
-
-def test_a_model_reads_all_documents_beforehand(
-    run: Run, docs: Path, tmp_path: Path, model: Path
-) -> None:
-    out = tmp_path / "index"
-    options = ("--out", out, "--precompute", model, "--device", "cpu")
-    first = run("index", docs, *options)
-    assert "3 documents and texts before them read\n" in first.out
-    assert len(list((tmp_path / "index.states").rglob("*.safetensors"))) == 3
-    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
-    assert run("index", docs, *options, "--json").json["precomputed"] == 1
