@@ -59,9 +59,6 @@ Kernels = Literal["auto", "triton", "torch"]
 KernelsUsed = Literal["triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
-#: How documents travel to an endpoint. ``text``: as the model reads them, within the message;
-#: ``field``: by themselves; ``auto``: ``field`` for `rag-middle serve`, ``text`` elsewhere.
-SendDocuments = Literal["auto", "text", "field"]
 TemplateName = Literal["auto", "chat", "raw"]
 #: Writes messages as one text, in place of a chat template.
 TemplateFunction = Callable[[Sequence[Mapping[str, Any]]], str]

@@ -59,10 +59,6 @@ def _endpoint(
         help="Environment variable with its key. Default: OPENAI_API_KEY, where the address is "
         "local or https; an empty name: no key.",
     ),
-    send_documents: Literal["auto", "text", "field"] | None = _remote(
-        hidden=True,
-        help="How documents travel. Default: auto, a field to rag-middle serve, else in the text.",
-    ),
     timeout: float | None = _remote(
         hidden=True, min=0.001, help=f"Seconds of a request. Default: {ENDPOINT_SECONDS:g}."
     ),

@@ -38,7 +38,6 @@ from rag_middle.options import (
     OPTIONS,
     GenerationKwargs,
     GenerationOptions,
-    SendDocuments,
     checked_options,
 )
 from rag_middle.tokens import TokenizedPrompt
@@ -51,13 +50,6 @@ _OPTIONS = (
 )
 #: What a server says of a model that stays the same: vLLM draws ids, and dates the request.
 _FACTS = ("owned_by", "root", "max_model_len", "rag_middle")
-#: What to check when a server refuses, by HTTP status: as Python and the command line call it.
-_CHECKS = {
-    **dict.fromkeys((401, 403), "the key (api_key_env, --api-key-env)"),
-    404: "the model (model, --model), and the path of the address (endpoint, --endpoint)",
-    **dict.fromkeys((400, 413, 422), "the options of the request, and the prompt's length"),
-    429: "the limits of your account, or ask fewer at a time (max_batch_size, --batch-size)",
-}
 
 
 class EndpointModel:
@@ -75,8 +67,6 @@ class EndpointModel:
             is local or https; ``""`` for no key.
         method: as for `RagMiddleModel`; the server knows nothing of it.
         method_options: the method's parameters, where `method` is a name.
-        send_documents: ``"text"`` within the message; ``"field"`` by themselves, for `rag-middle
-            serve`, whose replies must say that it read them; ``"auto"`` that there, text elsewhere.
         timeout: seconds until the server answers, or sends the next piece of a stream.
         retries: of a request after failures that may pass, with growing pauses between them.
         extra_body: more fields of each request, such as ``{"reasoning_effort": "low"}``; None
@@ -96,7 +86,6 @@ class EndpointModel:
         api_key_env: str | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
-        send_documents: SendDocuments = "auto",
         timeout: float = ENDPOINT_SECONDS,
         retries: int = 4,
         extra_body: Mapping[str, Any] | None = None,
@@ -120,8 +109,8 @@ class EndpointModel:
         self._extra = dict(extra_body or {})
         self._facts = self._listed.get(self.name, {})
         self._served_method = self._facts.get("rag_middle", {}).get("default_method", "none")
-        is_ours = self._facts.get("owned_by") == "rag-middle"
-        self._by_field = send_documents == "field" or (send_documents == "auto" and is_ours)
+        # It takes documents by themselves, all other servers within the text.
+        self._by_field = self._facts.get("owned_by") == "rag-middle"
         self.method = self.checked_method(method or "none", method_options)
 
     @property
@@ -318,10 +307,7 @@ class EndpointModel:
         documents, words = len(exchange.prompt.documents), len(exchange.prompt.text.split())
         if self._by_field:
             if exchange.text and exchange.served.get("documents") != documents:
-                raise EndpointError(
-                    f"{self.url} does not say that it read all {documents} documents. Leave out "
-                    "send_documents='field', which is for `rag-middle serve`."
-                )
+                raise EndpointError(f"{self.url} did not read all {documents} documents.")
         elif 0 < tokens < words:
             problem = (
                 f"{self.url} read {tokens:,} tokens of {words:,} words: it has cut the prompt. "
@@ -348,12 +334,12 @@ class EndpointModel:
         status, body = getattr(error, "status_code", None), getattr(error, "body", None)
         words = body.get("message") if isinstance(body, Mapping) else None
         words = f"{status}: {words}" if words else f"{error} {error.__cause__ or ''}"
-        check = _CHECKS.get(status or 0, "the address (endpoint, --endpoint), and the timeout")
         names = ", ".join(sorted(listed)[:20])
         has = f" It has these models: {names}." if status == 404 and names else ""
         return EndpointError(
-            f"No answer from {self.url}: {shortened(words.strip()).rstrip('.')}.{has} Check "
-            f"{check}; a run with records goes on where it stopped."
+            f"No answer from {self.url}: {shortened(words.strip()).rstrip('.')}.{has} Check the "
+            "address (--endpoint), the key (--api-key-env) and the timeout; a run with records "
+            "goes on where it stopped."
         )
 
 

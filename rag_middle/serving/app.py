@@ -23,7 +23,7 @@ from rag_middle.serving.batching import AnswerJob, BatchQueue, Event, Piece
 from rag_middle.serving.errors import HANDLERS, ApiError, api_error
 from rag_middle.serving.jobs import make_jobs
 from rag_middle.serving.responses import Reply
-from rag_middle.serving.schema import Body, ChatRequest, CompletionRequest
+from rag_middle.serving.schema import ChatRequest
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
 
 _BODY_SECONDS = 60
@@ -88,8 +88,9 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
     async def models() -> Response:
         return JSONResponse({"object": "list", "data": [described]})
 
-    async def answer(request: Request, kind: type[Body]) -> Response:
-        body = kind.model_validate_json(await _read(request, settings.max_body_bytes))
+    @api.post("/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        body = ChatRequest.model_validate_json(await _read(request, settings.max_body_bytes))
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -109,14 +110,6 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
             pass
         # In a thread: of many log-probabilities, both take seconds.
         return await run_in_threadpool(lambda: JSONResponse(reply.whole(jobs)))
-
-    @api.post("/chat/completions")
-    async def chat_completions(request: Request) -> Response:
-        return await answer(request, ChatRequest)
-
-    @api.post("/completions")
-    async def completions(request: Request) -> Response:
-        return await answer(request, CompletionRequest)
 
     @app.get("/health")
     async def health() -> Response:

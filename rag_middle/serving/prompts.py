@@ -12,7 +12,7 @@ from rag_middle.generation import Prompt
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.schema import ChatMessage
-from rag_middle.tokens.conversation import Conversation, gathered
+from rag_middle.tokens.conversation import Conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,6 @@ def chat_prompt(
     texts = [part for parts in of_others for part in parts if isinstance(part, MarkedText)]
     sources = conversation.prompt.documents
     return RequestPrompt(prompt, sources, _has_strays(texts, sources))
-
-
-def text_prompt(text: str, documents: Sequence[Document], *, trusted: bool) -> RequestPrompt:
-    """A text with marked documents, or with `documents` before it."""
-    marked = MarkedText(text, trusted=trusted)
-    marked.warn_of_strays()
-    prompt = marked.prompt()
-    together = prompt.with_documents(gathered([*documents, *prompt.documents]))
-    strays = _has_strays([marked], together.documents)
-    return RequestPrompt(_numbered(together), together.documents, strays)
 
 
 def _has_strays(texts: Sequence[MarkedText], documents: Sequence[object]) -> bool:

@@ -15,21 +15,19 @@ from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.batching import AnswerJob, Event
 from rag_middle.serving.errors import ApiError
-from rag_middle.serving.schema import Body, ChatRequest
+from rag_middle.serving.schema import ChatRequest
 
 Json = dict[str, Any]
 
 
 class Reply:
-    """Answers to one request, in the form of its endpoint."""
+    """Answers to one request."""
 
-    def __init__(self, body: Body, token_text: Callable[[int], str]) -> None:
+    def __init__(self, body: ChatRequest, token_text: Callable[[int], str]) -> None:
         self._body, self._token_text = body, token_text
-        self._is_chat = isinstance(body, ChatRequest)
-        whole = "chat.completion" if self._is_chat else "text_completion"
         self._head = {
-            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
-            "object": f"{whole}.chunk" if self._is_chat and body.stream else whole,
+            "id": f"chatcmpl-{uuid4().hex}",
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
             "model": body.model,
         }
@@ -42,9 +40,8 @@ class Reply:
             text = _result(job).text + fields.pop("content", "")
             content = None if not text and "tool_calls" in fields else text
             message = {"role": "assistant", "content": content, "refusal": None, **fields}
-            form = {"message": message} if self._is_chat else {"text": text, **fields}
             logprobs = self._logprobs(_result(job).log_probabilities)
-            choices.append({"index": job.index, **form, "logprobs": logprobs, **ending})
+            choices.append({"index": job.index, "message": message, "logprobs": logprobs, **ending})
         facts = {"usage": self._usage(jobs), "rag_middle": choices[0]["rag_middle"]}
         return {**self._head, "choices": choices, **facts}
 
@@ -53,10 +50,9 @@ class Reply:
     ) -> AsyncIterator[str]:
         """Server-sent events."""
         event: Event | None = first
-        if self._is_chat:  # who speaks
-            for job in jobs:
-                delta = {"role": "assistant", "content": ""}
-                yield self._chunk(job, delta, None, {"finish_reason": None})
+        for job in jobs:  # who speaks
+            delta = {"role": "assistant", "content": ""}
+            yield self._chunk(job, delta, None, {"finish_reason": None})
         try:
             while event:
                 job, piece = event
@@ -79,8 +75,7 @@ class Reply:
         yield "data: [DONE]\n\n"
 
     def _chunk(self, job: AnswerJob, fields: Json, logprobs: Json | None, ending: Json) -> str:
-        form = {"delta": fields} if self._is_chat else {"text": fields.pop("content", ""), **fields}
-        choice = {"index": job.index, **form, "logprobs": logprobs, **ending}
+        choice = {"index": job.index, "delta": fields, "logprobs": logprobs, **ending}
         facts = {"rag_middle": ending["rag_middle"]} if "rag_middle" in ending else {}
         return _event({**self._head, "choices": [choice], **facts})
 
@@ -119,13 +114,12 @@ class Reply:
         }
 
     def _logprobs(self, tokens: Sequence[TokenLogProbability]) -> Json | None:
-        wanted = self._body.alternatives is not None
-        return openai_logprobs(tokens, self._token_text) if wanted else None
+        return openai_logprobs(tokens, self._token_text) if self._body.logprobs else None
 
     def _usage(self, jobs: Sequence[AnswerJob]) -> dict[str, int]:
-        """Token counts; a prompt with several answers counts once."""
+        """Token counts; the prompt counts once."""
         usages = [_result(job).usage for job in jobs]
-        prompt_tokens = sum(usage.prompt_tokens for usage in usages[:: self._body.n])
+        prompt_tokens = usages[0].prompt_tokens
         new_tokens = sum(usage.completion_tokens for usage in usages)
         counts = {"prompt_tokens": prompt_tokens, "completion_tokens": new_tokens}
         return {**counts, "total_tokens": sum(counts.values())}

@@ -38,12 +38,33 @@ _IGNORED = frozenset(
 )
 
 
-class SamplingRequest(BaseModel):
-    """What both endpoints take. Fields that are None are as if they were not there."""
+class ChatMessage(BaseModel):
+    """A message: a text, or blocks of text and documents; calls of tools, or what one returned."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | ListOf[Block] | None = None
+    name: str | None = None
+    # The second name is vLLM's, and that of clients of several providers.
+    reasoning_content: str | None = Field(
+        None, validation_alias=AliasChoices("reasoning_content", "reasoning")
+    )
+    tool_calls: ListOf[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def tool_fields(self) -> dict[str, Any]:
+        """What a chat template reads beside role and content where there are tools."""
+        names = {"assistant": {"tool_calls"}, "tool": {"tool_call_id", "name"}}
+        return self.model_dump(include=names.get(self.role, set()), exclude_none=True)
+
+
+class ChatRequest(BaseModel):
+    """``POST /v1/chat/completions``. Fields that are None are as if they were not there."""
 
     model_config = ConfigDict(extra="allow")
 
     model: str
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1, max_length=2_000)]
     method: str | None = None
     documents: Annotated[ListOf[Entry], Field(max_length=10_000)] = []
     max_tokens: Count | None = Field(
@@ -61,6 +82,14 @@ class SamplingRequest(BaseModel):
     stream: StrictBool = False
     stream_options: dict[str, Any] = {}
     response_format: dict[str, Any] | None = None
+    tools: ListOf[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: StrictBool = True
+    logprobs: StrictBool = False
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
+    chat_template_kwargs: Annotated[dict[str, TemplateValue], Field(max_length=20)] = {}
+    continue_final_message: StrictBool = False
+    add_generation_prompt: StrictBool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -83,75 +112,19 @@ class SamplingRequest(BaseModel):
             UnsupportedGenerationError: it asks for what there is not.
         """
         check_response_format(self.response_format)
-        form = self.response_format
-        return {} if form in (None, {"type": "text"}) else {"response_format": form}
-
-    @property
-    def alternatives(self) -> int | None:
-        """How many tokens to report beside each generated one, None for no log-probabilities."""
-        return None
-
-
-class ChatMessage(BaseModel):
-    """A message: a text, or blocks of text and documents; calls of tools, or what one returned."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | ListOf[Block] | None = None
-    name: str | None = None
-    # The second name is vLLM's, and that of clients of several providers.
-    reasoning_content: str | None = Field(
-        None, validation_alias=AliasChoices("reasoning_content", "reasoning")
-    )
-    tool_calls: ListOf[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-    @property
-    def tool_fields(self) -> dict[str, Any]:
-        """What a chat template reads beside role and content where there are tools."""
-        names = {"assistant": {"tool_calls"}, "tool": {"tool_call_id", "name"}}
-        return self.model_dump(include=names.get(self.role, set()), exclude_none=True)
-
-
-class ChatRequest(SamplingRequest):
-    """``POST /v1/chat/completions``."""
-
-    messages: Annotated[ListOf[ChatMessage], Field(min_length=1, max_length=2_000)]
-    tools: ListOf[dict[str, Any]] = []
-    tool_choice: str | dict[str, Any] = "auto"
-    parallel_tool_calls: StrictBool = True
-    logprobs: StrictBool = False
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
-    chat_template_kwargs: Annotated[dict[str, TemplateValue], Field(max_length=20)] = {}
-    continue_final_message: StrictBool = False
-    add_generation_prompt: StrictBool | None = None
-
-    def constraints(self) -> dict[str, Any]:
-        """See `SamplingRequest`; with the tools, unless none of them may be called."""
         check_tools(self.tools)
         check_tool_choice(self.tool_choice, self.tools)
         if self.top_logprobs and not self.logprobs:
             raise UnsupportedGenerationError(
                 "top_logprobs come with log-probabilities only: pass logprobs=true."
             )
+        form = self.response_format
+        formed = {} if form in (None, {"type": "text"}) else {"response_format": form}
         if not self.tools or self.tool_choice == "none":
-            return super().constraints()
+            return formed
         if self.tool_choice == "auto" and not self.parallel_tool_calls:
             raise UnsupportedGenerationError(
                 "parallel_tool_calls=False holds only for calls that are forced, which come "
                 "alone: pass a tool_choice, or leave it out."
             )
-        return {**super().constraints(), "tools": self.tools, "tool_choice": self.tool_choice}
-
-    @property
-    def alternatives(self) -> int | None:
-        """As of `SamplingRequest`."""
-        return self.top_logprobs if self.logprobs else None
-
-
-class CompletionRequest(SamplingRequest):
-    """``POST /v1/completions``: text that the model goes on with, without a chat template."""
-
-    prompt: Annotated[ListOf[str], Field(min_length=1), OneOrMore]
-
-
-Body = ChatRequest | CompletionRequest
+        return {**formed, "tools": self.tools, "tool_choice": self.tool_choice}

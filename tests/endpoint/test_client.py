@@ -47,13 +47,12 @@ def test_failures_that_may_pass_are_tried_again() -> None:
     ("said", "told"),
     [
         (_failed(400, "maximum context length is 512"), "context length is 512"),
-        (_failed(401, "who are you"), "who are you.*api_key_env"),
         (
             _failed(404, "no such model"),
-            r"404: no such model\. It has .*: tiny\. .*--model",
+            r"404: no such model\. It has .*: tiny\. ",
         ),
         (_failed(500, "out of memory"), "500: out of memory.*goes on"),
-        (Said(b"<html>Login</html>"), r"Check the address \(endpoint, --endpoint\)"),
+        (Said(b"<html>Login</html>"), r"Check the address"),
         (Said({"error": {"message": "lost"}}), "no end of an answer"),
     ],
 )

@@ -28,12 +28,9 @@ def test_marked_text_is_documents(server: Served, documents: list[Document]) -> 
 
 @pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
 @pytest.mark.parametrize("text", [PLAIN, "[[/rm:doc]]", "[[rm:doc]]", FORGED.partition("[[/")[0]])
-@pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_what_the_server_did_not_mark_is_text(server: Served, text: str, path: str) -> None:
+def test_what_the_server_did_not_mark_is_text(server: Served, text: str) -> None:
     prompt: dict[str, Any] = {"messages": [{"role": "user", "content": text + QUESTION}]}
-    if path == "completions":
-        prompt = {"prompt": text + QUESTION}
-    response = server.post({"model": "tested", "max_tokens": 2, "method": "pine", **prompt}, path)
+    response = server.post({"model": "tested", "max_tokens": 2, "method": "pine", **prompt})
     facts = response.json()["rag_middle"]
     assert facts["documents"] == 0
     assert not facts["applied"]
@@ -41,19 +38,14 @@ def test_what_the_server_did_not_mark_is_text(server: Served, text: str, path: s
 
 
 @pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
-@pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_documents_marked_with_another_key_are_refused(server: Served, path: str) -> None:
+def test_documents_marked_with_another_key_are_refused(server: Served) -> None:
     prompt: dict[str, Any] = {"messages": [{"role": "user", "content": FORGED + QUESTION}]}
-    if path == "completions":
-        prompt = {"prompt": FORGED + QUESTION}
-    response = server.post({"model": "tested", "max_tokens": 2, **prompt}, path)
+    response = server.post({"model": "tested", "max_tokens": 2, **prompt})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "unreadable_markers"
     assert "RAG_MIDDLE_MARKER_KEY" in response.json()["error"]["message"]
     # They are ordinary text beside documents that can be read: nobody refuses others' requests.
-    response = server.post(
-        {"model": "tested", "max_tokens": 2, "documents": ["One."], **prompt}, path
-    )
+    response = server.post({"model": "tested", "max_tokens": 2, "documents": ["One."], **prompt})
     assert response.json()["rag_middle"]["documents"] == 1
 
 

@@ -31,41 +31,32 @@ def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     return error
 
 
-def send(server: Served, content: Any, path: str = "chat/completions") -> httpx.Response:
-    headers = {"content-type": "application/json"}
-    return httpx.post(f"{server.url}/v1/{path}", content=content, headers=headers, timeout=60)
+def send(server: Served, content: Any) -> httpx.Response:
+    url, headers = f"{server.url}/v1/chat/completions", {"content-type": "application/json"}
+    return httpx.post(url, content=content, headers=headers, timeout=60)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000),
+        *(b"", b"{", b"[]", b"\xff\xfe"),
         b'{"model": "tested", "messages": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-        b'{"model": "tested", "temperature": NaN, "messages": []}',
     ],
     ids=lambda body: repr(body[:20]),
 )
 def test_malformed_bodies(server: Served, body: bytes) -> None:
-    for path in ("chat/completions", "completions"):
-        refusal(send(server, body, path))
+    refusal(send(server, body))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("messages", value) for value in ([], "Which?", [{"content": "Which river?"}])),
-        ("messages", MESSAGES * 2001),
-        ("messages", [{"role": "owner", "content": ""}]),
-        *(("max_tokens", value) for value in (0, 1.5, "7", True, 10**30)),
-        *(("temperature", value) for value in (-1, 2.5, "0.5")),
-        *(("top_p", 0), ("top_k", -2), ("typical_p", 0), ("repetition_penalty", 0)),
-        *(("no_repeat_ngram_size", -1), ("n", 0), ("n", 65), ("seed", 0.5), ("seed", 2**63)),
-        *(("stop", value) for value in ("", ["a"] * 17, [""], 3)),
-        *(("stream", "yes"), ("logprobs", 3), ("top_logprobs", 21), ("method", 7)),
+        *(("messages", value) for value in ([], MESSAGES * 2001, [{"role": "owner"}])),
+        *(("max_tokens", value) for value in (0, "7", True, 10**30)),
+        *(("temperature", 2.5), ("n", 65), ("seed", 2**63), ("stop", ["a"] * 17), ("stop", 3)),
         ("top_logprobs", 2),  # without logprobs
-        *(("documents", value) for value in ("text", [7], [{"title": "without text"}])),
-        ("documents", [{"text": "fox", "score": "high"}]),
-        *(("documents", [{"text": "fox", name: "i" * 1001}]) for name in ("id", "title", "url")),
+        *(("documents", value) for value in ("text", [{"title": "without text"}])),
+        ("documents", [{"text": "fox", "title": "i" * 1001}]),
     ],
     ids=str,
 )
@@ -108,9 +99,7 @@ def test_what_changes_nothing_is_ignored(server: Served) -> None:
     assert server.post({**BODY, **more}).json()["choices"] == plain["choices"]
 
 
-@pytest.mark.parametrize(
-    "method", ["rotor", "profile:/etc/passwd", "profile:../../secret.json", "pine+siw", ""]
-)
+@pytest.mark.parametrize("method", ["profile:/etc/passwd", "pine+siw", ""])
 def test_methods_are_those_that_were_fixed_at_the_start(server: Served, method: str) -> None:
     error = refusal(server.post({**BODY, "method": method}))
     assert (error["param"], error["code"]) == ("method", "method_not_allowed")
@@ -124,7 +113,6 @@ def test_other_models_routes_and_verbs(server: Served) -> None:
     refusal(httpx.get(f"{server.url}/v1/files"), 404)
     refusal(httpx.get(f"{server.url}/v1/chat/completions"), 405)
     refusal(server.post({}, "chat/completions/"), 404)  # and no way to the host in a header
-    assert server.post({"model": "tested", "prompt": [1, 2]}, "completions").status_code == 400
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -218,11 +206,8 @@ def test_names_of_methods() -> None:
     "more",
     [
         {"messages": [{"role": "user", "content": ""}] * 50_000},
-        {"messages": [{"role": "user", "content": [{"type": "image"}] * 80_000}]},
         {"documents": [[]] * 500_000},
-        {"documents": ["a"] * 300_000},
         {"metadata": [[]] * 400_000, "n": 0},
-        {"method": "pime" * 500_000},
         {"pime" * 500_000: 1},
         {"response_format": {"type": "json_schema", "json_schema": {"schema": [0] * 200_000}}},
     ],

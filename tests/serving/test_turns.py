@@ -1,6 +1,5 @@
-"""How an answer begins, options of the chat template, and what a reply warns of."""
+"""How an answer begins, options of the chat template, and fields that are ignored."""
 
-import logging
 from typing import Any
 
 import httpx
@@ -44,16 +43,13 @@ def test_an_answer_that_is_begun_is_gone_on_with(server: Served, method: str, st
         text = answer.choices[0].message.content
         assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
         assert answer.rag_middle["documents"] == 2
-        assert answer.rag_middle["warnings"] == []
     assert text == expected.text
 
 
-def test_another_answer_after_the_models_last_message_is_told(server: Served) -> None:
+def test_another_answer_is_begun_after_the_models_last_message(server: Served) -> None:
     reply = server.post(BODY).json()
     expected = server.model.generate([USER, BEGUN], max_new_tokens=4)
     assert reply["usage"]["prompt_tokens"] == expected.usage.prompt_tokens
-    [warning] = reply["rag_middle"]["warnings"]
-    assert "continue_final_message=true" in warning
     closed = server.post({**BODY, "add_generation_prompt": False}).json()
     assert closed["usage"]["prompt_tokens"] < reply["usage"]["prompt_tokens"]
     for more, messages in (
@@ -96,37 +92,15 @@ def test_options_of_the_template_are_the_requests_or_the_servers(
         assert refused.json()["error"]["param"].startswith("chat_template_kwargs")
 
 
-@pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_a_method_without_documents_is_told_in_reply_and_log(
-    server: Served, caplog: pytest.LogCaptureFixture, path: str
-) -> None:
-    body = {"model": "tested", "method": "pine", "max_tokens": 1}
-    body |= {"messages": [USER]} if path.startswith("chat") else {"prompt": "Which river?"}
-    with caplog.at_level(logging.WARNING, "rag_middle.serving"):
-        [warning] = server.post(body, path).json()["rag_middle"]["warnings"]
-    assert "pine needs documents" in warning
-    assert warning in caplog.text
-    assert "river" not in caplog.text
-    with_documents = server.post({**body, "documents": ["Lyon."]}, path).json()
-    assert with_documents["rag_middle"]["warnings"] == []
-
-
-def test_documents_that_all_had_no_room_are_told(serve: Serve, server: Served) -> None:
-    small = serve(server.model, defaults=GenerationOptions(on_overflow="drop_documents"))
-    reply = small.chat("Which river?", documents=["fox " * 500] * 2, max_tokens=2)
-    assert reply.rag_middle["dropped_documents"] == [0, 1]
-    assert reply.rag_middle["warnings"] == ["None of the 2 documents fits into the context window."]
-
-
 def test_unknown_fields_pass_where_the_operator_lets_them(serve: Serve, server: Served) -> None:
     lenient = serve(server.model, ignore_unknown_fields=True)
     odd = {"logit_bias": {"7": 5}, "a\nb": 1, "n": 1}
     odd["chat_template_kwargs"] = {"enable_thinking": False, "tokenize": False}
     body = {**BODY, "messages": [USER]}
     reply = lenient.post({**body, **odd}).json()
-    assert reply["rag_middle"]["warnings"] == [
-        "Ignored, as not supported here: 'logit_bias', 'a\\nb', "
-        "'chat_template_kwargs.enable_thinking', 'chat_template_kwargs.tokenize'."
+    assert reply["rag_middle"]["ignored_fields"] == [
+        *("logit_bias", "a\nb"),
+        *("chat_template_kwargs.enable_thinking", "chat_template_kwargs.tokenize"),
     ]
     assert reply["choices"][0]["message"] == server.post(body).json()["choices"][0]["message"]
     assert server.post({**body, **odd}).status_code == 400
