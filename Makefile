@@ -97,7 +97,7 @@ test-vllm: setup setup-vllm
 
 # Every method on every family of models; `make test` runs a covering choice of these pairs.
 contract: setup
-	$(PYTEST) --all-pairs tests/contract tests/test_families.py
+	$(PYTEST) --all-pairs tests/contract
 
 check: setup
 	PATH="$(abspath $(BIN)):$$PATH" .ci/run

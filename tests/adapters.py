@@ -1,7 +1,5 @@
 """What libraries of adapters do with a model: wrappers around it, and layers with switches."""
 
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,7 +8,7 @@ from transformers import LlamaConfig
 
 from tests.tiny_models import build, tiny
 
-__all__ = ["Activated", "Adapted", "PromptTuned", "Wrapper", "adapted_llama"]
+__all__ = ["Adapted", "PromptTuned", "Wrapper", "adapted_llama"]
 
 
 class Wrapper(nn.Module):
@@ -52,35 +50,6 @@ class PromptTuned(Wrapper):
             attention_mask = torch.cat((shown, attention_mask), dim=1)
         options.pop("position_ids", None)
         return self.base(inputs_embeds=states, attention_mask=attention_mask, **options)
-
-
-class Activated(Wrapper):
-    """As PEFT's aLoRA: acts from the last invocation in a pass on, or where offsets say."""
-
-    def __init__(self, base: nn.Module, invocation: Sequence[int]) -> None:
-        super().__init__(base)
-        self.active_peft_config = SimpleNamespace(
-            is_prompt_learning=False, alora_invocation_tokens=list(invocation)
-        )
-        hidden = self.base.get_input_embeddings().weight.shape[1]  # type: ignore[operator]
-        self.added = torch.randn(hidden, generator=torch.Generator().manual_seed(0))
-
-    def forward(
-        self, input_ids: Tensor, alora_offsets: list[int | None] | None = None, **options: Any
-    ) -> Any:
-        """Counts offsets from the end of the pass."""
-        embeddings = self.base.get_input_embeddings()(input_ids)  # type: ignore[operator]
-        if alora_offsets is None:
-            alora_offsets = [self._found(row) for row in input_ids.tolist()]
-        for row, offset in zip(embeddings, alora_offsets, strict=True):
-            if offset:
-                row[-min(offset, len(row)) :] += self.added
-        return self.base(inputs_embeds=embeddings, **options)
-
-    def _found(self, ids: list[int]) -> int | None:
-        wanted: list[int] = self.active_peft_config.alora_invocation_tokens
-        starts = [at for at in range(len(ids)) if ids[at : at + len(wanted)] == wanted]
-        return len(ids) - starts[-1] if starts else None
 
 
 class Adapted(nn.Module):

@@ -68,24 +68,18 @@ class Traits:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family, its traits, and where the unmodified model itself is inconsistent.
+    """A family, its traits, and how the unmodified model itself behaves.
 
     Attributes:
-        batch_equals_single: a left-padded row gives the logits of the row alone.
-        cached_equals_full: decoding with a cache gives the logits of one pass over everything.
-        implementations_agree: sdpa and eager give the same logits.
         stateful: logits depend on what the model has seen before, so each test needs its own.
         tolerance: largest difference of logits that counts as equal.
-        note: the reason where one of them is false, or what the config is there to cover.
+        note: the reason of one of these, or what the config is there to cover.
     """
 
     name: str
     config: Callable[..., PretrainedConfig]
     traits: Traits
     implementations: tuple[Implementation, ...] = ("sdpa", "eager")
-    batch_equals_single: bool = True
-    cached_equals_full: bool = True
-    implementations_agree: bool = True
     stateful: bool = False
     tolerance: float = 1e-4  # float32 sums in another order; a wrong mask moves logits by 0.1
     note: str = ""
@@ -349,8 +343,6 @@ _add(
     ),
 )
 LENGTH_CHANGES_FREQUENCIES: dict[str, Any] = {
-    "batch_equals_single": False,
-    "cached_equals_full": False,
     "note": "frequencies follow the longest row, so its length moves the others' logits, "
     "and cached keys keep the frequencies of their time",
 }
@@ -441,7 +433,7 @@ _add(
     "falcon_alibi",
     hf.FalconConfig,
     ALIBI,
-    vanilla={"implementations_agree": False, "note": "its eager path adds the bias twice"},
+    vanilla={"note": "its eager path adds the bias twice"},
     alibi=True,
     multi_query=False,
     head_dim=...,

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.methods import METHODS, Method
-from tests.retrieval.embedding import HashingEmbedder
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -46,75 +44,6 @@ def test_every_row_can_be_measured(overhead: dict[str, Any]) -> None:
     for name, method in overhead["METHODS"].items():
         prefill, decode = overhead["run"](model, method, prompt, "cpu")
         assert min(prefill, decode) > 0, name
-
-
-def test_a_report_states_rows_and_what_they_were_measured_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    reporting = runpy.run_path(str(FOLDER / "reporting.py"))
-    rows = [{"way": "ape", "first_token_ms": 12.0, "ratio": 0.5, "ratio_range": [0.4, 0.6]}]
-    table = reporting["first_token_table"](rows)
-    known = reporting["facts"]("cpu", rounds=3)
-    reporting["report"](table, rows, known, tmp_path / "new" / "result")
-    shown = capsys.readouterr().out
-    assert "| ape | 12.0 ms | 0.500 (0.400 to 0.600) |" in shown
-    assert "- rounds: 3" in shown
-    written = json.loads((tmp_path / "new" / "result.json").read_text())
-    assert written == {"provenance": known, "rows": rows}
-
-
-class CountingEmbedder(HashingEmbedder):
-    """Stands for a sentence-transformers model, which takes seconds to load."""
-
-    max_tokens = 256
-
-    def count_tokens(self, text: str) -> int:
-        return len(text)
-
-
-def test_retrieval_is_measured_and_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("faiss")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    towns = {"Lyon": "Rhône", "Nantes": "Loire", "Rome": "Tiber"}
-    lines = [
-        {"question": f"What lies on the {river}?", "title": town, "text": f"{town}: {river}."}
-        for town, river in towns.items()
-    ]
-    file, out = tmp_path / "towns.jsonl", tmp_path / "out"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    script = runpy.run_path(str(FOLDER / "retrieval_recall.py"))
-    names = script["main"].__globals__
-    names["SentenceTransformerEmbedder"] = lambda name, device: CountingEmbedder()
-    names["CUTOFFS"] = (1, 3)
-    names["PACKAGES"] = ("faiss-cpu",)
-    monkeypatch.setattr("sys.argv", ["retrieval_recall.py", str(file), "--out", str(out)])
-    script["main"]()
-    written = json.loads((out / "retrieval_recall.json").read_text())
-    assert [row["recall"]["3"] for row in written["rows"]] == [1.0, 1.0]
-    known = written["provenance"]
-    assert (known["questions"], known["file"]) == (3, "towns.jsonl")
-    assert str(tmp_path) not in json.dumps(known)
-    assert "Repeat with `python benchmarks/retrieval_recall.py towns.jsonl`" in (
-        out / "retrieval_recall.md"
-    ).read_text(encoding="utf-8")
-
-
-def test_the_operator_of_pine_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    small = "--documents 2 --mean-length 5 --heads 2 --groups 2 --rounds 1".split()
-    monkeypatch.setattr("sys.argv", ["pine_op.py", *small])
-    threads = torch.get_num_threads()
-    runpy.run_path(str(FOLDER / "pine_op.py"), run_name="__main__")
-    torch.set_num_threads(threads)
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["rows"][0]["tokens"] == 90
-    assert shown["rows"][0]["median_ms"]["pine"] > 0
-    assert (shown["provenance"]["clock"], shown["provenance"]["threads"]) == ("wall", 1)
 
 
 @pytest.mark.slow
@@ -162,29 +91,3 @@ def test_every_step_on_a_gpu_runs_on_a_cpu_with_small_shapes(tmp_path: Path) -> 
     assert {row["kernels"] for row in costs if row["method"] == "pine"} == {"auto", "torch"}
     assert "| `pine` |" in tables["cost_table"](tmp_path)
     assert "| pine, prompt | tiny |" in tables["kernel_table"](kernels)
-
-
-def test_a_file_is_split_and_put_together_again(tmp_path: Path) -> None:
-    parts = runpy.run_path(str(FOLDER / "parts.py"))
-    whole, folder, back = tmp_path / "model.gguf", tmp_path / "parts", tmp_path / "back"
-    whole.write_bytes(bytes(range(250)))
-    parts["split"](whole, folder, 100)
-    assert len(list(folder.iterdir())) == 3 + 1
-    parts["join"](folder, back)
-    assert back.read_bytes() == whole.read_bytes()
-    (folder / "001").write_bytes(bytes(100))
-    with pytest.raises(SystemExit, match="001 is missing or damaged"):
-        parts["join"](folder, tmp_path / "other")
-
-
-@pytest.mark.slow
-def test_start_up_is_measured_of_commands_that_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    monkeypatch.setattr("sys.argv", ["startup.py", "--rounds", "1", "--output", f"{tmp_path}/out"])
-    runpy.run_path(str(FOLDER / "startup.py"), run_name="__main__")
-    rows = json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]
-    assert len(rows) == 6
-    assert all(row["wall_s"] > 0 for row in rows)
-    assert "ask, existing index" in (tmp_path / "out.md").read_text("utf-8")

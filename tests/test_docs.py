@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -63,19 +62,6 @@ def test_all_distributions_have_one_version() -> None:
     assert {name: match and match[1] for name, match in stated.items()} == dict.fromkeys(
         stated, __version__
     )
-
-
-@pytest.mark.parametrize("folder", sorted(ROOT.glob("integrations/*/")), ids=lambda path: path.name)
-def test_every_integration_can_be_published(folder: Path) -> None:
-    described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    project = described["project"]
-    assert project["authors"]
-    assert project["urls"]
-    included = described["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    assert "CHANGELOG.md" in {name.strip("/") for name in included}
-    changes = (folder / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"`{project['name']}`" in changes
-    assert "## [Unreleased]" in changes or f"## [{project['version']}]" in changes
 
 
 def test_the_oldest_versions_are_those_of_the_ranges() -> None:

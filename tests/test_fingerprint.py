@@ -13,7 +13,7 @@ from rag_middle.fingerprint import fingerprint
 from rag_middle.methods import PINE
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG
-from tests.contract.running import generated, prompt_logits
+from tests.contract.running import prompt_logits
 from tests.tiny_models import build, tiny
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -42,14 +42,6 @@ def test_what_decides_the_next_pass_changes_it(change: str, model: PreTrainedMod
     assert fingerprint(build("fingerprint", tiny(LlamaConfig), "sdpa")) == before
     CHANGES[change](model)
     assert fingerprint(model) != before
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss", "llama_yarn", "cohere2"])
-def test_running_a_model_leaves_it(family: str, family_model: FamilyModel) -> None:
-    model = family_model(family)
-    before = fingerprint(model)
-    generated(model, [LONG])
-    assert fingerprint(model) == before
 
 
 def test_a_request_of_another_thread_leaves_it(family_model: FamilyModel) -> None:

@@ -29,27 +29,6 @@ def test_every_error_is_public() -> None:
     assert set(errors.__all__) <= set(rag_middle.__all__)
 
 
-def test_what_type_checkers_see_is_what_runs() -> None:
-    """What is imported under TYPE_CHECKING, and nothing else, is imported on first use."""
-    tree = ast.parse(Path(rag_middle.__file__).read_text(encoding="utf-8"))
-    block = next(
-        node
-        for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
-    seen = {
-        alias.name: node.module
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    for name, module in seen.items():
-        assert getattr(rag_middle, name) is getattr(import_module(module), name)
-    code = "import rag_middle; print(*vars(rag_middle))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {*rag_middle.__all__} - {*done.stdout.split()} == {*seen}
-
-
 def test_importing_the_package_loads_no_heavy_library() -> None:
     script = "import rag_middle, sys; print(*sorted(sys.modules))"
     finished = subprocess.run(

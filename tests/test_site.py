@@ -36,9 +36,3 @@ def test_pages_load_files_of_the_site_only(site: Path) -> None:
             if not Path(re.sub(r"[?#].*", "", str(path))).is_file():
                 missing.add(target)
     assert not missing
-
-
-@pytest.mark.slow
-def test_the_reference_shows_names_that_are_imported_lazily(site: Path) -> None:
-    page = (site / "docs" / "reference" / "models.html").read_text(encoding="utf-8")
-    assert 'id="rag_middle.RagMiddleModel.generate"' in page

@@ -123,24 +123,6 @@ class ModelTraits:
         """The error to raise for this model."""
         return UnsupportedArchitectureError(self.model_type, reason=reason, alternative=alternative)
 
-    def describe(self) -> dict[str, Any]:
-        """Facts by name, for tables and reports."""
-        kinds = self.layers.values()
-        return {
-            "model_type": self.model_type,
-            "layers": self.num_layers,
-            "rope": self.rope_type,
-            "pairing": sorted({k.rotary.pairing for k in kinds if k.rotary}),
-            "partial_rope": any(k.rotary and 2 * k.rotary.pairs < k.head_size for k in kinds),
-            "nope_layers": [k.layer for k in kinds if not k.uses_rope],
-            "sliding_layers": [k.layer for k in kinds if k.sliding_window],
-            "grouped_queries": any(k.heads != k.kv_heads for k in kinds),
-            "softcap": any(k.softcap for k in kinds),
-            "sinks": any(k.sinks for k in kinds),
-            "norm_after_rope": any(k.norms_after_rope for k in kinds),
-            "other_layers": self.reading_in_order if self.layers else 0,
-        }
-
 
 #: RoPE scalings under which ``max_position_embeddings`` may be the length before scaling. Under
 #: llama3 and longrope it is the length after it: llama 3.1 says 131072 and factor 8 of 8192.

@@ -5,19 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import LlamaConfig, PreTrainedModel, StaticCache
+from transformers import LlamaConfig, PreTrainedModel
 
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.attention import applied, last_token_attention
-from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedArchitectureError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods import LPES, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, LONG
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
-from tests.prompts import laid_out
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -92,36 +88,6 @@ def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
     in_place(model.model)
     with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
         model.generate(PROMPT, max_new_tokens=1)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-def test_a_decode_step_compiled_inside_the_block_is_the_methods() -> None:
-    """With a static cache. What was compiled is the unmodified model once the block has ended."""
-    method = LPES(factors=(1.2, 1.6))
-    config = tiny(LlamaConfig, num_hidden_layers=2)
-    model: Any = build("step", config, "sdpa")
-    prompt = laid_out(PromptLayout(12, ((2, 6), (6, 10))))
-    step: Any = torch.compile(model.__call__, backend="eager")
-
-    def decoded(call: Callable[..., Any]) -> Tensor:
-        cache = StaticCache(config=config, max_cache_len=16)
-        logits = []
-        for start, ids in ((0, list(range(3, 15))), (12, [5]), (13, [9])):
-            places = torch.arange(start, start + len(ids))[None]
-            run = call if start else model
-            out = run(input_ids=torch.tensor([ids]), position_ids=places, **{MODEL_CACHE: cache})
-            logits.append(out.logits[:, -1])
-        return torch.stack(logits[1:])
-
-    with torch.no_grad():
-        plain = decoded(model)
-        with applied(model, method, [prompt]):
-            expected = decoded(model)
-            assert distance(decoded(step), expected) < 1e-4
-        assert distance(expected, plain) > 1e-3
-        assert distance(decoded(step), plain) < 1e-4
-    torch.compiler.reset()
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself

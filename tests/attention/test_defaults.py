@@ -4,8 +4,7 @@ Cards of models begin with ``torch.set_default_device("cuda")``. Here the device
 numbers, not the model's: what is made on it by mistake cannot be read.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,11 +12,8 @@ import torch
 from transformers import LlamaConfig
 
 from rag_middle import ContextPrompt, RagMiddleModel
-from rag_middle.attention import applied
 from rag_middle.methods import Method, NoMethod
-from tests.contract.cases import ACTIVE, LONG, SHORT
-from tests.contract.running import distance, generated
-from tests.families import FAMILIES
+from tests.contract.cases import ACTIVE
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -50,20 +46,3 @@ def test_answers_do_not_depend_on_the_device(name: str) -> None:
     expected = answers(method)
     torch.set_default_device("meta")
     assert answers(method) == expected
-
-
-@pytest.mark.parametrize("name", ACTIVE)
-@pytest.mark.parametrize(
-    "set_default", [partial(torch.set_default_dtype, d) for d in (torch.float64, torch.bfloat16)]
-)
-@pytest.mark.one_in(5)
-def test_logits_do_not_depend_on_the_number_format(
-    name: str, set_default: Callable[[], None]
-) -> None:
-    model, method = FAMILIES["llama"].build(), ACTIVE[name]
-    tokens = [prompt.tokens for prompt in (LONG, SHORT)]
-    with applied(model, method, tokens):
-        expected = generated(model, [LONG, SHORT])[1]
-    set_default()
-    with applied(model, method, tokens):
-        assert distance(generated(model, [LONG, SHORT])[1], expected) < 1e-4

@@ -2,18 +2,16 @@
 
 import pytest
 
-from rag_middle.attention import AttentionPlan, LayerChange
-from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
+from rag_middle.attention import AttentionPlan
+from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import SIW, PositionalHiddenStates
 from rag_middle.methods.document_method import DocumentChange
-from rag_middle.methods.pine.attention import DocumentOrder
 from rag_middle.methods.scales import PositionScale
 
 SCALE = PositionScale(scale=2.0)
 HIDDEN = PositionalHiddenStates(channels=(1,))
 WEIGHTS = DocumentChange(SIW(), ((0.5, 2.0),))
-ORDER = DocumentOrder()
 
 
 def test_plans_for_different_aspects_and_layers_merge_in_the_order_of_attention() -> None:
@@ -25,23 +23,6 @@ def test_plans_for_different_aspects_and_layers_merge_in_the_order_of_attention(
     assert sorted(first.layers) == [0, 1]
     assert sorted(second.layers) == [1, 2]
     assert AttentionPlan().merge(first).layers == first.layers
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "clash"),
-    [
-        ((SCALE,), (SCALE,), "positions of layer 4"),
-        ((SCALE,), (ORDER,), "positions of layer 4"),
-        ((HIDDEN, WEIGHTS), (HIDDEN, WEIGHTS), "hidden and weights of layer 4"),
-    ],
-)
-def test_an_aspect_is_decided_once_per_layer(
-    first: tuple[LayerChange, ...], second: tuple[LayerChange, ...], clash: str
-) -> None:
-    plans = AttentionPlan(layers={4: first}), AttentionPlan(layers={4: second})
-    for ours, theirs in (plans, plans[::-1]):
-        with pytest.raises(IncompatibleMethodsError, match=clash):
-            ours.merge(theirs)
 
 
 def test_layers_beyond_the_model_are_refused() -> None:

@@ -24,11 +24,6 @@ NOT_AFFINE = ("qwen3", "gemma3_text", "olmo2", "cohere", "stablelm", "exaone4", 
 AFFINE = ("llama", "starcoder2", "gpt_neox", "phi3", "ernie4_5", "gpt2")
 
 
-def _one_layer(config_class: type[PretrainedConfig], **settings: Any) -> PreTrainedModel:
-    shape = {"num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 128}
-    return rounded(build("one layer", tiny(config_class, **shape | settings), "sdpa"))
-
-
 @pytest.mark.parametrize("family", [*NOT_AFFINE, *AFFINE])
 @pytest.mark.one_in(5)
 def test_precision_changes_nothing_in_what_is_found(family: str) -> None:
@@ -56,16 +51,6 @@ def test_a_module_that_makes_values_only_is_found(
     for family in families:
         for layer in probe(FAMILIES[family].build()).layers.values():
             assert layer.value_projection == projection
-
-
-@pytest.mark.slow
-def test_normalised_queries_are_found_at_a_width_of_4096() -> None:
-    for config_class in (hf.Qwen3Config, hf.Gemma3TextConfig, hf.LlamaConfig):
-        settings = {"layer_types": None} if config_class is hf.Gemma3TextConfig else {}
-        exact = _one_layer(config_class, hidden_size=4096, **settings)
-        for dtype in DTYPES:
-            layer = probe(half_precision(exact, dtype)).layers[0]
-            assert layer.affine_projections == (config_class is hf.LlamaConfig)
 
 
 def test_weights_and_hidden_states_of_any_size_are_told_apart() -> None:
@@ -176,7 +161,7 @@ def _falcon_h1(**settings: Any) -> PreTrainedModel:
 def test_a_state_space_mixer_beside_attention_is_found(method: str) -> None:
     model = _falcon_h1()
     assert model_traits(model).mixed
-    assert model_traits(model).describe()["other_layers"] == 3
+    assert model_traits(model).reading_in_order == 3
     with (
         pytest.raises(UnsupportedArchitectureError, match="softmax attention"),
         applied(model, EXAMPLES[method].neutral, [LONG.tokens]),

@@ -17,7 +17,6 @@ from rag_middle import ContextPrompt, applied
 from rag_middle.attention import model_lock, model_traits
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
-    LPES,
     Method,
     ParallelContextWindows,
     SelfExtend,
@@ -26,12 +25,8 @@ from rag_middle.methods import (
 )
 from tests.contract.cases import LONG
 from tests.contract.running import distance, prompt_logits
-from tests.contract.snapshot import snapshot
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
-
-METHODS = ("none", "pine", "ms_poe", LPES(factors=1.5), "siw", "attention_buckets")
-REQUESTS = 36
 
 
 class Delegating(nn.Module):
@@ -66,31 +61,6 @@ def twin(base: PreTrainedModel) -> PreTrainedModel:
     other = build("other", base.config, "sdpa")
     other.model = base.model
     return other
-
-
-@pytest.mark.slow
-def test_threads_on_models_that_share_modules_get_what_each_gets_alone(
-    base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    other = twin(base)
-    base.train()  # so that modes of modules are changed and put back by each request
-    models = [
-        RagMiddleModel(network, tokenizer, method=method)
-        for method in METHODS
-        for network in (base, other)
-    ]
-    before = snapshot(base), snapshot(other)
-
-    def log_probability(number: int) -> tuple[float, ...]:
-        documents = [f"The fox of {number % 7 + i}. " * (1 + i % 3) for i in range(2 + number % 3)]
-        prompt = ContextPrompt("Read these.\n", documents, f"Which is {number}?")
-        return models[number % len(models)].score(prompt, " fox").log_probabilities
-
-    alone = [log_probability(number) for number in range(REQUESTS)]
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(log_probability, range(REQUESTS))) == alone
-    assert len(set(alone)) == REQUESTS
-    assert (snapshot(base), snapshot(other)) == before
 
 
 # -- the lock --------------------------------------------------------------------------------------

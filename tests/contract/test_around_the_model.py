@@ -1,19 +1,15 @@
 """Methods that act around the model, on every family that can take them."""
 
-import re
-
 import pytest
-import torch
 
 from rag_middle.attention import applied
-from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
+from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import METHODS, SIW, AttentionBuckets, Compose, RoToR
+from rag_middle.methods import SIW, AttentionBuckets, Compose, RoToR
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import (
     AROUND,
-    EXAMPLES,
     LONG,
     ONE_DOCUMENT,
     SHORT,
@@ -30,9 +26,6 @@ TAKEN = [
     for family in FAMILIES
     for method in AROUND
     if expected_refusal(AROUND[method], FAMILIES[family].traits, family) is None
-]
-REFUSED = [
-    (family, method) for family in FAMILIES for method in AROUND if (family, method) not in TAKEN
 ]
 #: A document that is read twice is another prompt.
 ONE_IS_NEUTRAL = [(family, method) for family, method in TAKEN if not AROUND[method].rewrites]
@@ -83,28 +76,6 @@ def test_a_prompt_with_one_document_is_read_by_the_unmodified_model(
     elif not AROUND[method].combines or method == "permutation":
         expected = model.logits(prompt).log_softmax(-1)
         assert distance(changed, expected) < FAMILIES[family].tolerance
-
-
-@pytest.mark.pairs(("family", "method"), REFUSED, by="group")
-def test_a_refusal_comes_with_the_model_and_names_what_works(
-    family: str, method: str, family_model: FamilyModel
-) -> None:
-    with pytest.raises(UnsupportedArchitectureError) as refusal:
-        RagMiddleModel(family_model(family), TOKENIZER, method=AROUND[method])
-    recommended = set(re.findall(r"\w+", refusal.value.alternative)) & set(METHODS) - {"none"}
-    assert recommended
-    traits = FAMILIES[family].traits
-    for name in recommended:
-        assert expected_refusal(EXAMPLES[name].neutral, traits, family) is None
-
-
-def test_an_unmodified_model_answers_as_before(family_model: FamilyModel) -> None:
-    model = RagMiddleModel(family_model("llama"), TOKENIZER)
-    prompt = tokens(LONG)
-    before = model.logits(prompt)
-    for method in AROUND.values():
-        model.generate(prompt, method=method, max_new_tokens=STEPS)
-        assert torch.equal(model.logits(prompt), before)
 
 
 @pytest.mark.parametrize("name", PROMPTS_ONLY)

@@ -52,33 +52,6 @@ def test_each_part_of_a_composition_takes_effect(
     assert torch.equal(logits(composed(names[::-1])), together)
 
 
-NEUTRAL = {
-    name: example.neutral
-    for name, example in EXAMPLES.items()
-    if name not in ("none", "compose") and example.neutral_prompt is LONG
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ACTIVE if "+" not in name])
-def test_a_neutral_partner_changes_nothing_or_is_refused(
-    name: str, family_model: FamilyModel
-) -> None:
-    model = family_model("llama")
-
-    def logits(method: Method) -> torch.Tensor:
-        with applied(model, method, [LONG.tokens]):
-            return generated(model, [LONG])[1]
-
-    alone = logits(ACTIVE[name])
-    for partner, neutral in NEUTRAL.items():
-        try:
-            together = logits(Compose(methods=(ACTIVE[name], neutral)))
-        except IncompatibleMethodsError:
-            continue
-        assert distance(together, alone) < FAMILIES["llama"].tolerance, partner
-
-
 @pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
 @pytest.mark.one_in(6)
 def test_compositions_keep_the_contract_of_generation(

@@ -7,17 +7,6 @@ from tests.contract.test_order_invariance import ORDER_FREE
 CHOSEN = covering(PAIRS)
 
 
-def test_a_tenth_to_a_fifth_of_the_pairs_is_chosen_and_in_order() -> None:
-    assert 0.1 * len(PAIRS) < len(CHOSEN) < 0.2 * len(PAIRS)
-    assert [case for case in PAIRS if case in set(CHOSEN)] == CHOSEN
-
-
-def test_every_family_and_every_method_is_chosen() -> None:
-    families, methods, _ = zip(*CHOSEN, strict=True)
-    assert set(families) == {family for family, *_ in PAIRS}
-    assert set(methods) == set(ACTIVE)
-
-
 def test_every_method_meets_every_trait_and_both_implementations() -> None:
     met, possible = (
         {(method, trait) for family, method, _ in cases for trait in combination_of(family)}
@@ -36,18 +25,6 @@ def test_every_group_of_methods_meets_every_combination_of_traits() -> None:
     assert met == possible
     assert combination_of("phi3") != combination_of("gpt_neox") != combination_of("llama")
     assert combination_of("qwen2") == combination_of("llama")
-
-
-def test_by_group_every_group_of_methods_meets_every_trait() -> None:
-    chosen = covering(PAIRS, by="group")
-    assert len(chosen) < len(CHOSEN) / 2
-    assert {family for family, *_ in chosen} == {family for family, *_ in PAIRS}
-    assert {method for _, method, _ in chosen} == set(ACTIVE)
-    met, possible = (
-        {(group_of(m), trait) for family, m, _ in cases for trait in combination_of(family)}
-        for cases in (chosen, PAIRS)
-    )
-    assert met == possible
 
 
 def test_every_method_of_the_tables_is_in_a_group() -> None:

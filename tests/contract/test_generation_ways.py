@@ -162,18 +162,6 @@ def test_a_block_can_run_its_prompt_again(
     assert distance(teacher_forced, logits[0]) < FAMILIES[family].tolerance
 
 
-@pytest.mark.parametrize("method", ACTIVE)
-@pytest.mark.one_in(3)
-def test_a_block_can_run_its_prompt_again_in_a_static_cache(
-    method: str, family_model: FamilyModel
-) -> None:
-    model = family_model("llama")
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        first = generated(model, [LONG], cache_implementation="static")
-        again = generated(model, [LONG], cache_implementation="static")
-    assert torch.equal(again[1], first[1])
-
-
 @pytest.mark.parametrize("prompts", [[SHORT], [LONG, SHORT]], ids=["shorter", "more rows"])
 def test_a_block_serves_no_other_prompts(prompts: list[Prompt], family_model: FamilyModel) -> None:
     model = family_model("llama")

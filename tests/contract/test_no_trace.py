@@ -1,7 +1,6 @@
 """A method leaves a model exactly as it found it, whatever happened in between."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,14 +10,12 @@ from torch import nn
 
 from rag_middle.attention import applied
 from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
-from rag_middle.layout import PromptLayout
-from rag_middle.methods import LPES, METHODS, PositionalHiddenStates
+from rag_middle.methods import LPES, PositionalHiddenStates
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, expected_refusal
 from tests.contract.running import generated, in_thread, prompt_logits
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES
-from tests.prompts import laid_out
 
 ONE_EACH = tuple(next(iter(example.active)) for example in EXAMPLES.values() if example.active)
 
@@ -180,17 +177,6 @@ def test_nothing_is_left_after_parameters_that_do_not_fit(
         pass
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
-def test_modules_stay_in_training_or_evaluation(family: str) -> None:
-    model = FAMILIES[family].build().train()  # new: its traits are not known yet
-    frozen = attention_of(model, 1).eval()
-    modes = [module.training for module in model.modules()]
-    with applied(model, ACTIVE["positional_hidden_states"], [LONG.tokens]):
-        assert not frozen.training
-        prompt_logits(model, LONG)
-    assert [module.training for module in model.modules()] == modes
-
-
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 @pytest.mark.one_in(12)
 def test_other_threads_see_the_unmodified_model(
@@ -238,22 +224,6 @@ def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
         assert torch.equal(seen[0], plain)
         handle.remove()
         assert torch.equal(prompt_logits(model, LONG), expected_logits)
-
-
-def test_threads_take_turns_and_get_their_own_answers(family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    other = PromptLayout(LONG.layout.length, ((2, 11), (11, 20)))
-    prompts = dict.fromkeys(ACTIVE, LONG.tokens) | {"pine": laid_out(other)}
-
-    def answer(name: str) -> torch.Tensor:
-        with applied(model, ACTIVE[name], [prompts[name]]):
-            return generated(model, [LONG])[1]
-
-    alone = {name: answer(name) for name in ACTIVE}
-    with ThreadPoolExecutor(8) as pool:
-        together = dict(zip(ACTIVE, pool.map(answer, ACTIVE), strict=True))
-    assert len(METHODS) <= len(together) + 1
-    assert all(torch.equal(together[name], alone[name]) for name in ACTIVE)
 
 
 def test_a_refused_early_exit_leaves_all_layers(family_model: FamilyModel) -> None:

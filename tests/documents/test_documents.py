@@ -1,7 +1,5 @@
 """Documents and prompts as values."""
 
-import pickle
-
 import pytest
 
 from rag_middle.documents import ContextPrompt, Document, mark
@@ -13,14 +11,6 @@ def test_a_title_stands_on_a_line_before_the_text() -> None:
     assert shown.render() == "Paris\nCapital of France."
     for title in (None, ""):
         assert Document("Capital of France.", title=title).render() == "Capital of France."
-
-
-def test_documents_are_values() -> None:
-    document = Document("text", id="a", metadata={"page": 3})
-    assert document == Document("text", id="a", metadata={"page": 3})
-    assert document != Document("text", id="a", metadata={"page": 4})
-    assert len({document, Document("text", id="a", metadata={"page": 3})}) == 1
-    assert pickle.loads(pickle.dumps(document)) == document
 
 
 def test_the_separator_follows_every_document_the_last_one_too() -> None:

@@ -157,28 +157,6 @@ def test_beams_are_what_transformers_finds(model: RagMiddleModel, prompt: Contex
     assert list(found[0].token_ids) == output[0, ids.shape[1] :].tolist()
 
 
-def test_an_end_token_stops_and_is_not_text(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: list[ContextPrompt]
-) -> None:
-    model = RagMiddleModel(llama, tokenizer)
-    free = [model.generate(p, max_new_tokens=8) for p in prompts]
-    end = free[0].token_ids[3]
-    llama.generation_config.eos_token_id = [end]
-    try:
-        ended = model.batch(prompts, max_new_tokens=8)
-    finally:
-        llama.generation_config.eos_token_id = None
-    for before, after in zip(free, ended, strict=True):
-        ids = before.token_ids
-        cut = ids.index(end) + 1 if end in ids else len(ids)
-        assert after.token_ids == ids[:cut]
-        assert after.finish_reason == ("stop" if end in ids else "length")
-        expected = tokenizer.decode([i for i in ids[:cut] if i != end], skip_special_tokens=True)
-        assert after.text == expected
-    assert ended[0].finish_reason == "stop"
-    assert ended[0].stop is None
-
-
 class _Failing(Event):
     """Fails when asked for the last of `calls` times: in the middle of generation."""
 

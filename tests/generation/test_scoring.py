@@ -19,7 +19,7 @@ from rag_middle.methods import (
     PositionalHiddenStates,
 )
 from rag_middle.tokens import TokenizedPrompt, encode
-from tests.adapters import Activated, PromptTuned
+from tests.adapters import PromptTuned, Wrapper
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES
 from tests.generation.test_generate import METHODS
@@ -151,7 +151,8 @@ def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
 def test_several_tokens_behind_an_activated_adapter_are_refused(
     llama: Any, tokenizer: Any, prompt: ContextPrompt
 ) -> None:
-    adapted: Any = Activated(llama, tokenizer(" the", add_special_tokens=False).input_ids)
+    adapted: Any = Wrapper(llama)
+    adapted.active_peft_config = SimpleNamespace(alora_invocation_tokens=[5])
     model = RagMiddleModel(adapted, tokenizer)
     with pytest.raises(UnsupportedGenerationError, match="An activated LoRA"):
         model.score(prompt, (5, 6, 7))

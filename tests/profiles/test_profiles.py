@@ -13,7 +13,7 @@ from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 from rag_middle.attention import applied
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import FileFormatError, MethodConfigError
-from rag_middle.generation import DocumentCache, ProfileWarning, RagMiddleModel, model_facts
+from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import APE, METHODS, SIW, resolve_method
 from rag_middle.profiles import (
@@ -86,17 +86,6 @@ def test_a_profile_is_a_method_like_any_other(profile: Profile, tmp_path: Path) 
     assert APE(temperature=0.5).provenance is None
 
 
-def test_a_profile_of_ape_is_served_by_the_document_cache(
-    profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    path = saved(replace(profile, method="ape", options={"temperature": 0.5}), tmp_path)
-    cache = DocumentCache()
-    model = RagMiddleModel(llama, tokenizer, method=f"profile:{path}", document_cache=cache)
-    model.precompute([PROMPT])
-    assert model.generate(PROMPT, max_new_tokens=1).method == f"profile:{path}"
-    assert cache.hits == 3
-
-
 def test_layers_are_numbers_again(profile: Profile, tmp_path: Path) -> None:
     areas = {"dense_areas": {"1": [True, False], "2": [False, True]}}
     method = resolve_method(
@@ -134,25 +123,6 @@ def test_a_path_may_have_a_plus(profile: Profile, tmp_path: Path) -> None:
     assert method.name == "lpes"
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"num_hidden_layers": 4}, "decoder layers 3, here 4"),
-        ({"num_key_value_heads": 4}, "key/value heads 2, here 4"),
-    ],
-)
-def test_a_model_of_another_shape_is_refused_with_the_reason(
-    change: dict[str, int],
-    told: str,
-    profile: Profile,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-) -> None:
-    other = build("other", tiny(LlamaConfig, vocab_size=len(tokenizer), **change), "sdpa")
-    with pytest.raises(MethodConfigError, match=told):
-        RagMiddleModel(other, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
-
-
 def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
     profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -166,13 +136,6 @@ def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
             applied(other, resolve_method(chosen), [laid_out(PromptLayout(4))]),
         ):
             pass
-
-
-def test_a_preset_is_refused_on_another_model(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    with pytest.raises(MethodConfigError, match=r"Llama-2-7b-chat-hf.*layers 32, here 3"):
-        RagMiddleModel(llama, tokenizer, method="positional_hidden_states:llama-2-7b-chat")
 
 
 def test_other_weights_are_warned_of_once(
@@ -229,23 +192,6 @@ def test_the_same_model_in_half_precision_is_no_other_version(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RagMiddleModel(half, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
-
-
-def test_settings_that_did_not_help_are_warned_of(
-    profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    path = saved(replace(profile, recommended=False), tmp_path)
-    with pytest.warns(ProfileWarning, match="did not beat the unmodified model"):
-        RagMiddleModel(llama, tokenizer, method=f"profile:{path}")
-
-
-def test_published_settings_say_that_we_did_not_measure_them() -> None:
-    profiles = published_profiles("positional_hidden_states")
-    assert len(profiles) == 7
-    for profile in profiles.values():
-        assert profile.origin == "published"
-        assert profile.recommended is None
-        assert profile.note.startswith("From the paper (arXiv:2406.02536, table 5), not measured")
 
 
 def changed(profile: Profile, **changes: Any) -> str:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from rag_middle.errors import PromptError
-from rag_middle.layout import PromptLayout
 from rag_middle.tokens import TokenizedPrompt, padded
 
 
@@ -15,13 +14,6 @@ def prompt(*documents: list[int], prefix: tuple[int, ...] = (1, 2)) -> Tokenized
         suffix=[9],
         document_ids=[f"d{index}" for index in range(len(documents))],
     )
-
-
-def test_spans_follow_from_the_parts() -> None:
-    tokenized = prompt([3, 4], [], [5])
-    assert tokenized.input_ids == (1, 2, 3, 4, 5, 9)
-    assert tokenized.layout == PromptLayout(length=6, documents=((2, 4), (4, 4), (4, 5)))
-    assert len(tokenized) == 6
 
 
 def test_select_orders_and_drops_documents() -> None:
@@ -35,18 +27,6 @@ def test_select_orders_and_drops_documents() -> None:
 def test_select_refuses_documents_named_twice_or_missing(order: list[int]) -> None:
     with pytest.raises(PromptError, match="some of the 3 documents"):
         prompt([3], [4], [5]).select(order)
-
-
-@pytest.mark.parametrize(
-    ("ids", "document_ids", "message"),
-    [((1, 2), ("a",), "got 2, 1 and 1"), ((1, 2, 3), (), "got 3, 0 and 1")],
-)
-def test_parts_that_do_not_fit_are_refused(
-    ids: tuple[int, ...], document_ids: tuple[str, ...], message: str
-) -> None:
-    layout = PromptLayout(length=3, documents=((1, 2),))
-    with pytest.raises(PromptError, match=message):
-        TokenizedPrompt(input_ids=ids, layout=layout, document_ids=document_ids)
 
 
 def test_shorter_prompts_are_padded_on_the_left() -> None:

@@ -173,13 +173,6 @@ def test_every_format_is_tested_and_others_are_unknown() -> None:
     assert format_of(phi_4_mini) is None
 
 
-def test_arguments_in_a_string_are_read() -> None:
-    form = form_of("<tool_call>")
-    written: Any = {"name": "search", "arguments": WRITTEN}
-    (call,) = read(form, f"<tool_call>{json.dumps(written)}</tool_call>").calls
-    assert call.arguments == ARGUMENTS
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("are_tokens", [True, False])
 def test_what_arguments_quote_is_no_call(family: str, are_tokens: bool) -> None:
@@ -292,15 +285,6 @@ def test_half_a_character_is_replaced() -> None:
     written = r'<tool_call>{"name": "f\ud800", "arguments": "no"}</tool_call>'
     (invalid,) = read(form, written).invalid
     assert invalid.name == "f\ufffd"
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_json_does_not_have_are_no_arguments(number: str) -> None:
-    form = form_of("<tool_call>")
-    written = f'<tool_call>{{"name": "search", "arguments": {{"k": {number}}}}}</tool_call>'
-    message = read(form, written)
-    assert message.calls == ()
-    assert len(message.invalid) == 1
 
 
 def _tool(properties: Any) -> dict[str, Any]:
