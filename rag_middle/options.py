@@ -257,8 +257,8 @@ class GenerationOptions:
     typical_p: Annotated[
         float,
         Option(
-            "Sample from the tokens whose log-probability is nearest to what the distribution "
-            "lets one expect, up to this total probability (typical sampling).",
+            "Sample from the tokens with the most typical log-probability, up to this total "
+            "probability (typical sampling).",
             above=0,
             maximum=1,
         ),

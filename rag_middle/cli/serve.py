@@ -74,7 +74,7 @@ def serve(
         None, help="Origin of web pages whose scripts may ask (CORS); repeatable, * for all."
     ),
     ignore_unknown_fields: bool = _server_flag(
-        False, "--ignore-unknown-fields", help="Leave out what requests have and this server not."
+        False, "--ignore-unknown-fields", help="Ignore unknown fields of requests."
     ),
     limits: Annotated[dict[str, Any], opt.group(_limits)],
     shutdown_timeout: int = _limit(
