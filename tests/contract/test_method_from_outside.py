@@ -2,7 +2,6 @@
 
 import importlib
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 import torch
 
 from rag_middle.attention import applied
-from rag_middle.errors import IncompatibleMethodsError, UnsupportedArchitectureError
-from rag_middle.methods import LPES, METHODS, SIW, Compose, SelfExtend, resolve_method
+from rag_middle.errors import IncompatibleMethodsError
+from rag_middle.methods import LPES, SIW, Compose, SelfExtend
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT, Prompt
@@ -62,20 +61,6 @@ def test_it_meets_the_contract_on_every_family(
     assert FAMILIES[family].stateful or snapshot(model) == before
 
 
-def test_it_is_found_by_its_entry_point(
-    monkeypatch: pytest.MonkeyPatch, weighted_documents: Any
-) -> None:
-    point = EntryPoint("weighted_documents", "weighted_documents:WeightedDocuments", "")
-    monkeypatch.setattr("rag_middle.registry.entry_points", lambda group: [point])
-    monkeypatch.setattr(METHODS, "_group", "rag_middle.methods")  # which was read before
-    monkeypatch.setattr(METHODS, "_targets", METHODS._targets.copy())
-    monkeypatch.setattr(METHODS, "_packages", METHODS._packages.copy())
-    monkeypatch.setattr(METHODS, "_loaded", METHODS._loaded.copy())
-    assert "weighted_documents" in METHODS
-    method = resolve_method("weighted_documents", {"strength": 0.5})
-    assert method == weighted_documents.WeightedDocuments(strength=0.5)
-
-
 def test_it_composes_where_nothing_is_decided_twice(
     family_model: FamilyModel, weighted_documents: Any
 ) -> None:
@@ -92,15 +77,3 @@ def test_it_composes_where_nothing_is_decided_twice(
         pass
     with pytest.raises(IncompatibleMethodsError, match="keeps every key twice"):
         Compose(methods=(SelfExtend(), method))
-
-
-def test_a_model_that_cannot_take_it_is_refused_with_what_fits(
-    family_model: FamilyModel, weighted_documents: Any
-) -> None:
-    method = weighted_documents.WeightedDocuments()
-    with (
-        pytest.raises(UnsupportedArchitectureError, match=r"weighted_documents cannot.* fit") as no,
-        applied(family_model("bloom"), method, [scored(LONG)]),
-    ):
-        pass
-    assert "permutation" in no.value.alternative

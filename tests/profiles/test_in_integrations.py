@@ -12,22 +12,12 @@ from rag_middle.profiles import PROFILE_FILE, Profile, write_profile
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
-PROMPT = f"{mark('Lyon lies on a river.')} Which river?"
-
 
 @pytest.fixture
 def model() -> RagMiddleModel:
     tokenizer = byte_level_bpe(bos=True)
     llama = build("integrations", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
     return RagMiddleModel(llama, tokenizer)
-
-
-@pytest.fixture
-def profile(model: RagMiddleModel, tmp_path: Path) -> str:
-    path = tmp_path / "lpes.json"
-    facts = model_facts(model.model, model.tokenizer)
-    write_profile(Profile(method="lpes", options={"factors": [1.2, 1.5, 1.1]}, model=facts), path)
-    return f"profile:{path}"
 
 
 @pytest.fixture
@@ -90,17 +80,3 @@ def test_an_order_and_a_method_of_one_profile(model: RagMiddleModel, tmp_path: P
     assert method_name(method) == f"profile:{tmp_path}"
     both = [MeasuredOrder(accuracy=(0.1, 0.2, 0.9)), LPES(factors=(1.2, 1.5, 1.1))]
     assert method == resolve_method(both)
-
-
-def test_what_integrations_tell_names_the_profile(model: RagMiddleModel, profile: str) -> None:
-    langchain = pytest.importorskip("langchain_rag_middle")
-    chain = langchain.RagMiddleLLM(model=model, method=profile, max_tokens=2)
-    [[answered]] = chain.generate([PROMPT]).generations
-    assert answered.generation_info["rag_middle"]["method"] == profile
-    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
-    llm = llama_index.RagMiddleLLM(
-        model=model.model, tokenizer=model.tokenizer, method=profile, max_new_tokens=2
-    )
-    assert llm.to_payload()["method"] == profile
-    answer = llm.complete(PROMPT)
-    assert answer.raw["rag_middle"]["method"] == profile
