@@ -7,11 +7,16 @@ they do the same way is written once, behind these names.
 
 from __future__ import annotations
 
-from rag_middle.checkpoints import cached_file
 from rag_middle.conventions.documents import content_parts
 from rag_middle.conventions.messages import message_fields, openai_logprobs, with_contents
 from rag_middle.documents import MarkedText
-from rag_middle.integration.calls import call_options, chosen_method, named_model, split_call
+from rag_middle.integration.calls import (
+    call_options,
+    chosen_method,
+    named_model,
+    refuse_secrets,
+    split_call,
+)
 from rag_middle.integration.documents import citations_in, marked_text
 from rag_middle.notices import warn_caller
 from rag_middle.options import (
@@ -33,7 +38,6 @@ __all__ = [
     "LOADING",
     "OPTIONS",
     "MarkedText",
-    "cached_file",
     "call_options",
     "chosen_method",
     "citations_in",
@@ -44,6 +48,7 @@ __all__ = [
     "named_model",
     "openai_logprobs",
     "pieces_in_thread",
+    "refuse_secrets",
     "renamed",
     "split_call",
     "split_loading",

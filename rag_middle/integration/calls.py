@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rag_middle.conventions.documents import parsed_document
 from rag_middle.documents import Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
-from rag_middle.options import GenerationKwargs, checked_options, renamed
+from rag_middle.options import GenerationKwargs, checked_options, renamed, without_secrets
 from rag_middle.small_model import default_model
 
 if TYPE_CHECKING:
@@ -30,6 +30,20 @@ def named_model(model: str | Path | None) -> str:
 
         check_model_present(model)
     return str(model)
+
+
+def refuse_secrets(**options: Mapping[str, Any] | None) -> None:
+    """Refuse options of loading that hold a token or proxies: they are saved and shown.
+
+    Raises:
+        UnsupportedGenerationError: they do.
+    """
+    for name, values in options.items():
+        if without_secrets(values) != (values or {}):
+            raise UnsupportedGenerationError(
+                f"{name} holds a token or proxies, and would be saved and shown with them: pass "
+                "token= instead, and name a proxy in HTTPS_PROXY."
+            )
 
 
 def chosen_method(method: Any, options: Mapping[str, Any] | None, loaded: Any = None) -> Method:

@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, quest
         (
             {"model_kwargs": {"model_options": {"token": "hf_x"}}},
             UnsupportedGenerationError,
-            "Secret.from_env_var",
+            "token=",
         ),
         ({"method": "pin"}, UnknownNameError, "pine"),
         ({"method": "siw", "method_options": {"alpha": 1}}, MethodConfigError, "alpha_dense"),

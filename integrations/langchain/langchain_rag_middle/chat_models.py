@@ -50,9 +50,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     Documents reach the model as text that `DocumentPrompt`, `format_docs` or `MarkDocuments` has
     marked; as content blocks (``search_result``, ``text-plain``, ``document``, ... as clients of
-    other models send them); in a tool's message whose artifact names them
-    (``response_format="content_and_artifact"``); or as ``documents=`` of a call, also in
-    ``extra_body``, before the last message of the user. Documents of system messages at the start
+    other models send them); or as ``documents=`` of a call, also in ``extra_body``, before the last
+    message of the user. Documents of system messages at the start
     and of the last turn that has any count, together; those of earlier turns are plain text.
 
     ``response_metadata["rag_middle"]`` of an answer tells the method, whether it was applied, how
@@ -81,10 +80,12 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             structured_output=find_spec("llguidance") is not None,
         )
         profile["max_output_tokens"] = self.max_tokens
-        if (window := self._known_context_window()) is not None:
-            profile["max_input_tokens"] = window
+        window = self.context_window
         if not isinstance(self.model, str | Path):
             profile["tool_calling"] = self.model.calls_tools
+            window = self.model.context_window
+        if window is not None:
+            profile["max_input_tokens"] = window
         return profile
 
     def get_num_tokens_from_messages(
@@ -273,8 +274,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
                 tool_call_chunks=call_chunks(generation),
                 **facts,
             )
-            info = _for_callbacks(facts["response_metadata"])
-            return ChatGenerationChunk(message=message, generation_info=info)
+            return ChatGenerationChunk(message=message)
 
         def piece(text: str) -> ChatGenerationChunk:
             return ChatGenerationChunk(message=AIMessageChunk(content=text))
@@ -286,8 +286,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         for text in texts:
             facts = self._facts(text, request)
             message = AIMessage(content=text.text, **call_fields(text), **facts)
-            info = _for_callbacks(facts["response_metadata"])
-            generations.append(ChatGeneration(message=message, generation_info=info))
+            generations.append(ChatGeneration(message=message))
         output = {"token_usage": token_usage([texts]), "model_name": self.model_name}
         return ChatResult(generations=generations, llm_output=output)
 
@@ -399,12 +398,6 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             window = inputs[start : start + size]
             gathering = Gathering(len(window), run, self)
             yield gathering, window, configs[start : start + size]
-
-
-def _for_callbacks(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What older callbacks look for beside the message."""
-    names = ("model_name", "finish_reason", "logprobs")
-    return {name: metadata[name] for name in names if name in metadata}
 
 
 def _wanted(error: Exception, as_result: bool) -> Exception:

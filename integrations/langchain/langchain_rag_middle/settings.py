@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +15,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     SecretStr,
-    field_validator,
     model_validator,
 )
 
@@ -26,11 +23,9 @@ from langchain_rag_middle.arguments import (
     FRAMEWORK,
     OPTIONS,
     constructor_arguments,
-    hidden,
     option_field,
     refuse_unknown,
     renamed,
-    revealed,
 )
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
@@ -38,12 +33,11 @@ from rag_middle import UnsupportedGenerationError
 from rag_middle.integration import (
     ANSWERS,
     LOADING,
-    cached_file,
     call_options,
     chosen_method,
     named_model,
+    refuse_secrets,
     with_token,
-    without_secrets,
 )
 
 if TYPE_CHECKING:
@@ -55,9 +49,6 @@ _MARKING = (
     "documents."
 )
 
-#: Settings that may hold a token, or proxies with a password.
-_OF_LOADING = ("model_options", "tokenizer_options")
-
 
 class RagMiddleSettings(BaseModel):
     """Weights, a method, and how to generate.
@@ -68,9 +59,8 @@ class RagMiddleSettings(BaseModel):
     understood as ``HuggingFacePipeline`` has them.
 
     Attributes:
-        model: a directory, a name on the Hugging Face hub, or a loaded model: a `RagMiddleModel`,
-            one of transformers with its `tokenizer`, or a text-generation pipeline, whose options
-            hold where nothing else is said. By default the small one that commands use.
+        model: a directory, a name on the Hugging Face hub, or a `RagMiddleModel`, which any loaded
+            model becomes with its tokenizer. By default the small one that commands use.
         method: the method that prompts are read under: a name, a preset, a composition
             (``"ms_poe+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method
             object.
@@ -173,37 +163,6 @@ class RagMiddleSettings(BaseModel):
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
 
-    @classmethod
-    def from_model_id(
-        cls,
-        model_id: str,
-        task: str = "text-generation",
-        device: int | str | None = None,
-        batch_size: int | None = None,
-        **fields: Any,
-    ) -> Self:
-        """A model as ``HuggingFacePipeline.from_model_id`` makes one; weights come when needed.
-
-        Args:
-            model_id: a directory, or a name on the hub.
-            task: ``"text-generation"``; there are no others.
-            device: a number of a GPU, -1 for the CPU, or a name; by default a GPU if there is one.
-            batch_size: `max_batch_size` here.
-            fields: of the constructor: ``model_kwargs``, ``pipeline_kwargs``, `method`, ...
-
-        Raises:
-            UnsupportedGenerationError: another task, or options that cannot be served.
-        """
-        if task != "text-generation":
-            raise UnsupportedGenerationError(
-                f"task={task!r} is not served, only 'text-generation': methods run in decoders."
-            )
-        if isinstance(device, int):
-            device = "cpu" if device < 0 else f"cuda:{device}"
-        of_pipeline = {"device": device, "max_batch_size": batch_size}
-        fields |= {name: value for name, value in of_pipeline.items() if value is not None}
-        return cls(model=model_id, **fields)
-
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field: the next call has it. Setting `method` resets `method_options`.
 
@@ -263,22 +222,10 @@ class RagMiddleSettings(BaseModel):
                 "folder or a name (model='...'), from which it is loaded again."
             )
         state: dict[Any, Any] = dict(super().__getstate__())
-        shown = {name: self._shown_options(name) for name in _OF_LOADING}
-        state["__dict__"] = {**state["__dict__"], **shown, "token": None}
+        state["__dict__"] = {**state["__dict__"], "token": None}
         # What was asked is no setting: reports tell ids of documents.
         private = {**state["__pydantic_private__"], "_loaded": [], "_reports": []}
         return {**state, "__pydantic_private__": private}
-
-    def _shown_options(self, name: str) -> dict[str, Any] | None:
-        """Options of loading without their secrets; None where none are left."""
-        return without_secrets(getattr(self, name)) or None
-
-    @field_validator("model_options", "tokenizer_options")
-    @classmethod
-    def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Traces, caches and `repr` show every field."""
-        shown = without_secrets(options)
-        return options and {n: v if n in shown else hidden(v) for n, v in options.items()}
 
     @model_validator(mode="after")
     def _set_rag_middle_version(self) -> Self:
@@ -297,9 +244,9 @@ class RagMiddleSettings(BaseModel):
         if not self._loaded:
             from rag_middle.generation import shared_model  # needs PyTorch
 
-            arguments = with_token(self._loading, revealed(self.token))
-            options = {name: revealed(arguments.get(name)) for name in _OF_LOADING}
-            self._loaded[:] = [shared_model(self.model, **{**arguments, **options})]
+            token = self.token
+            shown = token.get_secret_value() if isinstance(token, SecretStr) else token
+            self._loaded[:] = [shared_model(self.model, **with_token(self._loading, shown))]
         return self._loaded[0]
 
     @property
@@ -314,20 +261,6 @@ class RagMiddleSettings(BaseModel):
         """What was said about loading, but for the token."""
         fields = {name: getattr(self, name) for name in LOADING}
         return {name: value for name, value in fields.items() if value is not None}
-
-    def _known_context_window(self) -> int | None:
-        """Tokens that fit, as far as that is known without loading anything."""
-        if self.context_window or not isinstance(self.model, str | Path):
-            return self.context_window or self.rag_middle_model.context_window
-        folder = Path(os.path.expanduser(self.model))
-        file: Path | None = folder / "config.json"
-        if not os.path.isdir(folder):
-            file = cached_file(str(self.model), "config.json", revision=self.revision)
-        if file is None or not file.is_file():
-            return None
-        config = json.loads(file.read_bytes())
-        window = config.get("text_config", config).get("max_position_embeddings")
-        return window if isinstance(window, int) else None
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -390,7 +323,7 @@ class RagMiddleSettings(BaseModel):
         in a loaded model, does not show.
         """
         if isinstance(self.model, str | Path):
-            loading = {**self._loading, **{n: self._shown_options(n) for n in _OF_LOADING}}
+            loading = self._loading
             tokenizer = loading.get("tokenizer")
             loading["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
             return {name: str(value) for name, value in loading.items() if value}
@@ -462,9 +395,17 @@ class RagMiddleSettings(BaseModel):
         return chosen_method(method, options, loaded)
 
     def _check_loading(self) -> None:
+        refuse_secrets(model_options=self.model_options, tokenizer_options=self.tokenizer_options)
         if isinstance(self.model, str | Path):
             named_model(self.model)
             return
+        from rag_middle import RagMiddleModel  # needs PyTorch, which importing this does not
+
+        if not isinstance(self.model, RagMiddleModel):
+            raise UnsupportedGenerationError(
+                f"model must be a name, a directory or a RagMiddleModel, got "
+                f"{type(self.model).__name__}: pass RagMiddleModel(model, tokenizer)."
+            )
         defaults = type(self).model_fields
         beside = [
             field

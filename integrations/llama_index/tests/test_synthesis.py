@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.llms.rag_middle import MarkDocuments
-from llama_index.llms.rag_middle.synthesis import current_synthesis
 
 from rag_middle.generation import MissingDocumentsWarning
 
@@ -16,34 +15,19 @@ if TYPE_CHECKING:
     from conftest import MakeLLM, Use
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_response_tells_method_and_documents(
-    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, streaming: bool
+def test_the_last_report_tells_method_and_documents(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
 ) -> None:
     llm = make_llm(method="pine")
     use(llm)
     assert llm.last_report is None
-    engine = index.as_query_engine(
-        similarity_top_k=3, node_postprocessors=[MarkDocuments()], streaming=streaming
-    )
-    response: Any = engine.query(question)
-    if streaming:
-        response.get_response()
-    report = response.metadata["rag_middle"]
-    assert (report["method"], report["documents"], report["applied"]) == ("pine", 3, True)
-    assert report["calls"] == [llm.last_report]
-    assert current_synthesis() is None
-
-
-def test_an_asynchronous_response_of_several_calls_tells_them_all(
-    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
-) -> None:
-    use(make_llm(method="pine"))
-    engine = index.as_query_engine(
-        similarity_top_k=3, node_postprocessors=[MarkDocuments()], response_mode="refine"
-    )
-    report = asyncio.run(engine.aquery(question)).metadata["rag_middle"]
-    assert [call["documents"] for call in report["calls"]] == [1, 1, 1]
+    options = {"similarity_top_k": 3, "node_postprocessors": [MarkDocuments()]}
+    for streaming in (False, True):
+        llm._last_report = None
+        str(index.as_query_engine(streaming=streaming, **options).query(question))
+        report = llm.last_report
+        assert report is not None
+        assert (report["method"], report["documents"], report["applied"]) == ("pine", 3, True)
 
 
 def test_forgotten_marks_are_announced(
@@ -66,4 +50,3 @@ def test_context_only_gives_text_without_markers(
     response = engine.query(question)
     assert "Nantes lies on the Loire" in str(response)
     assert "[[" not in str(response)
-    assert "rag_middle" not in response.metadata  # nothing was asked of the model

@@ -10,7 +10,6 @@ import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ThinkingBlock, ToolCallBlock
 from llama_index.core.bridge.pydantic import BaseModel
-from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.selectors import PydanticSingleSelector
 from llama_index.core.tools import FunctionTool, ToolMetadata
@@ -111,31 +110,6 @@ def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Callable[...,
     assert selector.select(choices, "Where is Nantes?").ind == 1
 
 
-async def collected(stream: Any) -> list[Any]:
-    return [item async for item in await stream]
-
-
-# LlamaIndex's own: it writes objects by a method that pydantic has renamed.
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-def test_streamed_objects_are_forced_calls_too(
-    llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
-) -> None:
-    said(LOIRE)
-    loire = River(name="Loire", length_km=1006)
-    prompt = PromptTemplate("Name a river.")
-    messages = [ChatMessage(role="user", content="Which?")]
-    structured = llm.as_structured_llm(River)
-    assert list(llm.stream_structured_predict(River, prompt)) == [loire]
-    assert asyncio.run(collected(llm.astream_structured_predict(River, prompt))) == [loire]
-    assert [response.raw for response in structured.stream_chat(messages)] == [loire]
-    responses = asyncio.run(collected(structured.astream_chat(messages)))
-    assert [response.raw for response in responses] == [loire]
-    program = FunctionCallingProgram.from_defaults(River, prompt=prompt, llm=llm)
-    assert list(program.stream_call()) == [loire]
-    assert asyncio.run(collected(program.astream_call())) == [loire]
-    assert [call.options["tool_choice"] for call in calls] == ["any"] * 6
-
-
 def test_objects_as_text_have_their_form_where_the_model_calls_tools_too(
     make_llm: MakeLLM, llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
 ) -> None:
@@ -144,5 +118,4 @@ def test_objects_as_text_have_their_form_where_the_model_calls_tools_too(
     assert in_text.metadata.is_function_calling_model
     prompt = PromptTemplate("Name a river.")
     assert in_text.structured_predict(River, prompt).name == "Loire"
-    assert [*in_text.stream_structured_predict(River, prompt)][-1].name == "Loire"
-    assert [call.options["response_format"]["type"] for call in calls] == ["json_schema"] * 2
+    assert [call.options["response_format"]["type"] for call in calls] == ["json_schema"]

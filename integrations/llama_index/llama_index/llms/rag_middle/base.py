@@ -43,11 +43,7 @@ from llama_index.llms.rag_middle.prompting import (
     streamed_in_thread,
 )
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
-from llama_index.llms.rag_middle.synthesis import (
-    called_by_memory,
-    current_synthesis,
-    watch_syntheses,
-)
+from llama_index.llms.rag_middle.synthesis import called_by_memory, watch_syntheses
 
 from rag_middle import Method, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, transformers_options
@@ -445,9 +441,8 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
         return completion_request(self, prompt, formatted, self._options(rest), documents)
 
     def _answer(self, request: Request) -> CompletionResponse:
-        report = self._reporting()
         generation = self._model.generate(request.prompt, **request.options)
-        return report(
+        return self._reported(
             completion(
                 generation.text,
                 generation,
@@ -460,29 +455,21 @@ class RagMiddleLLM(StructuredOutput, CustomLLM):
     def _growing(
         self, request: Request, shape: Callable[[CompletionResponse], Any] = lambda answer: answer
     ) -> Generator[Any, None, None]:
-        report = self._reporting()
         # Refusals come here, at the call, and not when the first piece is asked for.
         pieces = self._model.stream(request.prompt, **request.options)
         return growing(
             pieces,
             self.model_name,
-            lambda answer: shape(report(answer)),
+            lambda answer: shape(self._reported(answer)),
             request.prompt,
             self._model.token_text,
         )
 
-    def _reporting(self) -> Callable[[CompletionResponse], CompletionResponse]:
-        """Hands the answer of a call that begins now on, and keeps what it tells at its end."""
-        synthesis = current_synthesis()  # now: a stream may be read when that has ended
-
-        def report(answer: CompletionResponse) -> CompletionResponse:
-            if answer.raw is not None:
-                self._last_report = answer.raw["rag_middle"]
-                if synthesis is not None:
-                    synthesis.add(answer.raw["rag_middle"])
-            return answer
-
-        return report
+    def _reported(self, answer: CompletionResponse) -> CompletionResponse:
+        """The answer; the report that its end comes with is the last one from here on."""
+        if answer.raw is not None:
+            self._last_report = answer.raw["rag_middle"]
+        return answer
 
     # -- LlamaIndex's calls -------------------------------------------------------------------
 

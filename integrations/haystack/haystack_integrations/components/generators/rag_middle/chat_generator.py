@@ -47,10 +47,10 @@ from rag_middle.integration import (
     in_thread,
     named_model,
     pieces_in_thread,
+    refuse_secrets,
     split_loading,
     unknown_option,
     with_token,
-    without_secrets,
 )
 from rag_middle.methods import method_in_words, resolve_method
 
@@ -154,13 +154,8 @@ class RagMiddleChatGenerator:
         for name in self.model_kwargs:
             if name not in LOADING:
                 raise unknown_option(name, LOADING)
-        for name in ("model_options", "tokenizer_options"):
-            options = self.model_kwargs.get(name) or {}
-            if without_secrets(options) != options:
-                raise UnsupportedGenerationError(
-                    f"{name} would be saved with the pipeline, and it holds a token or proxies. "
-                    "Pass token=Secret.from_env_var(...) instead; name a proxy in HTTPS_PROXY."
-                )
+        names = ("model_options", "tokenizer_options")
+        refuse_secrets(**{name: self.model_kwargs.get(name) for name in names})
         if isinstance(self.model, RagMiddleModel) and (self.device or self.model_kwargs):
             raise UnsupportedGenerationError(
                 "device and model_kwargs say how to load a model, and this one is loaded already. "
