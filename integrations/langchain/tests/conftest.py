@@ -32,16 +32,6 @@ CHATML = (
     "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-GEMMA = (  # no system messages, and roles have to alternate
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
-    "{{ raise_exception('System role not supported') }}{% endif %}{% for m in messages %}"
-    "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
-    "<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
-)
-
-
 #: ChatML with tools, as the templates of the Hermes and Qwen families write them.
 TOOLS = (
     "{{ bos_token }}{% if tools %}<|im_start|>system\n<tools>\n{% for tool in tools %}"
@@ -240,7 +230,7 @@ def tiny(make_model: MakeModel) -> RecordingModel:
 
 @pytest.fixture(scope="session")
 def templates() -> Mapping[str, str]:
-    return {"chatml": CHATML, "gemma": GEMMA, "tools": TOOLS}
+    return {"chatml": CHATML, "tools": TOOLS}
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
 from llama_index.core.query_engine.citation_query_engine import CITATION_QA_TEMPLATE
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.llms.rag_middle import DocumentPromptHelper, MarkDocuments, RagMiddleLLM
+from llama_index.llms.rag_middle import DocumentPromptHelper, RagMiddleLLM
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
@@ -239,21 +239,6 @@ def nodes() -> list[NodeWithScore]:
         )
         for rank, text in enumerate(SENTENCES)
     ]
-
-
-class Shuffle(MarkDocuments):
-    """Puts nodes into an order of ours, then marks them."""
-
-    places: list[int]
-
-    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
-        return super()._postprocess_nodes([nodes[i] for i in self.places[: len(nodes)]])
-
-
-@pytest.fixture
-def shuffled() -> Callable[..., Shuffle]:
-    """``shuffled(order, ...)``: a `MarkDocuments` that first reorders the nodes."""
-    return lambda places, **options: Shuffle(places=list(places), **options)
 
 
 @pytest.fixture

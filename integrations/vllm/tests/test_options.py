@@ -50,16 +50,11 @@ def test_what_a_name_stands_for_travels_too(name: str, profile: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "error", "message"),
     [
-        ("profile:lpes.json", MethodConfigError, "should be as"),
         ({}, MethodConfigError, "should be as"),
-        ({"method": "lpes", "profile": "p.json"}, MethodConfigError, "should be as"),
         ({"method": "lpes", "factors": [1]}, MethodConfigError, "should be as .*'factors'"),
-        ({"profile": 3}, MethodConfigError, "should be as"),
         ({"profile": "missing.json"}, FileFormatError, "cannot be read"),
         ({"profile": {"method": "lpes"}}, FileFormatError, "not a profile"),
         ({"method": "lpess"}, UnknownNameError, "lpes"),
-        ({"method": "lpes"}, MethodConfigError, "factors"),
-        ({"method": "lpes", "options": [1]}, MethodConfigError, "should be as"),
         ({"method": "ms_poe+siw"}, MethodConfigError, "given one method"),
     ],
 )

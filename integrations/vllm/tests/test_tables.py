@@ -79,13 +79,6 @@ def test_positions_are_divided_and_not_frequencies() -> None:
     assert (copy.cos_sin_cache[:, : SIZE // 2] - angles.cos()).abs().max() < 2e-5
 
 
-def test_frequencies_of_their_own_are_refused() -> None:
-    fourier = {"use_fope": True, "num_key_value_heads": 2, "num_inv_freq": 8}
-    module = rotary("default", **fourier, fope_sep_head=True, fope_init_factor=0.1)
-    with pytest.raises(NotRotatableError, match=r"from 0 products|no single table"):
-        rotated_copy(module, Rotation(scale=2), POSITIONS)
-
-
 def test_a_module_that_does_not_make_its_table_again_is_refused() -> None:
     module = rotary("default", rope_theta=123.0)
     module.base = 124.0

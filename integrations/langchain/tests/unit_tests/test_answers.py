@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage
-from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
 
@@ -73,16 +72,3 @@ class TestStream:
         assert whole.response_metadata["finish_reason"] == "length"
         assert whole.response_metadata["model_name"] == "LlamaForCausalLM"
         assert [chunk.chunk_position for chunk in chunks] == [None] * (len(chunks) - 1) + ["last"]
-
-    def test_streaming_shows_pieces_to_callbacks_of_invoke(self, tiny: Any) -> None:
-        seen: list[str] = []
-
-        class Pieces(BaseTracer):
-            def _persist_run(self, run: Any) -> None: ...
-
-            def on_llm_new_token(self, token: Any, **_: Any) -> Any:  # type: ignore[override]
-                seen.append(token)
-
-        answer = chat(tiny, streaming=True).invoke("Hello", config={"callbacks": [Pieces()]})
-        assert "".join(seen) == answer.content
-        assert len(seen) > 3

@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.documents import Document
-from langchain_core.messages import HumanMessage
-from langchain_core.rate_limiters import InMemoryRateLimiter
 
-from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, format_docs
+from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
 from rag_middle import (
     ContextOverflowError,
     MethodConfigError,
@@ -125,13 +122,6 @@ class TestOptions:
     def test_options_of_a_method_that_is_not_named_are_refused(self, tiny: Any) -> None:
         with pytest.raises(MethodConfigError, match="without a method"):
             chat(tiny).invoke("Why?", method_options={"max_ratio": 2.0})
-        with pytest.raises(MethodConfigError, match="without a method"):
-            chat(tiny, method_options={"max_ratio": 2.0})
-        model = chat(tiny)
-        with pytest.raises(MethodConfigError, match="without a method"):
-            model.method_options = {"max_ratio": 2.0}
-        with pytest.raises(MethodConfigError, match="without a method"):
-            model.model_copy(update={"method_options": {"max_ratio": 2.0}})
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) -> None:
@@ -146,16 +136,6 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(make_model: Any) 
         chat(make_model(context_window=40), max_tokens=0)
 
 
-class TestTokens:
-    def test_messages_are_counted_as_they_are_sent(self, tiny: Any) -> None:
-        model = chat(tiny)
-        messages = [HumanMessage(f"{format_docs([Document('a b c')])}\n\nWhy?")]
-        count = model.get_num_tokens_from_messages(messages)
-        usage = model.invoke(messages).usage_metadata
-        assert usage is not None
-        assert count == usage["input_tokens"]
-
-
 def test_the_profile_says_what_is_known_without_loading(tiny: Any) -> None:
     loaded, named = (chat(model).profile or {} for model in (tiny, "nobody/knows-this-model"))
     assert loaded["max_input_tokens"] == 2048
@@ -165,22 +145,3 @@ def test_the_profile_says_what_is_known_without_loading(tiny: Any) -> None:
     stated = chat("nobody/knows-this-model", context_window=100).profile
     assert stated is not None
     assert stated["max_input_tokens"] == 100
-
-
-def test_the_rate_limiter_is_asked_for_every_call(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limiter = InMemoryRateLimiter(requests_per_second=1000)
-    asked: list[bool] = []
-    acquire = limiter.acquire
-
-    def counted(*, blocking: bool = True) -> bool:
-        asked.append(blocking)
-        return acquire(blocking=blocking)
-
-    monkeypatch.setattr(limiter, "acquire", counted)
-    model = chat(tiny, rate_limiter=limiter)
-    model.invoke("a")
-    list(model.stream("a"))
-    model.batch(["a", "b", "c"])
-    assert len(asked) == 5

@@ -1,9 +1,7 @@
 """What caches and traces know a model by, and which models share weights."""
 
 import copy
-import gc
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from langchain_rag_middle import (
     ChatRagMiddle,
     DocumentPrompt,
     RagMiddleLLM,
-    release_models,
 )
 from rag_middle import (
     MethodConfigError,
@@ -102,44 +99,6 @@ def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
     other = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4, method="ms_poe")
     other.invoke(prompt)
     assert len(tiny.sent.prompts) == len(calls) + 1
-
-
-class TestSharedWeights:
-    @pytest.fixture
-    def loads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        gc.collect()  # models of earlier tests
-        loaded: list[str] = []
-        load = RagMiddleModel.from_pretrained.__func__  # type: ignore[attr-defined]
-
-        def counted(cls: Any, name_or_path: Any, **given: Any) -> Any:
-            loaded.append(str(name_or_path))
-            return load(cls, name_or_path, **given)
-
-        monkeypatch.setattr(RagMiddleModel, "from_pretrained", classmethod(counted))
-        return loaded
-
-    def test_models_that_name_the_same_load_once(
-        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
-    ) -> None:
-        folder = shutil.copytree(tiny_folder, tmp_path / "model")
-        chat = ChatRagMiddle(model=folder, max_tokens=1)
-        llm = RagMiddleLLM(model=str(folder), method="ms_poe", max_tokens=1)
-        assert not loads
-        chat.invoke("a")
-        llm.invoke("a")
-        llm.invoke("a", method="none", max_tokens=2)
-        assert loads == [str(folder)]
-        ChatRagMiddle(model=folder, dtype="float32", max_tokens=1).invoke("a")
-        assert len(loads) == 2
-
-    def test_calls_with_options_of_their_own_load_once(
-        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
-    ) -> None:
-        llm = RagMiddleLLM(model=shutil.copytree(tiny_folder, tmp_path / "model"))
-        llm.invoke("a", max_tokens=1)
-        release_models()
-        llm.invoke("a", max_tokens=2)
-        assert len(loads) == 1
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -8,11 +8,15 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole, ToolCallBlock
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.program.function_program import get_function_tool
 from llama_index.core.tools import BaseTool
 from llama_index.llms.rag_middle.errors import RequestError
 
 from rag_middle import Generation
 from rag_middle.integration import message_fields, with_top_resolved
+
+#: The function of a tool whose call is an object.
+_MAKES_OBJECT = (get_function_tool.__module__, f"{get_function_tool.__name__}.<locals>.model_fn")
 
 
 class ToolCalling(FunctionCallingLLM):
@@ -35,6 +39,10 @@ class ToolCalling(FunctionCallingLLM):
         messages = [*(chat_history or []), *([] if user_msg is None else [user_msg])]
         if not tools:
             return {"messages": messages, **kwargs}
+        # LlamaIndex's programs require the call of an object in calls that are not streamed only.
+        [first, *others] = [getattr(tool, "fn", None) for tool in tools]
+        made_by = (getattr(first, "__module__", ""), getattr(first, "__qualname__", ""))
+        tool_required |= made_by == _MAKES_OBJECT and not others
         return {
             "messages": messages,
             "tools": [_openai_tool(tool) for tool in tools],
