@@ -123,13 +123,10 @@ def split_call(
 def _passed_documents(
     entries: object, read: Callable[[Any], Document | None], kinds: str
 ) -> list[Document]:
-    """What the caller of a framework's model passed as ``documents=``.
+    """What the caller of a framework's model passed as ``documents=``, see `split_call`.
 
-    Args:
-        entries: documents of this package or of the framework, strings, and mappings
-            ``{"title", "text"}``.
-        read: makes a document of one of the framework's; ``None`` of everything else.
-        kinds: how the framework calls its documents, for messages.
+    They are documents of this package or of the framework, strings, and mappings
+    ``{"title", "text"}``.
 
     Raises:
         PromptError: no list of documents; what can be read once only is none, since frameworks

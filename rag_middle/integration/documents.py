@@ -81,12 +81,7 @@ def citations_in(
 
 
 def sources_of(prompt: object, generation: Generation) -> list[Document]:
-    """The documents of a prompt that the model read; of marked text nothing is known.
-
-    Args:
-        prompt: that was given to `RagMiddleModel.generate`.
-        generation: the answer.
-    """
+    """The documents of a prompt that an answer was made from; of marked text nothing is known."""
     if isinstance(prompt, list | tuple):
         if not any(isinstance(message["content"], ContextPrompt) for message in prompt):
             return []

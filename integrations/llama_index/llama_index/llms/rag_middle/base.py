@@ -32,7 +32,6 @@ from llama_index.llms.rag_middle.documents import without_documents
 from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import named_model, stop_strings, wrapped_model
 from llama_index.llms.rag_middle.nodes import passed_document
-from llama_index.llms.rag_middle.objects import StructuredOutput
 from llama_index.llms.rag_middle.prompting import (
     MARKING,
     Request,
@@ -44,6 +43,7 @@ from llama_index.llms.rag_middle.prompting import (
 )
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 from llama_index.llms.rag_middle.synthesis import called_by_memory, watch_syntheses
+from llama_index.llms.rag_middle.tools import ToolCalling
 
 from rag_middle import Method, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, transformers_options
@@ -63,7 +63,7 @@ from rag_middle.methods import method_in_words, method_name, resolve_method
 watch_syntheses()
 
 
-class RagMiddleLLM(StructuredOutput, CustomLLM):
+class RagMiddleLLM(ToolCalling, CustomLLM):
     """A local Hugging Face decoder that reads the documents of a prompt under a method.
 
     ::
