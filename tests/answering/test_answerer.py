@@ -153,11 +153,6 @@ def test_documents_can_be_given_instead_of_found(
     assert (source.title, source.path, source.score) == ("Place", None, None)
 
 
-def test_an_empty_question_is_refused(answerer: Answerer) -> None:
-    with pytest.raises(ConfigError, match="The question is empty: ask something"):
-        answerer.ask(" \n")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -180,16 +175,6 @@ def test_options_are_checked_before_anything_is_searched(
         with pytest.raises(UnsupportedGenerationError, match=message):
             ask(QUESTION, **options)
     assert embedder.embedded == []
-
-
-@pytest.mark.parametrize("top_k", [0, 2.5, "3"])
-def test_top_k_is_a_number_of_documents(answerer: Answerer, top_k: Any) -> None:
-    with pytest.raises(ConfigError, match="top_k must be a whole number of documents"):
-        answerer.ask(QUESTION, top_k=top_k)
-    with pytest.raises(ConfigError, match="top_k must be a whole number of documents"):
-        Answerer.over("nothing loaded", top_k=top_k)
-    with pytest.raises(ConfigError, match="top_k must be a whole number of documents"):
-        Retriever(index=answerer.retriever.index, top_k=top_k)
 
 
 # --- over ------------------------------------------------------------------------------------

@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 from haystack import Document, Pipeline
 from haystack.components.builders import ChatPromptBuilder
-from haystack.components.embedders import MockTextEmbedder
 from haystack.components.generators.chat import FallbackChatGenerator
 from haystack.components.generators.chat.llm import LLM
-from haystack.components.joiners import DocumentJoiner
 from haystack.components.retrievers.in_memory import (
     InMemoryBM25Retriever,
-    InMemoryEmbeddingRetriever,
 )
-from haystack.components.routers import ConditionalRouter
 from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import (
@@ -27,7 +23,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle import RagMiddleModel
-from tests.applications.world import QUESTION, Applications, documents, embedding, is_right
+from tests.applications.world import QUESTION, Applications, documents, is_right
 
 ASKED = "Question: {{ query }}\nAnswer:"
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -49,24 +45,19 @@ class Parts:
     def retriever(self) -> InMemoryBM25Retriever:
         return InMemoryBM25Retriever(self.store, top_k=6)
 
-    @property
-    def by_meaning(self) -> InMemoryEmbeddingRetriever:
-        return InMemoryEmbeddingRetriever(self.store, top_k=6)
-
 
 application = Applications()
 
 
 @pytest.fixture(scope="module")
 def parts(reader: RagMiddleModel) -> Parts:
-    store = InMemoryDocumentStore(embedding_similarity_function="cosine")
+    store = InMemoryDocumentStore()
     store.write_documents(
         [
             Document(
                 id=document.id or "",
                 content=document.page_content,
                 meta=document.metadata,
-                embedding=embedding(document.page_content),
             )
             for document in documents()
         ]
@@ -82,16 +73,6 @@ def connected(components: Mapping[str, Any], *links: str) -> Pipeline:
     for link in links:
         pipeline.connect(*link.split())
     return pipeline
-
-
-def asking(
-    p: Parts, before: Mapping[str, Any], *links: str, documents: str = "retriever.documents"
-) -> Pipeline:
-    """Components that bring documents, and a generator that takes them and a question."""
-    components = {**before, "prompt": ChatPromptBuilder([ChatMessage.from_user(ASKED)])}
-    return connected(
-        {**components, "llm": p.llm}, *links, f"{documents} llm.documents", "prompt llm.messages"
-    )
 
 
 def answered(pipeline: Pipeline, *asked: str, **more: Any) -> str:
@@ -113,38 +94,6 @@ def marking(p: Parts, template: Any, llm: Any = None) -> Pipeline:
         "marker prompt.documents",
         "prompt llm.messages",
     )
-
-
-@application("hybrid retrieval with `DocumentJoiner`")
-def _(p: Parts) -> Any:
-    before = {
-        "embedder": MockTextEmbedder(embedding_fn=embedding),
-        "by_meaning": p.by_meaning,
-        "by_words": p.retriever,
-        "joiner": DocumentJoiner(join_mode="reciprocal_rank_fusion"),
-    }
-    links = (
-        "embedder.embedding by_meaning.query_embedding",
-        "by_meaning joiner",
-        "by_words joiner",
-    )
-    pipeline = asking(p, before, *links, documents="joiner.documents")
-    return answered(pipeline, "by_words", embedder={"text": QUESTION})
-
-
-@application("`ConditionalRouter` behind the retriever")
-def _(p: Parts) -> Any:
-    found = {
-        "condition": "{{ documents | length > 0 }}",
-        "output": "{{ documents }}",
-        "output_name": "found",
-        "output_type": list[Document],
-    }
-    nothing = {**found, "condition": "{{ not documents }}", "output_name": "nothing"}
-    router = ConditionalRouter([found, nothing], unsafe=True)  # objects pass the router
-    before = {"retriever": p.retriever, "router": router}
-    pipeline = asking(p, before, "retriever router.documents", documents="router.found")
-    return answered(pipeline, "retriever")
 
 
 @application("`FallbackChatGenerator`")

@@ -5,7 +5,7 @@ Each answer is right, and the model reads as many documents as the application r
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain_classic.chains import (
@@ -17,13 +17,10 @@ from langchain_classic.chains.combine_documents import create_stuff_documents_ch
 from langchain_classic.output_parsers import RegexParser
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
-    MultiQueryRetriever,
 )
 from langchain_classic.retrievers.document_compressors import (
     DocumentCompressorPipeline,
-    LLMChainExtractor,
 )
-from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
@@ -31,7 +28,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 from langchain_core.vectorstores import InMemoryVectorStore
-from langgraph.graph import END, START, StateGraph
 
 from langchain_rag_middle import (
     ChatRagMiddle,
@@ -178,17 +174,6 @@ def _(p: Parts) -> Any:
     return qa(p, "map_rerank", retriever=marked(p), prompt=rated)
 
 
-@application("compression by `LLMChainExtractor`", (*(0,) * 6, 6))
-def _(p: Parts) -> Any:
-    extractor = LLMChainExtractor.from_llm(
-        p.undocumented, prompt=PromptTemplate.from_template(EACH)
-    )
-    extracting = ContextualCompressionRetriever(
-        base_compressor=extractor, base_retriever=p.retriever
-    )
-    return lcel(extracting, p.model).invoke(QUESTION)
-
-
 @application("compression pipeline with `LongContextReorder`")
 def _(p: Parts) -> Any:
     pipeline = DocumentCompressorPipeline(transformers=[LongContextReorder(), MarkDocuments()])
@@ -196,47 +181,6 @@ def _(p: Parts) -> Any:
         base_compressor=pipeline, base_retriever=p.retriever
     )
     return lcel(reordering, p.model).invoke(QUESTION)
-
-
-@application("`MultiQueryRetriever`", (0, 6))
-def _(p: Parts) -> Any:
-    retriever = MultiQueryRetriever.from_llm(p.retriever, p.undocumented, include_original=True)
-    return lcel(retriever, p.model).invoke(QUESTION)
-
-
-class State(TypedDict, total=False):
-    question: str
-    context: list[Document]
-    answer: str
-
-
-def generate(p: Parts) -> Callable[[State], State]:
-    def node(state: State) -> State:
-        messages = prompt().invoke(
-            {"question": state["question"], "context": format_docs(state["context"])}
-        )
-        return {"answer": str(p.model.invoke(messages).content)}
-
-    return node
-
-
-@application("LangGraph: corrective RAG")
-def _(p: Parts) -> Any:
-    def retrieve(state: State) -> State:
-        scored = p.store.similarity_search_with_score(state["question"], k=6)
-        return {"context": [document for document, score in scored if score > 0.3]}
-
-    graph = StateGraph(State)
-    graph.add_node("retrieve", retrieve)
-    graph.add_node("rewrite", lambda _: {"question": QUESTION})
-    graph.add_node("generate", generate(p))
-    graph.add_edge(START, "retrieve")
-    graph.add_conditional_edges(
-        "retrieve", lambda state: "generate" if state["context"] else "rewrite"
-    )
-    graph.add_edge("rewrite", "retrieve")
-    graph.add_edge("generate", END)
-    return graph.compile().invoke({"question": "zzz"})["answer"]
 
 
 @pytest.mark.parametrize(("build", "documents"), application.cases)

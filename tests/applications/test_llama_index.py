@@ -3,14 +3,12 @@
 Each answer is right, and the model reads as many documents as the application retrieved.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from llama_index.core import PromptTemplate, VectorStoreIndex, get_response_synthesizer
-from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.node_parser import SentenceWindowNodeParser
 from llama_index.core.postprocessor import (
     MetadataReplacementPostProcessor,
@@ -20,13 +18,11 @@ from llama_index.core.query_engine import (
     CustomQueryEngine,
     RetrieverQueryEngine,
     SubQuestionQueryEngine,
-    TransformQueryEngine,
 )
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import Document
 from llama_index.core.tools import QueryEngineTool
-from llama_index.core.workflow import Event, StartEvent, StopEvent, Workflow, step
 from llama_index.llms.rag_middle import (
     DocumentPromptHelper,
     MarkDocuments,
@@ -117,12 +113,6 @@ def _(p: Parts) -> Any:
     ).query(QUESTION)
 
 
-@application("`HyDEQueryTransform`", (0, 6))
-def _(p: Parts) -> Any:
-    hyde = HyDEQueryTransform(llm=p.llm, include_original=True)
-    return TransformQueryEngine(p.engine(), hyde).query(QUESTION)
-
-
 @application("`CitationQueryEngine`, its own synthesizer", (0,))
 def _(p: Parts) -> Any:
     return CitationQueryEngine.from_args(
@@ -175,35 +165,6 @@ class ByHand(CustomQueryEngine):
 @application("`CustomQueryEngine`")
 def _(p: Parts) -> Any:
     return ByHand(retriever=p.retriever, llm=p.llm).query(QUESTION)
-
-
-class Retrieved(Event):
-    nodes: list[Any]
-
-
-class Flow(Workflow):
-    """Retrieves, then generates."""
-
-    def __init__(self, p: Parts) -> None:
-        super().__init__(timeout=60)
-        self.p = p
-
-    @step
-    async def retrieve(self, event: StartEvent) -> Retrieved:
-        return Retrieved(nodes=await self.p.retriever.aretrieve(event.query))
-
-    @step
-    async def generate(self, event: Retrieved) -> StopEvent:
-        marked = MarkDocuments().postprocess_nodes(event.nodes)
-        return StopEvent(result=await self.p.synthesizer().asynthesize(QUESTION, marked))
-
-
-@application("workflow: retrieve, generate")
-def _(p: Parts) -> Any:
-    async def run() -> Any:
-        return await Flow(p).run(query=QUESTION)
-
-    return asyncio.run(run())
 
 
 @pytest.mark.parametrize(("build", "documents"), application.cases)

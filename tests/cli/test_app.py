@@ -42,10 +42,6 @@ def test_help_shows_the_markers_as_they_are_written(run: Run) -> None:
     assert "[[/rm:doc]]" in shown
 
 
-def test_version(run: Run) -> None:
-    assert run("--version").out == f"rag-middle {rag_middle.__version__}\n"
-
-
 def test_wrong_usage_is_told_on_standard_error(run: Run) -> None:
     shown = run("methods", "--jsn")
     assert shown.status == 2
@@ -100,12 +96,6 @@ def test_one_method_is_shown_with_its_options(run: Run, name: str) -> None:
     assert shown.status == 0
     for field in fields(METHODS.get(name)):  # type: ignore[arg-type]
         assert field.name in shown.out
-
-
-def test_an_option_without_a_default_is_shown_as_such(run: Run) -> None:
-    assert "has to be set" in run("methods", "lpes").out
-    [factors] = run("methods", "lpes", "--json").json["options"]
-    assert (factors["required"], factors["default"]) == (True, None)
 
 
 def test_presets_are_shown_with_what_they_set(run: Run) -> None:

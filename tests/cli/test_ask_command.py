@@ -1,6 +1,5 @@
 """``rag-middle ask``."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 from rag_middle import Document
 from rag_middle.answering import Source, results
 from rag_middle.cli.ask import used_sources
-from rag_middle.retrieval import FaissIndex
-from tests.cli.answering import QUESTION, NamedEmbedder
+from tests.cli.answering import QUESTION
 from tests.cli.conftest import Finished, Run
 
 pytest.importorskip("faiss")
@@ -118,13 +116,6 @@ def test_the_prompt_can_be_seen(ask: Run) -> None:
     assert prompt.endswith(f"\n\nQuestion: {QUESTION}\nAnswer:")
 
 
-def test_the_prompt_can_be_written_otherwise(ask: Run, tmp_path: Path) -> None:
-    path = tmp_path / "template.json"
-    path.write_text(json.dumps({"document": "({title}) {text}", "separator": "\n"}))
-    prompt = ask("--prompt-template", path, "--show-prompt", "--json").json["prompt"]
-    assert prompt.startswith("(Nantes) Nantes lies on the Loire.\n")
-
-
 def test_documents_cannot_pass_for_an_index(ask: Run, run: Run, docs: Path) -> None:
     ask("--index", docs.parent / "index")
     for name in (docs.parent / "index").iterdir():
@@ -132,12 +123,6 @@ def test_documents_cannot_pass_for_an_index(ask: Run, run: Run, docs: Path) -> N
     shown = run("ask", QUESTION, "--docs", docs)
     assert shown.status == 2
     assert "is a saved index: name it with --index if you trust it" in shown.err
-
-
-def test_a_blank_question_is_refused_before_anything_is_loaded(run: Run, tmp_path: Path) -> None:
-    shown = run("ask", " ", "--docs", tmp_path / "none")
-    assert shown.status == 2
-    assert "There is no question" in shown.err
 
 
 # What goes wrong: the next step is named, and nothing that was indexed is lost.
@@ -163,19 +148,6 @@ def test_a_file_that_cannot_be_read(run: Run, ask: Run, docs: Path, chat_model: 
     assert reason in ask("--json").json["skipped"][0]["reason"]
     alone = ("ask", QUESTION, "--docs", docs / "broken.pdf", "-m", chat_model)
     _refused(run(*alone), reason)
-
-
-def test_an_index_made_with_another_embedder(ask: Run, tmp_path: Path) -> None:
-    def indexed(embedder: str) -> int:
-        return len(FaissIndex.load(tmp_path / "index", NamedEmbedder(embedder)))
-
-    index = ("--index", tmp_path / "index")
-    ask(*index)
-    refused = ask(*index, "--embedder", "other")
-    _refused(refused, "was made with the embedder default", "(--embedder default)", "(--rebuild).")
-    assert indexed("default") == 3
-    assert ask(*index, "--embedder", "other", "--rebuild").status == 0
-    assert indexed("other") == 3
 
 
 def test_no_network(run: Run, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,11 @@
 """``rag-middle chat``."""
 
-import builtins
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rag_middle import ContextPrompt, RagMiddleModel
-from rag_middle.cli import ask as chat_module
 from rag_middle.generation import GenerationStream
 from tests.cli.answering import QUESTION
 from tests.cli.conftest import Finished, Run
@@ -84,10 +81,7 @@ def test_commands_between_questions(chat: Run) -> None:
     ("line", "message"),
     [
         ("/metod pine", "Did you mean '/method'?"),
-        ("/method pinee", "Did you mean 'pine'?"),
         ("/method", "/method needs a name"),
-        ("/method ms_poe min_ratio", "NAME=VALUE"),
-        ("/sources", "There is no answer yet"),
         ("Which river? " * 300, "Shorten the question"),
     ],
 )
@@ -97,19 +91,3 @@ def test_what_is_refused_ends_nothing_but_is_told(chat: Run, line: str, message:
     assert f"==> {OTHER} <==\n" in shown.out
     assert shown.err.count("none · ") == 1  # and under the method as before
     assert shown.status == 2  # not all of a pipe was answered
-
-
-def test_at_a_terminal_lines_are_typed_until_the_end_of_input(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    events: Iterator[object] = iter([" first ", "", "second", EOFError()])
-
-    def typed(prompt: str) -> str:
-        assert prompt == "> "
-        event = next(events)
-        if isinstance(event, BaseException):
-            raise event
-        return str(event)
-
-    monkeypatch.setattr(builtins, "input", typed)
-    assert list(chat_module._typed()) == ["first", "second"]

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.cli import diagnose as command
-from rag_middle.cli.measuring import chosen_task
 from rag_middle.evaluation import InterimReport, Results
 from tests.cli.conftest import Run
 
@@ -68,12 +66,6 @@ def test_several_gold_documents_are_varied_by_distance_and_order(
     assert shown.json["notes"] == []
 
 
-def test_without_data_ten_documents_of_the_shipped_questions_are_asked() -> None:
-    assert chosen_task().to_dict()["documents"] == 10
-    assert chosen_task(documents=7).to_dict()["documents"] == 7
-    assert chosen_task(distractors="hard").to_dict()["distractors"] == "hard"
-
-
 def written(path: Path, count: int, words: int = 3) -> Path:
     """Questions with their gold documents, in the form of a title and a text."""
     lines = [
@@ -106,20 +98,6 @@ def test_gold_documents_without_the_answer_are_named(run: Run, tmp_path: Path) -
     assert "holds none of the answers, word for word, in 1 of 30 questions" in shown.err
     assert "'Which is 3?'" in shown.err
     assert shown.err.index("Which is 3?") < shown.err.index("no model")
-
-
-def test_a_run_says_how_long_it_takes_and_how_to_shorten_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command._tell_time("generation", Path("folder"), 7.2, 20)
-    assert capsys.readouterr().err == (
-        "Cost: at most about 7 s for 20 more answers, by the first ones.\n"
-    )
-    command._tell_time("generation", Path("folder"), 150, 20)
-    told = capsys.readouterr().err
-    assert "2.5 minutes" in told
-    assert "to shorten it, a lower --limit, --documents or --positions" in told
-    assert "in folder: stop at any time, the same command goes on" in told
 
 
 def test_missing_matplotlib_is_refused_first(

@@ -31,33 +31,21 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 #: Arguments, and words of the refusal.
 REFUSED = [
-    ("diagnose --orders 1", "orders=1 leaves nothing to compare"),
     ("diagnose --timeout 5", "--endpoint too"),
     ("diagnose --grid 5,x", "--grid takes numbers joined by commas"),
-    ("diagnose --grid 5,10 --documents 20", "--grid is that of --documents"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),
     ("diagnose --score-by likelihood --max-new-tokens 5", "nothing is generated"),
-    ("calibrate --method lpes --data {gone}", "There is no data file"),
     ("demo --method profile:{nested}", "nested too deeply"),
-    ("generate -m m -p {gone}", "cannot be read"),
     ("serve -m m --method pinee", "Did you mean 'pine'?"),
-    ("serve -m m --allow-method profile:{damaged}", "cannot be read"),
-    ("generate -m m -p {prompt} --beams 0", "num_beams must be"),
-    ("generate -m m -p {prompt} --beams 2 --temperature 1", "use one of them"),
     ("generate -m m -p {prompt} --stream --json", "leave out --json"),
     ("ask Why? --docs {gone}", "There is no file or folder"),
-    ("ask Why?", "There is nothing to read"),
     ("chat --docs {docs} --temperature -1", "temperature must be"),
-    ("diagnose --metric charm", "has no metric 'charm'"),
-    ("diagnose --data {questions} --task key_value_chains", "has no option 'data'"),
     ("calibrate --method lpes --data {questions}", "too few"),
     ("demo --method none", "compares the unmodified model"),
-    ("generate -m m -p {prompt} --method ms_poe -o min_ratio=0", "min_ratio"),
     ("generate -m m -p {prompt} --device nowhere", "There is no device 'nowhere'"),
     ("generate -m m -p {prompt} --attn-implementation sdpq", "Did you mean 'sdpa'?"),
     ("ask Why? --docs {docs} --prompt-template {damaged}", "cannot be read"),
     ("ask Why? --docs {docs} --model {gone}", "Check the path"),
-    ("index {docs} --device nowhere", "nowhere"),
 ]
 
 

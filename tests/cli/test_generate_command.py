@@ -1,7 +1,6 @@
 """``rag-middle generate`` with a tiny random model."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -86,34 +85,13 @@ def test_options_reach_the_model(
     assert system["usage"]["prompt_tokens"] > run(*ask).json["usage"]["prompt_tokens"]
 
 
-@pytest.mark.filterwarnings("default")  # shown on standard error, as to people
-def test_thinking_is_told_to_the_chat_template(
-    run: Run, chat_model: Path, prompt_file: Path, tmp_path: Path
-) -> None:
-    copied = Path(shutil.copytree(chat_model, tmp_path / "thinking"))
-    template = copied / "chat_template.jinja"
-    thought = "{% if not enable_thinking | default(true) %}<think></think>{% endif %}"
-    template.write_text(template.read_text(encoding="utf-8") + thought, encoding="utf-8")
-    ask = ("generate", "-m", copied, "-p", prompt_file, "--json", "--max-new-tokens", 2)
-    asked = {
-        flags: run(*ask, *flags).json["usage"]["prompt_tokens"]
-        for flags in ((), ("--enable-thinking",), ("--no-enable-thinking",))
-    }
-    without, thinking, not_thinking = asked.values()
-    assert without == thinking < not_thinking
-    ask = ("generate", "-m", chat_model, *ask[3:], "--no-enable-thinking")
-    assert "does not read 'enable_thinking'" in run(*ask).err
-
-
 # --- errors ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
         (("--method", "lpes"), "MethodConfigError", "rag-middle calibrate --method lpes"),
-        (("--template", "chat"), "ChatTemplateError", "no chat template"),
         (("--max-new-tokens", "100000"), "ContextOverflowError", "--on-overflow drop_documents"),
     ],
 )

@@ -50,7 +50,6 @@ def test_markers_in_json_are_text_and_a_text_may_begin_like_json(path: Path) -> 
     ("content", "problem"),
     [
         ('{"prefix": ', "is no JSON that says one: Expecting.*--prompt-format text"),
-        ('{"docs": []}', r"'docs'.*Write an object with prefix, documents"),
         ('{"documents": "One."}', "'documents' is no list"),
         ('{"documents": ["One.", {"title": "x"}]}', "argument: 'text'"),
     ],
@@ -70,8 +69,6 @@ def test_other_encodings_are_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ("scale=1.5", 1.5),
-        ("layers=[1,2]", [1, 2]),
         ("reference_code=true", True),
         ("head-order=sequential", "sequential"),
         ('dense_areas={"3": [true, false]}', {3: [True, False]}),

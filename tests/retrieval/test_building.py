@@ -162,15 +162,6 @@ def test_a_saved_index_stays_split_as_it_was(docs: Path, embedder: HashingEmbedd
     assert len(_build(docs, embedder, rebuild=True).index) == 4
 
 
-def test_progress_counts_texts(
-    docs: Path, embedder: HashingEmbedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rag_middle.retrieval.faiss_index._AT_ONCE", 2)
-    seen: list[tuple[int, int]] = []
-    build_index(docs, embedder=embedder, progress=lambda *counts: seen.append(counts))
-    assert seen == [(2, 3), (3, 3)]
-
-
 def test_chunks_are_measured_in_the_tokens_of_the_embedder(
     docs: Path, embedder: HashingEmbedder
 ) -> None:
@@ -218,12 +209,3 @@ def test_the_default_folder_tells_corpora_and_embedders_apart(
     assert folders[0] == default_index_folder(Path("docs").resolve(), "minilm")
     assert folders[0].parent == tmp_path / "rag-middle" / "indexes"
     assert folders[0].name.startswith("docs-")
-
-
-def test_a_folder_in_the_home_directory_is_found_again(
-    docs: Path, embedder: HashingEmbedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(docs.parent))
-    for is_first in (True, False):
-        built = build_index(docs, "~/index", embedder=embedder)
-        assert (built.changes is not None) == is_first

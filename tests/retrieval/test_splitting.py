@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rag_middle.documents import Document
-from rag_middle.errors import ConfigError
 from rag_middle.retrieval import split
 
 PROSE = "\n\n".join(
@@ -123,8 +122,3 @@ def test_ids_depend_on_content_source_and_place_alone() -> None:
     assert ids() == ids(metadata={"source": "a.txt", "line": 4})
     for change in ({"text": PROSE + "!"}, {"metadata": {"source": "b.txt"}}, {"title": None}):
         assert not set(ids()) & set(ids(**change))
-
-
-def test_a_size_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="chunk_size must be at least 1, got 0"):
-        split([], 0)

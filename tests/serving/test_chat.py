@@ -6,7 +6,6 @@ import pytest
 
 from rag_middle import ContextPrompt, Document, mark
 from rag_middle.generation import RagMiddleModel
-from tests.reader.questions import reader_question
 from tests.serving.conftest import METHODS, Serve, Served
 from tests.tokenizers import byte_level_bpe
 
@@ -151,16 +150,6 @@ def test_conversations_go_through_the_chat_template(server: Served) -> None:
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
     assert answer.choices[0].message.content == expected.text
-
-
-def test_the_reader_answers_questions(reader_server: Served) -> None:
-    for number, method in enumerate(("none", "pine", "lpes:reader")):
-        prompt, value = reader_question(number)
-        documents = [{"text": document.text} for document in prompt.documents]
-        answer = reader_server.chat(prompt.suffix, documents=documents, method=method)
-        expected = reader_server.model.generate(prompt, method=method)
-        assert answer.choices[0].message.content == expected.text
-        assert value in expected.text
 
 
 def test_the_model_is_listed(server: Served) -> None:
