@@ -14,7 +14,7 @@ from rag_middle.methods.rotor.kernels.launch import attend_triton
 from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
 from rag_middle.ops.rope import RotaryStyle, rotate
 from tests.families import FAMILIES
-from tests.kernels.interpreting import compute_bfloat16, step_logits
+from tests.kernels.interpreting import step_logits
 from tests.ops.test_pine import CASES, Case
 from tests.reference.rotor import naive_circle
 
@@ -117,19 +117,3 @@ def test_the_operators_fake_has_the_shapes_of_what_it_computes() -> None:
         (*arguments, columns.first, columns.last, columns.padded, 0.5, 0.0, 0),
         test_utils=("test_schema", "test_faketensor"),
     )
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_follows_float32(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compute_bfloat16(monkeypatch)
-    case = Case((20, 7, 18), heads=2, groups=1, prefix=5, generated=1)
-    half = [x.to(dtype) for x in case.qkv()]
-    out, lse = triton_run(case, *half)
-    expected, expected_lse = naive_run(case, *(x.float() for x in half))
-    assert out.dtype == dtype
-    # Rounded: rotated queries and keys, queries once more for each part, weights, the result.
-    tolerance = 8 * torch.finfo(dtype).eps
-    torch.testing.assert_close(out[0].float(), expected, atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(lse[0], expected_lse, atol=4 * tolerance, rtol=tolerance)

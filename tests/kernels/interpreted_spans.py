@@ -15,7 +15,7 @@ from rag_middle.ops import prompt_kernels, spans
 from rag_middle.ops.flash import Attended
 from rag_middle.ops.prompt_kernels import Tiles
 from rag_middle.ops.spans import Span, SpanTables, attend_spans
-from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
+from tests.kernels.interpreting import llama, step_logits
 from tests.reference.spans import naive_spans
 
 SHARP = Span(3, 17, 0.4, exponent=1.3, log_weight=-0.7)
@@ -101,16 +101,6 @@ def test_spans_are_read_as_naive_loops_read_them(name: str) -> None:
     read, (out, lse) = triton_run(case, *case.tensors()), naive_spans(case.rows, *case.tensors())
     torch.testing.assert_close(read.out, out, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(read.lse, lse, atol=2e-6, rtol=1e-5)
-
-
-def test_half_precision_sums_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    compute_bfloat16(monkeypatch)
-    case = Case(columns=90, rows=([Span(0, 3, 0.3), SHARP._replace(end=80), Span(80, -1, 0.3)],))
-    half = [x.bfloat16() for x in case.tensors()]
-    read, (out, lse) = triton_run(case, *half), naive_spans(case.rows, *half)
-    assert read.out.dtype == torch.bfloat16
-    torch.testing.assert_close(read.out.float(), out, atol=8e-3, rtol=1.6e-2)
-    torch.testing.assert_close(read.lse, lse, atol=1e-4, rtol=1e-4)
 
 
 def test_the_operator_has_a_fake_that_fits() -> None:
