@@ -296,8 +296,6 @@ class AttentionSorting(OrderByAttention):
     Attributes:
         iterations: passes over the prompt, each followed by a sort; 0 is neutral.
         best_last: the most attended document comes last, next to the question; otherwise first.
-        per_token: sort by the mean over a document's tokens instead of their sum, which favours
-            long documents.
         layers: 0-based layers whose attention counts; ``None`` for all with softmax attention.
 
     References:
@@ -318,7 +316,6 @@ class AttentionSorting(OrderByAttention):
 
     iterations: int = option(3, whole(0), neutral=0)
     best_last: bool = True
-    per_token: bool = False
     layers: tuple[int, ...] | None = option(None, INDICES)
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
@@ -328,7 +325,7 @@ class AttentionSorting(OrderByAttention):
             return order
         for _ in range(self.iterations):
             received = attention_received(
-                prompt.select(order), runner, self.layers, per_token=self.per_token
+                prompt.select(order), runner, self.layers, per_token=False
             )
             positions = self._sorted(received)
             if positions == list(range(len(order))):

@@ -171,10 +171,9 @@ def test_attention_to_virtual_tokens_is_left_out(family_model: FamilyModel) -> N
 # -- attention sorting ---------------------------------------------------------------------------
 
 
-def test_long_documents_are_favoured_unless_means_are_taken() -> None:
+def test_long_documents_are_favoured() -> None:
     prompt, told = prompt_of((10, 10, 10), (11,)), Told({10: 0.2, 11: 0.5})
     assert list(AttentionSorting(iterations=1).arrange(prompt, told)) == [1, 0]
-    assert list(AttentionSorting(iterations=1, per_token=True).arrange(prompt, told)) == [0, 1]
     assert list(AttentionSorting(iterations=1, best_last=False).arrange(prompt, told)) == [0, 1]
 
 

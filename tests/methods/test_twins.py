@@ -182,7 +182,6 @@ def _cases() -> dict[str, Case]:
         ("start", ParallelContextWindows(), {"placement": "start"}),
         ("end", ParallelContextWindows(right_indentation=True), {"placement": "end"}),
         ("set", SetBasedPrompting(), {"placement": "start"}),
-        ("set kept", SetBasedPrompting(parallel_positions=False), {"placement": "kept"}),
         ("structured", StructuredPrompting(), {"placement": "end", "one_of_many": True}),
         (
             "ape",
@@ -316,11 +315,7 @@ def _cases() -> dict[str, Case]:
     tuned = ZeroTuning(factor=(0.2, 4), heads=(2, 0), layers=(1,))
     add("zero_tuning by head", tuned, NaiveZeroTuning, factors={1: {2: 0.2, 0: 4.0}})
     gates: dict[str, Any]
-    for gates in (
-        {},
-        {"alpha": 3.0, "beta": 0.1, "top_tokens": 2},
-        {"beta": 0.2, "top_tokens": 3, "reference_code": True},
-    ):
+    for gates in ({}, {"alpha": 3.0, "beta": 0.1, "top_tokens": 2}):
         add(f"dsas {gates}", DSAS(layers=some, **gates), NaiveDSAS, GATED, changed=some, **gates)
     for selection, changed, observed in ((BY_SHARE, 3, 7), (BY_NUMBER, 1, 0), (BY_NUMBER, 1, 7)):
         scaled = DySCO(

@@ -20,7 +20,7 @@ class NaiveDSAS(NaiveLlama):
     """Attributes:
     documents: spans of the prompt.
     changed: layers.
-    alpha, beta, top_tokens, reference_code: of the method.
+    alpha, beta, top_tokens: of the method.
     """
 
     documents: Sequence[tuple[int, int]] = ()
@@ -28,7 +28,6 @@ class NaiveDSAS(NaiveLlama):
     alpha: float = 1.0
     beta: float = 0.7
     top_tokens: int = 10
-    reference_code: bool = False
 
     def attention(self, layer: int, hidden: Tensor) -> Tensor:
         q, k, v = self.project(layer, hidden)
@@ -50,13 +49,10 @@ class NaiveDSAS(NaiveLlama):
 
     def suppress(self, scores: Tensor) -> None:
         gates = self.gates(scores.sum(0))
-        end = self.prompt_tokens
-        suffix = end - 1 if self.reference_code else self.documents[-1][1]
+        suffix, end = self.documents[-1][1], self.prompt_tokens
         for (first, last), gate in zip(self.documents, gates, strict=True):
             if gate < (1 + self.beta) / 2:
                 scores[:, suffix:end, first:last] *= gate
-        if self.reference_code:
-            return
         average = mean(gates)
         for i, rows in enumerate(self.documents):
             for j, columns in enumerate(self.documents[:i]):
@@ -83,10 +79,10 @@ class NaiveDSAS(NaiveLlama):
         half = len(gates) // 2
         tokens = NormalDist(mean(range(last)), stdev(range(last)))
         power = [1.0] * len(gates)
-        for rank, document in enumerate(order[:half]):
+        for document in order[:half]:
             start, end = self.documents[document]
             density = (tokens.cdf(end - 1) - tokens.cdf(start)) / (end - 1 - start)
-            power[rank if self.reference_code else document] = tokens.stdev * density
+            power[document] = tokens.stdev * density
         for rank, document in enumerate(order[:half]):
             gates[document] *= ((half + 1) / (rank + 1)) ** (self.alpha * power[document])
         least, most = min(gates), max(gates)

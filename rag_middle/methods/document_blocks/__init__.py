@@ -194,9 +194,7 @@ class SetBasedPrompting(DocumentsApart):
 
     With one document, or none, this is the unmodified model.
 
-    Attributes:
-        parallel_positions: False for the paper's ablation with the mask alone, in which tokens keep
-            their positions and the order still counts.
+    The paper's ablation with the mask alone is `NoInterDocumentAttention`.
 
     References:
         McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv:2406.06581, section 3;
@@ -212,11 +210,9 @@ class SetBasedPrompting(DocumentsApart):
         idea="No attention between documents, and shared positions: a set without an order.",
     )
 
-    parallel_positions: bool = True
-
     @property
     def reading(self) -> DocumentAttention:
-        return DocumentAttention(placement="from_start" if self.parallel_positions else "kept")
+        return DocumentAttention(placement="from_start")
 
 
 @dataclass(frozen=True, kw_only=True)

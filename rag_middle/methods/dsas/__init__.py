@@ -46,15 +46,14 @@ class DSAS(AttentionMethod):
         beta: the smallest gate, above 0; 1 is neutral.
         top_tokens: ``K``; all of a shorter document.
         layers: 0-based layers to change; ``None`` for the upper half.
-        reference_code: what the authors' code computes. It changes the scores of the prompt's last
-            token only, because it writes all other changes to copies of its masks, and it gives the
-            exponents of the better half to the documents that stand first, by mixing up rank and
-            index.
 
     References:
         Li et al., DSAS: A Universal Plug-and-Play Framework for Attention Optimization in
         Multi-Document Question Answering, arXiv:2510.12251. Follows the authors' ``DSASAttn`` as it
-        is meant; the paper's equations could not be compared. A factor below 1 raises scores below
+        is meant; the paper's equations could not be compared. The code itself changes the scores of
+        the prompt's last token only, because it writes all other changes to copies of its masks,
+        and gives the exponents of the better half to the documents that stand first, by mixing up
+        rank and index. A factor below 1 raises scores below
         0, there as here. Differs: the question is the whole suffix, where theirs is found by the
         words around it.
     """
@@ -82,7 +81,6 @@ class DSAS(AttentionMethod):
     beta: float = option(0.7, number(above=0, most=1), neutral=1)
     top_tokens: int = option(10, whole(1))
     layers: tuple[int, ...] | None = option(None, INDICES)
-    reference_code: bool = False
 
     def default_layers(self, traits: ModelTraits) -> range:
         """The upper half."""

@@ -27,7 +27,7 @@ def attend_through_gates(method: DSAS, context: AttentionContext) -> tuple[Tenso
         return context.proceed()
     context.store()
     call, groups = context.call, context.layer.request.groups
-    spans = [_changed_spans(method, group.layout) for group in groups]
+    spans = [_changed_spans(group.layout) for group in groups]
     columns, width = call.query.shape[2], context.layer.request.width
     # Rows that stay as they are: before those that change, and behind the prompt.
     kept = max(
@@ -43,13 +43,11 @@ def attend_through_gates(method: DSAS, context: AttentionContext) -> tuple[Tenso
     return whole, None
 
 
-def _changed_spans(method: DSAS, layout: PromptLayout) -> list[tuple[int, int]]:
+def _changed_spans(layout: PromptLayout) -> list[tuple[int, int]]:
     """Tokens whose scores change: of documents behind the first one, and of the suffix."""
     later = [span for span in layout.documents if span[1] > span[0]][1:]
     if not later or layout.suffix_start == layout.length:
         return []
-    if method.reference_code:
-        return [(layout.length - 1, layout.length)]
     return [*later, (layout.suffix_start, layout.length)]
 
 
@@ -71,9 +69,7 @@ def _put_changed_rows(
         ("dsas documents", layout, device), lambda: _documents(layout, device)
     )
     relevance = document_relevance(query, key, layout, traits.score_scale, method.top_tokens)
-    gates = document_gates(
-        relevance, gamma, method.alpha, method.beta, reference_code=method.reference_code
-    )
+    gates = document_gates(relevance, gamma, method.alpha, method.beta)
     rows = torch.cat((pair_factors(gates), suffix_factors(gates, method.beta)[:, None]), dim=1)
     factors = rows[:, -len(spans) :, document_of]  # [r, spans, T]
     around = (layout.prefix_tokens, layout.length - layout.suffix_start)
@@ -154,9 +150,7 @@ def exponents(layout: PromptLayout) -> list[float]:
     return values
 
 
-def document_gates(
-    relevance: Tensor, gamma: Tensor, alpha: float, beta: float, *, reference_code: bool
-) -> Tensor:
+def document_gates(relevance: Tensor, gamma: Tensor, alpha: float, beta: float) -> Tensor:
     """Gates `[r, D]` from `beta` to 1, of relevances `[r, D]` and exponents `[D]`; `D` at least 2.
 
     Args:
@@ -164,7 +158,6 @@ def document_gates(
         gamma: `exponents` of them.
         alpha: factor on the exponents.
         beta: the smallest gate.
-        reference_code: exponents go by rank in place of document, see `DSAS`.
     """
     count = relevance.shape[-1]
     half = count // 2
@@ -173,12 +166,7 @@ def document_gates(
     gates = standardised.sigmoid() * 0.5 + 0.5
     order = gates.sort(dim=-1, descending=True, stable=True).indices
     rank = order.argsort(-1)
-    power = gamma.expand_as(gates)
-    if reference_code:
-        by_index = power.gather(-1, order)
-        first = torch.arange(count, device=gates.device) < half
-        power = torch.where(first, by_index, 1.0)
-    raised = ((half + 1) / (rank + 1)) ** (alpha * power)
+    raised = ((half + 1) / (rank + 1)) ** (alpha * gamma)
     gates = gates * torch.where(rank < half, raised, 1.0)
     least, most = gates.amin(-1, keepdim=True), gates.amax(-1, keepdim=True)
     return beta + (1 - beta) * (gates - least) / (most - least + 1e-8)
