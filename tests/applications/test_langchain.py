@@ -110,10 +110,10 @@ def _(p: Parts) -> Any:
     return answered["answer"]
 
 
-@application("`create_retriever_tool`")
+@application("`create_retriever_tool`, documents in the artifact")
 def _(p: Parts) -> Any:
-    written = DocumentPrompt()
-    tool = create_retriever_tool(p.retriever, "search", "Finds prices.", document_prompt=written)
+    form: Any = "content_and_artifact"
+    tool = create_retriever_tool(p.retriever, "search", "Finds prices.", response_format=form)
     call: Any = {"name": "search", "args": {"query": QUESTION}, "id": "1", "type": "tool_call"}
     question = HumanMessage(f"Question: {QUESTION}\nAnswer:")
     messages = [AIMessage("", tool_calls=[call]), tool.invoke(call), question]

@@ -48,8 +48,8 @@ def test_a_prompt_begins_with_one_first_token(reader: RagMiddleModel) -> None:
 # open-webui/open-webui: where no document was relevant enough, the model answered from nothing.
 def test_an_answer_from_nothing_is_refused_if_asked(reader: RagMiddleModel) -> None:
     model = ChatRagMiddle(model=reader, method="pine", on_missing_documents="error")
-    picky = {"min_score": 0.99, "k": 6}
-    retriever = FaissRetriever.from_documents(documents(), WordEmbeddings(), **picky)
+    picky = {"score_threshold": 0.99, "k": 6}
+    retriever = FaissRetriever.from_documents(documents(), WordEmbeddings(), search_kwargs=picky)
     prompt = ChatPromptTemplate.from_template("{context}\n\nQuestion: {question}\nAnswer:")
     answering = prompt | model
     chain = {"context": retriever | format_docs, "question": RunnablePassthrough()} | answering

@@ -197,7 +197,7 @@ def langchain_tools(model: Watched, attacker: Attacker, documents: list[str]) ->
         HumanMessage(evil()),
         AIMessage(evil(), tool_calls=[{"name": "f", "args": {}, "id": str(n)} for n in range(4)]),
         ToolMessage(format_docs(found[:1]), tool_call_id="0"),
-        ToolMessage(format_docs(found[1:2]), tool_call_id="1"),
+        ToolMessage(documents[1], tool_call_id="1", artifact=found[1:2]),
         ToolMessage(blocks, tool_call_id="2"),
         ToolMessage(evil(), tool_call_id="3"),
     ]

@@ -15,7 +15,7 @@ from langchain_rag_middle.documents import (
     format_docs,
 )
 from langchain_rag_middle.llms import RagMiddleLLM
-from langchain_rag_middle.retrievers import FaissRetriever
+from langchain_rag_middle.retrievers import FaissRetriever, RagMiddleEmbeddings
 from langchain_rag_middle.settings import release_models
 from rag_middle import unmark
 
@@ -26,6 +26,7 @@ __all__ = [
     "IgnoredArgumentWarning",
     "LongContextReorder",
     "MarkDocuments",
+    "RagMiddleEmbeddings",
     "RagMiddleLLM",
     "format_docs",
     "release_models",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.integration import (
@@ -79,10 +80,11 @@ def constructor_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a constructor under the names of this package.
 
     ``model_kwargs`` are fields of loading, ``token``, options of answers, or `model_options`;
-    ``pipeline_kwargs`` are options. Without a model it is the default one.
+    ``pipeline_kwargs`` are options. Without a model it is the default one. A loaded model is
+    wrapped, and what a pipeline was made with holds where nothing else is said.
 
     Raises:
-        UnsupportedGenerationError: one thing twice.
+        UnsupportedGenerationError: one thing twice, or a model of another kind.
         ModelNotFoundError: the default model is not here.
     """
     fields = renamed(arguments)
@@ -96,7 +98,7 @@ def constructor_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         fields = _merged(fields, renamed(options), "pipeline_kwargs")
     if fields.get("model") is None:
         fields["model"] = named_model(None)
-    return fields
+    return _with_loaded(fields)
 
 
 def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -112,9 +114,40 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> 
 _OF_BOTH = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
 
 
+def hidden(value: Any) -> Any:
+    """A secret that nothing shows: a text, or a mapping that holds some."""
+    if isinstance(value, Mapping):
+        return {name: hidden(entry) for name, entry in value.items()}
+    return SecretStr(value) if isinstance(value, str) else value
+
+
+def revealed(value: Any) -> Any:
+    """The opposite of `hidden`."""
+    if isinstance(value, Mapping):
+        return {name: revealed(entry) for name, entry in value.items()}
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
 def _loading(model_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in model_kwargs.items() if name in (*LOADING, "token")}
     options = {name: value for name, value in model_kwargs.items() if name not in fields}
     of_both = {name: options[name] for name in _OF_BOTH if name in options}
     more = {"model_options": options, "tokenizer_options": of_both}
     return {**{name: value for name, value in more.items() if value}, **fields}
+
+
+def _with_loaded(fields: dict[str, Any]) -> dict[str, Any]:
+    model = fields.get("model")
+    if model is None or isinstance(model, str | Path):
+        return fields
+    from rag_middle import RagMiddleModel
+
+    if isinstance(model, RagMiddleModel):
+        return fields
+    from rag_middle.generation import loaded_parts
+
+    parts = loaded_parts(model, fields.pop("tokenizer", None))
+    own = {name: fields.pop(name) for name in ("context_window", "self_check") if name in fields}
+    own = {name: value for name, value in own.items() if value is not None}
+    fields["model"] = RagMiddleModel(parts.network, parts.tokenizer, **own)
+    return {**renamed(parts.options), **fields}

@@ -50,8 +50,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     Documents reach the model as text that `DocumentPrompt`, `format_docs` or `MarkDocuments` has
     marked; as content blocks (``search_result``, ``text-plain``, ``document``, ... as clients of
-    other models send them); or as ``documents=`` of a call, also in ``extra_body``, before the last
-    message of the user. Documents of system messages at the start
+    other models send them); in a tool's message whose artifact names them
+    (``response_format="content_and_artifact"``); or as ``documents=`` of a call, also in
+    ``extra_body``, before the last message of the user. Documents of system messages at the start
     and of the last turn that has any count, together; those of earlier turns are plain text.
 
     ``response_metadata["rag_middle"]`` of an answer tells the method, whether it was applied, how

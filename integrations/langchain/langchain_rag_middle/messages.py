@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
+from langchain_rag_middle.documents import as_document
 from rag_middle import Document as PromptDocument
 from rag_middle.integration import MarkedText, content_parts, message_fields, with_contents
 
@@ -33,9 +35,10 @@ def prompt_messages(
     """Messages as `RagMiddleModel` reads them.
 
     Documents come from marked text, from blocks of every convention that the server reads (of type
-    ``search_result``, ``document``, ``text-plain``, ...) and from `documents`. Within a message
-    they are put together where the first one stands. Neighbouring messages of the user and of
-    tools, of which several hold documents, become one.
+    ``search_result``, ``document``, ``text-plain``, ...), from `documents`, and from tools whose
+    artifact says which documents their content holds. Within a message they are put together where
+    the first one stands. Neighbouring messages of the user and of tools, of which several hold
+    documents, become one.
 
     Args:
         messages: in order.
@@ -94,8 +97,12 @@ def _parts(message: BaseMessage, index: int) -> list[Part]:
         elif not _says_nothing(block.get("type"), of_answer):
             parts += content_parts(block, f"A block of message {index}")
     parts = [part for part in parts if part != ""] or [""]
-    if of_answer:  # it may be cut anywhere
-        return ["".join(part for part in parts if isinstance(part, str))]
+    texts = [part for part in parts if isinstance(part, str)]
+    if of_answer:
+        return ["".join(texts)]  # it may be cut anywhere
+    if isinstance(message, ToolMessage) and len(texts) == len(parts):
+        of_artifact = _of_artifact("\n\n".join(texts), _artifact_documents(message.artifact))
+        return list(of_artifact) or parts
     return parts
 
 
@@ -112,8 +119,49 @@ def _hold_documents(parts: Sequence[MarkedText | PromptDocument]) -> bool:
     return any(isinstance(part, PromptDocument) or part.has_documents() for part in parts)
 
 
+def _of_artifact(text: str, documents: Sequence[PromptDocument]) -> list[PromptDocument]:
+    """What a tool says as the documents of its artifact; nothing where it says anything else.
+
+    LangChain sends no artifact to a model: it tells here where documents begin and end, and their
+    ids. The content is marked, one document for each, or it is their texts alone, in order.
+    """
+    documents = [replace(document, title=None) for document in documents]
+    pieces = MarkedText(text).pieces()
+    marked = [piece for piece in pieces if isinstance(piece, PromptDocument)]
+    between = "".join(piece for piece in pieces if isinstance(piece, str))
+    if marked and len(marked) == len(documents) and not between.strip():
+        pairs = zip(marked, documents, strict=True)
+        return [replace(document, text=read.text) for read, document in pairs]
+    documents = [document for document in documents if document.text.strip()]
+    for document in documents:
+        text = text.lstrip()
+        if not text.startswith(document.text):
+            return []
+        text = text.removeprefix(document.text)
+    return [] if text.strip() else documents
+
+
 def _says_nothing(kind: object, of_answer: bool) -> bool:
     """Whether a block of this type is no text; of an answer, also what other models write."""
     if not isinstance(kind, str):
         return False
     return kind in _NO_TEXT or (of_answer and kind.endswith(_TRACES))
+
+
+def _artifact_documents(artifact: object) -> list[PromptDocument]:
+    """The documents of an artifact; none where it holds anything else."""
+    entries = artifact if isinstance(artifact, list | tuple) else ()
+    read = [_artifact_document(entry) for entry in entries]
+    documents = [document for document in read if document is not None]
+    return documents if len(documents) == len(read) else []
+
+
+def _artifact_document(entry: object) -> PromptDocument | None:
+    names = {field.name for field in fields(PromptDocument)}
+    if isinstance(entry, Mapping) and {*entry} == names and isinstance(entry["text"], str):
+        return PromptDocument(**entry)  # as checkpoints, and histories in JSON, have it
+    document = as_document(entry)
+    if document is None:
+        return entry if isinstance(entry, PromptDocument) else None
+    text = document.page_content.strip()
+    return PromptDocument(text, id=document.id, metadata=document.metadata)

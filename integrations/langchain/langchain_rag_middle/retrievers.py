@@ -1,4 +1,4 @@
-"""Documents by meaning: a retriever on an index of rag-middle."""
+"""Documents by meaning: embeddings of rag-middle, and a retriever on its index."""
 
 from __future__ import annotations
 
@@ -43,11 +43,13 @@ class FaissRetriever(BaseRetriever):
     Attributes:
         index: a `rag_middle.retrieval.FaissIndex`.
         k: documents to return; fewer come where the index holds fewer.
-        min_score: documents below this cosine are left out; None keeps all.
+        min_score: documents below this cosine are left out; None keeps all. Names of other
+            retrievers work too: ``search_kwargs={"k": 2}``, ``top_k``, ``similarity_top_k``,
+            ``score_threshold``, ``similarity_cutoff``.
 
     Raises:
-        ConfigError: ``k`` is below 1, a setting does not exist or is no number; or a question is
-            empty.
+        ConfigError: ``k`` is below 1, a setting does not exist, is given twice or is no number; or
+            a question is empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -180,10 +182,36 @@ class FaissRetriever(BaseRetriever):
         return await run_in_executor(None, find, query)
 
 
+#: What other retrievers call the settings.
+_NAMES = {
+    "top_k": "k",
+    "similarity_top_k": "k",
+    "score_threshold": "min_score",
+    "similarity_cutoff": "min_score",
+}
+
+
 def _settings(arguments: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The settings that are given; of `min_score` None means: keep all."""
-    settings = {n: value for n, value in arguments.items() if value is not None or n == "min_score"}
-    for name in settings:
+    """Settings under the names of `FaissRetriever`, those of ``search_kwargs`` among them."""
+    arguments = {**arguments}
+    of_search = arguments.pop("search_kwargs", None) or {}
+    if not isinstance(of_search, Mapping):
+        raise ConfigError(
+            f'search_kwargs must be a dictionary such as {{"k": 2}}, got {of_search!r}.'
+        )
+    settings: dict[str, Any] = {}
+    for other_name, value in (*of_search.items(), *arguments.items()):
+        name: str = _NAMES.get(other_name) or other_name
+        if value is None and name != "min_score":  # of which None means: keep all
+            continue
+        if name in settings:
+            raise ConfigError(f"{name} is given twice, once as {other_name}: pass one of them.")
+        settings[name] = value
+        if name == "embeddings":
+            raise ConfigError(
+                "The index has its embeddings: pass them to FaissRetriever.load, from_documents or "
+                "from_folder."
+            )
         if name not in names:
             raise ConfigError(str(unknown_option(name, (*names, "embeddings"))))
     k, least = settings.get("k", 1), settings.get("min_score")
@@ -202,6 +230,8 @@ def _document(document: PromptDocument) -> Document:
 
 
 def _embedder(embeddings: Embeddings | None) -> Embedder:
+    if isinstance(embeddings, RagMiddleEmbeddings):
+        return embeddings.embedder
     return _default_embedder() if embeddings is None else _Embedder(embeddings)
 
 
@@ -230,3 +260,43 @@ class _Embedder:
 
     def embed_query(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return np.asarray([self._embeddings.embed_query(text) for text in texts], np.float32)
+
+
+class RagMiddleEmbeddings(Embeddings):
+    """The embedders of `rag_middle.retrieval`, for any vector store of LangChain.
+
+    ::
+
+        InMemoryVectorStore.from_texts(texts, RagMiddleEmbeddings())
+
+    Vectors have length 1, so that the inner product of two is their cosine similarity. LangChain
+    runs the asynchronous calls in a thread.
+
+    Args:
+        embedder: turns texts into vectors; by default `SentenceTransformerEmbedder`, whose weights
+            come with the extra ``faiss``.
+
+    Raises:
+        MissingExtraError: the extra is not installed.
+        ConfigError: the embedder cannot be found.
+    """
+
+    def __init__(self, embedder: Embedder | None = None) -> None:
+        self.embedder = _default_embedder() if embedder is None else embedder
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return self.embedder.dimension
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector for each text, in order."""
+        if not texts:
+            return []
+        vectors: Any = self.embedder.embed(texts)
+        return [list(map(float, vector)) for vector in vectors]
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a question, which some models embed in another way than documents."""
+        embed: Any = getattr(self.embedder, "embed_query", self.embedder.embed)
+        return [float(number) for number in embed([text])[0]]

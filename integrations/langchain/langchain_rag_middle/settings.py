@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SecretStr,
+    field_validator,
     model_validator,
 )
 
@@ -23,9 +24,11 @@ from langchain_rag_middle.arguments import (
     FRAMEWORK,
     OPTIONS,
     constructor_arguments,
+    hidden,
     option_field,
     refuse_unknown,
     renamed,
+    revealed,
 )
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
@@ -36,8 +39,8 @@ from rag_middle.integration import (
     call_options,
     chosen_method,
     named_model,
-    refuse_secrets,
     with_token,
+    without_secrets,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +52,9 @@ _MARKING = (
     "documents."
 )
 
+#: Settings that may hold a token, or proxies with a password.
+_OF_LOADING = ("model_options", "tokenizer_options")
+
 
 class RagMiddleSettings(BaseModel):
     """Weights, a method, and how to generate.
@@ -59,8 +65,9 @@ class RagMiddleSettings(BaseModel):
     understood as ``HuggingFacePipeline`` has them.
 
     Attributes:
-        model: a directory, a name on the Hugging Face hub, or a `RagMiddleModel`, which any loaded
-            model becomes with its tokenizer. By default the small one that commands use.
+        model: a directory, a name on the Hugging Face hub, or a loaded model: a `RagMiddleModel`,
+            one of transformers with its `tokenizer`, or a text-generation pipeline, whose options
+            hold where nothing else is said. By default the small one that commands use.
         method: the method that prompts are read under: a name, a preset, a composition
             (``"ms_poe+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method
             object.
@@ -163,6 +170,37 @@ class RagMiddleSettings(BaseModel):
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
 
+    @classmethod
+    def from_model_id(
+        cls,
+        model_id: str,
+        task: str = "text-generation",
+        device: int | str | None = None,
+        batch_size: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A model as ``HuggingFacePipeline.from_model_id`` makes one; weights come when needed.
+
+        Args:
+            model_id: a directory, or a name on the hub.
+            task: ``"text-generation"``; there are no others.
+            device: a number of a GPU, -1 for the CPU, or a name; by default a GPU if there is one.
+            batch_size: `max_batch_size` here.
+            fields: of the constructor: ``model_kwargs``, ``pipeline_kwargs``, `method`, ...
+
+        Raises:
+            UnsupportedGenerationError: another task, or options that cannot be served.
+        """
+        if task != "text-generation":
+            raise UnsupportedGenerationError(
+                f"task={task!r} is not served, only 'text-generation': methods run in decoders."
+            )
+        if isinstance(device, int):
+            device = "cpu" if device < 0 else f"cuda:{device}"
+        of_pipeline = {"device": device, "max_batch_size": batch_size}
+        fields |= {name: value for name, value in of_pipeline.items() if value is not None}
+        return cls(model=model_id, **fields)
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field: the next call has it. Setting `method` resets `method_options`.
 
@@ -222,10 +260,22 @@ class RagMiddleSettings(BaseModel):
                 "folder or a name (model='...'), from which it is loaded again."
             )
         state: dict[Any, Any] = dict(super().__getstate__())
-        state["__dict__"] = {**state["__dict__"], "token": None}
+        shown = {name: self._shown_options(name) for name in _OF_LOADING}
+        state["__dict__"] = {**state["__dict__"], **shown, "token": None}
         # What was asked is no setting: reports tell ids of documents.
         private = {**state["__pydantic_private__"], "_loaded": [], "_reports": []}
         return {**state, "__pydantic_private__": private}
+
+    def _shown_options(self, name: str) -> dict[str, Any] | None:
+        """Options of loading without their secrets; None where none are left."""
+        return without_secrets(getattr(self, name)) or None
+
+    @field_validator("model_options", "tokenizer_options")
+    @classmethod
+    def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Traces, caches and `repr` show every field."""
+        shown = without_secrets(options)
+        return options and {n: v if n in shown else hidden(v) for n, v in options.items()}
 
     @model_validator(mode="after")
     def _set_rag_middle_version(self) -> Self:
@@ -244,9 +294,9 @@ class RagMiddleSettings(BaseModel):
         if not self._loaded:
             from rag_middle.generation import shared_model  # needs PyTorch
 
-            token = self.token
-            shown = token.get_secret_value() if isinstance(token, SecretStr) else token
-            self._loaded[:] = [shared_model(self.model, **with_token(self._loading, shown))]
+            arguments = with_token(self._loading, revealed(self.token))
+            options = {name: revealed(arguments.get(name)) for name in _OF_LOADING}
+            self._loaded[:] = [shared_model(self.model, **{**arguments, **options})]
         return self._loaded[0]
 
     @property
@@ -323,7 +373,7 @@ class RagMiddleSettings(BaseModel):
         in a loaded model, does not show.
         """
         if isinstance(self.model, str | Path):
-            loading = self._loading
+            loading = {**self._loading, **{n: self._shown_options(n) for n in _OF_LOADING}}
             tokenizer = loading.get("tokenizer")
             loading["tokenizer"] = getattr(tokenizer, "name_or_path", tokenizer)
             return {name: str(value) for name, value in loading.items() if value}
@@ -395,17 +445,9 @@ class RagMiddleSettings(BaseModel):
         return chosen_method(method, options, loaded)
 
     def _check_loading(self) -> None:
-        refuse_secrets(model_options=self.model_options, tokenizer_options=self.tokenizer_options)
         if isinstance(self.model, str | Path):
             named_model(self.model)
             return
-        from rag_middle import RagMiddleModel  # needs PyTorch, which importing this does not
-
-        if not isinstance(self.model, RagMiddleModel):
-            raise UnsupportedGenerationError(
-                f"model must be a name, a directory or a RagMiddleModel, got "
-                f"{type(self.model).__name__}: pass RagMiddleModel(model, tokenizer)."
-            )
         defaults = type(self).model_fields
         beside = [
             field

@@ -101,25 +101,46 @@ def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
     assert len(tiny.sent.prompts) == len(calls) + 1
 
 
+SECRETS: list[dict[str, Any]] = [
+    {"token": "hf_SECRET"},
+    {"use_auth_token": "hf_SECRET"},
+    {"proxies": {"https": "http://user:hf_SECRET@proxy"}},
+]
+
+
 @pytest.mark.parametrize("kind", CLASSES)
-def test_secrets_of_loading_are_hidden_or_refused(
-    kind: Any, tiny: Any, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("options", SECRETS, ids=str)
+def test_secrets_of_loading_are_hidden(
+    kind: Any, options: dict[str, Any], tiny_folder: Path
 ) -> None:
-    model = kind(model=tiny_folder, token="hf_SECRET")
-    shown = [repr(model), str(model.model_dump()), model.model_dump_json(), dumps(model)]
-    assert "hf_SECRET" not in str([*shown, key(model), model._identifying_params])
-    assert b"hf_SECRET" not in pickle.dumps(model)
-    for options in ({"token": "hf_SECRET"}, {"proxies": {"https": "http://user:hf_SECRET@proxy"}}):
-        for name in ("model_options", "tokenizer_options"):
-            with pytest.raises(UnsupportedGenerationError, match="token=") as raised:
-                kind(model=tiny_folder, **{name: options})
-            assert "hf_SECRET" not in str(raised.value)
-    used: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "rag_middle.generation.shared_model", lambda _, **loading: used.update(loading) or tiny
+    in_fields = kind(model=tiny_folder, model_options=options, tokenizer_options=options)
+    for model in (in_fields, kind(model=tiny_folder, model_kwargs=options)):
+        shown = [repr(model), str(model), str(model.model_dump()), model.model_dump_json()]
+        shown += [dumps(model), key(model), str(model._identifying_params)]
+        assert "hf_SECRET" not in str(shown)
+        assert b"hf_SECRET" not in pickle.dumps(model)
+        assert key(model) == key(kind(model=tiny_folder))
+        assert kind(**{field: getattr(model, field) for field in ("model", "model_options")})
+
+
+def test_secrets_reach_the_loading_as_they_are(
+    tiny: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: dict[str, Any] = {}
+
+    def shared_model(name: str, **loading: Any) -> RagMiddleModel:
+        arguments.update(loading)
+        return tiny
+
+    monkeypatch.setattr("rag_middle.generation.shared_model", shared_model)
+    of_model = {"token": False, "proxies": {"https": "http://user:pw@proxy"}}
+    of_tokenizer = {"token": "hf_other"}
+    model = ChatRagMiddle(
+        model="a/b", token="hf_own", model_options=of_model, tokenizer_options=of_tokenizer
     )
     assert model.rag_middle_model is tiny
-    assert used["model_options"] == used["tokenizer_options"] == {"token": "hf_SECRET"}
+    assert arguments["model_options"] == of_model
+    assert arguments["tokenizer_options"] == of_tokenizer
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -133,10 +154,12 @@ def test_pickles_and_copies_keep_the_options_and_no_weights(
         temperature=0.5,
         seed=1,
         max_tokens=2,
+        model_options={"token": "hf_SECRET"},
     )
     answer = model.invoke("Hello")
     pickled = pickle.dumps(model)
     assert len(pickled) < 5000
+    assert b"hf_SECRET" not in pickled
     assert model.last_report is not None
     assert pickle.loads(pickled).last_report is None
     for again in (pickle.loads(pickled), copy.deepcopy(model)):

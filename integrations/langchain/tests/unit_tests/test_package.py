@@ -1,9 +1,16 @@
 """The package from outside."""
 
+import asyncio
+import copy
+import pickle
 import subprocess
 import sys
 
+import pytest
+from langchain_core.vectorstores import InMemoryVectorStore
+
 import langchain_rag_middle
+from langchain_rag_middle import RagMiddleEmbeddings
 from rag_middle.options import OPTIONS
 
 
@@ -27,3 +34,28 @@ def test_importing_loads_no_deep_learning_library() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+# -- embeddings ------------------------------------------------------------------------------------
+
+
+def test_a_vector_store_finds_documents_by_meaning() -> None:
+    embeddings = RagMiddleEmbeddings()
+    texts = ["Lyon lies on the Rhône.", "The cat sleeps on the sofa.", "Nantes lies on the Loire."]
+    store = InMemoryVectorStore.from_texts(texts, embeddings)
+    assert (
+        store.similarity_search("On which river does Nantes lie?", k=1)[0].page_content
+        == (texts[2])
+    )
+    vector = embeddings.embed_query(texts[0])
+    assert len(vector) == embeddings.dimension
+    assert sum(x * x for x in vector) == pytest.approx(1.0, abs=1e-5)
+    assert asyncio.run(embeddings.aembed_documents(texts))[0] == pytest.approx(vector, abs=1e-5)
+    assert embeddings.embed_documents([]) == []
+
+
+def test_copies_and_other_processes_load_the_same_embedder() -> None:
+    embeddings = RagMiddleEmbeddings()
+    vector = embeddings.embed_query("Nantes")
+    for copied in (pickle.loads(pickle.dumps(embeddings)), copy.deepcopy(embeddings)):
+        assert copied.embed_query("Nantes") == vector

@@ -7,6 +7,7 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import LLMResult
+from transformers import pipeline
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 from rag_middle import UnsupportedGenerationError
@@ -37,7 +38,11 @@ class TestConstructors:
         }
         model = kind(model_id=str(tiny_folder), **options)
         assert (model.dtype, model.max_tokens, model.temperature) == ("float32", 3, 1.0)
-        assert "hf_SECRET" not in repr(model)
+        same = kind.from_model_id(str(tiny_folder), device=-1, batch_size=2, **options)
+        assert (same.dtype, same.max_tokens, same.temperature) == ("float32", 3, 1.0)
+        assert (same.device, same.max_batch_size) == ("cpu", 2)
+        with pytest.raises(UnsupportedGenerationError, match="only 'text-generation'"):
+            kind.from_model_id(str(tiny_folder), "summarization")
         assert model.model_options == model.tokenizer_options == {"cache_dir": "/tmp/none"}
 
     def test_what_a_pipeline_could_not_do_here_is_refused(self, kind: Any) -> None:
@@ -50,6 +55,32 @@ class TestConstructors:
         ):
             with pytest.raises(UnsupportedGenerationError, match=reason):
                 kind(model="some/model", **options)
+
+    def test_a_loaded_model_comes_with_its_tokenizer(
+        self, kind: Any, tiny: Any, tiny_folder: Path
+    ) -> None:
+        given = {"model": tiny.model, "max_tokens": 2, "context_window": 100}
+        by_object = kind(tokenizer=tiny.tokenizer, **given)
+        assert by_object.rag_middle_model.model is tiny.model
+        assert by_object.rag_middle_model.context_window == 100
+        by_name = kind(tokenizer=tiny_folder, **given)
+        expected = kind(model=tiny, max_tokens=2).invoke("Hello")
+        for model in (by_object, by_name):
+            answer = model.invoke("Hello")
+            assert getattr(answer, "content", answer) == getattr(expected, "content", expected)
+
+    def test_a_pipeline_brings_its_options(self, kind: Any, tiny: Any) -> None:
+        parts = {"model": tiny.model, "tokenizer": tiny.tokenizer}
+        made = pipeline("text-generation", max_new_tokens=3, do_sample=False, **parts)
+        assert kind(model=made).max_tokens == 3
+        model = kind(model=made, max_tokens=2, pipeline_kwargs={"repetition_penalty": 2.0})
+        assert (model.max_tokens, model.temperature, model.repetition_penalty) == (2, 0.0, 2.0)
+        assert model.rag_middle_model.model is tiny.model
+        made.task = "summarization"
+        with pytest.raises(
+            UnsupportedGenerationError, match="only pipelines for 'text-generation'"
+        ):
+            kind(model=made)
 
 
 class TestSeveralAnswers:
@@ -77,7 +108,7 @@ class TestSeveralAnswers:
 
 
 class TestOlderCallbacks:
-    def test_they_find_usage_and_model(self, tiny: Any) -> None:
+    def test_they_find_usage_model_and_finish_reason(self, tiny: Any) -> None:
         heard = Results()
         model = ChatRagMiddle(model=tiny, max_tokens=2)
         model.invoke("Hello", config={"callbacks": [heard]})
@@ -87,6 +118,9 @@ class TestOlderCallbacks:
         assert usage["completion_tokens"] == 2
         assert usage["total_tokens"] == usage["prompt_tokens"] + 2
         assert result.llm_output["model_name"] == model.model_name
+        [[generation]] = result.generations
+        info = generation.generation_info
+        assert info == {"model_name": model.model_name, "finish_reason": "length"}
 
 
 class TestLogProbabilities:

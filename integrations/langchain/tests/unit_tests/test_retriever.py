@@ -44,12 +44,20 @@ def test_the_best_come_first_with_their_cosine() -> None:
     assert found[2].metadata["page"] == 3
 
 
-def test_unknown_settings_are_refused() -> None:
-    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters())
+def test_the_names_of_other_retrievers_work_and_unknown_ones_are_refused() -> None:
+    for settings in ({"top_k": 2}, {"similarity_top_k": 2}, {"search_kwargs": {"top_k": 2}}):
+        retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), **settings)
+        assert len(retriever.invoke("a")) == 2
+    for name in ("score_threshold", "similarity_cutoff"):
+        retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), **{name: 0.5})
+        assert len(retriever.invoke("a")) == 2
+    assert len(retriever.invoke("a", score_threshold=0.99)) == 1
     with pytest.raises(ConfigError, match="Did you mean 'min_score'"):
         FaissRetriever.from_documents(DOCUMENTS, Letters(), min_scor=0.5)
     with pytest.raises(ConfigError, match="Did you mean 'embeddings'"):
         FaissRetriever.from_documents(DOCUMENTS, embedding=Letters())
+    with pytest.raises(ConfigError, match="The index has its embeddings"):
+        FaissRetriever(embeddings=Letters())
     with pytest.raises(ConfigError, match="no option 'filter'"):
         retriever.invoke("a", filter={"page": 3})
 
@@ -99,8 +107,10 @@ def test_what_cannot_be_meant_is_refused() -> None:
         FaissRetriever.from_documents(DOCUMENTS, Letters(), k=0)
     for told, settings in {
         "at least 1, got '3'": {"k": "3"},
+        "k is given twice, once as top_k": {"k": 1, "top_k": 3},
+        "search_kwargs must be a dictionary": {"search_kwargs": 3},
         "finite number or None, got '0.5'": {"min_score": "0.5"},
-        "finite number or None, got nan": {"min_score": math.nan},
+        "finite number or None, got nan": {"score_threshold": math.nan},
     }.items():
         with pytest.raises(ConfigError, match=told):
             retriever.invoke("a", **settings)
