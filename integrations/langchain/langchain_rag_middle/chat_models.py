@@ -275,7 +275,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
                 tool_call_chunks=call_chunks(generation),
                 **facts,
             )
-            return ChatGenerationChunk(message=message)
+            info = _for_callbacks(facts["response_metadata"])
+            return ChatGenerationChunk(message=message, generation_info=info)
 
         def piece(text: str) -> ChatGenerationChunk:
             return ChatGenerationChunk(message=AIMessageChunk(content=text))
@@ -287,7 +288,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         for text in texts:
             facts = self._facts(text, request)
             message = AIMessage(content=text.text, **call_fields(text), **facts)
-            generations.append(ChatGeneration(message=message))
+            info = _for_callbacks(facts["response_metadata"])
+            generations.append(ChatGeneration(message=message, generation_info=info))
         output = {"token_usage": token_usage([texts]), "model_name": self.model_name}
         return ChatResult(generations=generations, llm_output=output)
 
@@ -399,6 +401,12 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             window = inputs[start : start + size]
             gathering = Gathering(len(window), run, self)
             yield gathering, window, configs[start : start + size]
+
+
+def _for_callbacks(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What older callbacks look for beside the message."""
+    names = ("model_name", "finish_reason", "logprobs")
+    return {name: metadata[name] for name in names if name in metadata}
 
 
 def _wanted(error: Exception, as_result: bool) -> Exception:
