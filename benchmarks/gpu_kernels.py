@@ -25,6 +25,7 @@ from pine_op import make_layout
 from reporting import Rows, facts
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from rag_middle.methods.document_blocks.kernels import Sharpening, attend_later
 from rag_middle.methods.pine.kernels.attend import PineState, PineTables, decode, prefill
@@ -33,7 +34,8 @@ from rag_middle.methods.pine.kernels.tables import base_rotate
 from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_circle
 from rag_middle.methods.rotor.kernels.launch import attend_triton
 from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles
-from rag_middle.ops.rope import RotaryStyle
+from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide, wide_tables
+from rag_middle.ops.rotate_heads import rotate_heads
 from rag_middle.ops.scores import ScoreRule
 from rag_middle.ops.spans import Span, SpanTables, attend_spans
 
@@ -134,6 +136,34 @@ class Shape:
             lambda: (read(*inputs, turns=turns).out,),
         )
 
+    def ms_poe_rotation(self) -> Operator:
+        heads, groups, n = self.q.shape[1], self.k.shape[1], self.layout.length
+        scales = torch.linspace(1.2, 1.8, heads, device=self.device)[:, None, None, None]
+        turns = torch.arange(n, device=self.device)[:, None] / scales
+        turns = turns * 10000.0 ** -(torch.arange(0, self.d, 2, device=self.device) / self.d)
+        tables = WideTables(
+            *(x.bfloat16() for x in wide_tables(turns.cos(), turns.sin(), self.style))
+        )
+        choice = torch.randint(heads, (1, 1, heads + groups), device=self.device)
+        picked = [table[:, 0][choice[0, 0]][None] for table in tables]
+        of_q, of_k = (WideTables(*(x[:, part] for x in picked)) for part in
+                      (slice(heads), slice(heads, None)))  # fmt: skip
+        plain = [torch.cat((x[:n], x[:n]), -1)[None].bfloat16() for x in (self.cos, self.sin)]
+
+        def kernel() -> tuple[Tensor, ...]:
+            copies = rotate_heads(self.q, self.k, tables, choice, self.style)
+            return copies[0][..., 0, :], copies[1][..., 0, :]
+
+        def operators(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+            return rotate_wide(q, of_q, self.style), rotate_wide(k, of_k, self.style)
+
+        return Operator(
+            lambda: apply_rotary_pos_emb(self.q, self.k, *plain),
+            lambda: operators(self.q.float(), self.k.float()),
+            kernel,
+            lambda: operators(self.q, self.k),
+        )
+
     def ape_token(self) -> Operator:
         inputs = self.new_q, self.keys, self.values
         whole = [x.float() for x in inputs]
@@ -164,6 +194,7 @@ class Shape:
 OPERATORS: dict[str, Callable[[Shape], Operator]] = {
     "pine, prompt": Shape.pine_prompt,
     "rotor, prompt": Shape.rotor_prompt,
+    "ms_poe, rotation of the prompt": Shape.ms_poe_rotation,
     "pine, generated token": Shape.pine_token,
     "ape, generated token": Shape.ape_token,
 }

@@ -84,6 +84,13 @@ def _rotor_prefill(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
     return KernelWork(2 * b * h * pairs * (d + dv), _bytes_of(q, k, v, *outputs), 1)
 
 
+def _rotate_heads(outputs: Sequence[Tensor], *arguments: Tensor) -> KernelWork:
+    q, k, cos, sin, choice, *_ = arguments
+    # Of tables, one number of every pair is read, once: heads that share them run together.
+    moved = _bytes_of(q, k, choice, *outputs) + _bytes_of(cos, sin) // 2
+    return KernelWork(0, moved, 1)
+
+
 def _attend_spans(
     outputs: Sequence[Tensor], q: Tensor, far: Tensor, k: Tensor, v: Tensor, *__: Tensor
 ) -> KernelWork:
@@ -102,6 +109,7 @@ KERNEL_WORK: dict[str, Callable[..., KernelWork]] = {
         _pine_rotate,
         _pine_decode,
         _rotor_prefill,
+        _rotate_heads,
         _attend_spans,
     )
 }

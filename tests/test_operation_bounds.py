@@ -59,19 +59,19 @@ SMALL = LlamaConfig(
 METHODS: dict[str, tuple[Method, int, int]] = {
     "position_interpolation": (PositionInterpolation(scale=1.5), 3, 3),
     "lpes": (LPES(factors=(1.1, 1.2, 1.3, 1.4)), 11, 4),
-    "ms_poe": (MsPoE(first_layer=0), 27, 4),
+    "ms_poe": (MsPoE(first_layer=0), 20, 4),
     "positional_hidden_states": (
         PositionalHiddenStates(channels=(100,), factor=-1.0, layers=EVERY),
         36,
         4,
     ),
-    "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 104, 13),
+    "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 69, 13),
     "siw": (SIW(layers=EVERY), 42, 0),
     "zero_tuning": (ZeroTuning(factor=0.5), 20, 0),
     "dsas": (DSAS(layers=EVERY), 177, 0),  # 8 for each of 20 documents
     # A pass to look and one to answer; three tokens of a prompt again, 44 launches each.
     "dysco": (DySCO(heads=((LAYERS - 1, 0),)), 229, 48),
-    "self_extend": (SelfExtend(group=2, window=1024), 22, 8),
+    "self_extend": (SelfExtend(group=2, window=1024), 16, 2),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
     "parallel_context_windows": (ParallelContextWindows(), 22, 3),
     "structured_prompting": (StructuredPrompting(), 44, 3),
@@ -138,7 +138,7 @@ def test_half_precision_stays_half_and_nothing_waits(
     [
         (MsPoE(first_layer=0), 0),  # the model rotates
         (APE(), 1),  # two kernels for one
-        (SelfExtend(group=2, window=64), 8),  # and two rotations
+        (SelfExtend(group=2, window=64), 2),  # and a rotation
         (PositionalHiddenStates(channels=(100,), factor=-1.0), 1),  # the module gets other input
         (MsPoE(first_layer=0, reference_code=True), 0),
         (PositionalHiddenStates(channels=(100, 7), factor=0.5, scale_values=True), 1),
@@ -195,4 +195,4 @@ def test_a_sliding_window_needs_no_mask_and_few_launches() -> None:
     for method in (SelfExtend(group=2, window=1024), RoToR()):
         ours = count_method(mistral, method, prompt).prefill
         assert ours.squares == theirs.squares
-        assert (ours.launches - theirs.launches) / 2 <= 25
+        assert (ours.launches - theirs.launches) / 2 <= 24

@@ -6,17 +6,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import applied, use_kernels
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import APE, PINE, Method, RoToR, SelfExtend
+from rag_middle.methods import APE, PINE, Method, MsPoE, RoToR, SelfExtend
 from rag_middle.methods.pine.kernels import check as pine
 from rag_middle.methods.rotor.kernels import launch as rotor
-from rag_middle.ops import kernels, spans
+from rag_middle.ops import kernels, rotate_heads, spans
 from rag_middle.ops.kernels import KernelCase, KernelCheck
 from rag_middle.ops.rope import RotaryStyle
 from tests.prompts import laid_out
 
 pytestmark = pytest.mark.gpu
 
-CHECKS = (pine.CHECK, rotor.CHECK, spans.CHECK)
+CHECKS = (pine.CHECK, rotor.CHECK, rotate_heads.HEADS_CHECK, spans.CHECK)
 
 
 #: Number format, head size, query heads of a key head, rotation, soft-cap and window.
@@ -43,7 +43,7 @@ def test_kernels_pass_their_check(
 
 @pytest.mark.parametrize(
     "method",
-    [PINE(), RoToR(), SelfExtend(group=2, window=12), APE(temperature=0.6)],
+    [PINE(), RoToR(), MsPoE(first_layer=0), SelfExtend(group=2, window=12), APE(temperature=0.6)],
     ids=str,
 )
 @pytest.mark.filterwarnings("error")

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from rag_middle.generation import RagMiddleModel
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE
 from rag_middle.methods.pine.kernels import launch
@@ -15,12 +14,9 @@ from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton
 from rag_middle.ops import kernels, prompt_kernels
 from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
 from rag_middle.ops.rope import RotaryStyle
-from tests.families import FAMILIES
-from tests.kernels.interpreting import llama, step_logits
+from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
 from tests.ops.test_pine import CASES, Case, run
-from tests.prompts import laid_out
 from tests.reference.pine import naive_pine, rotary_place
-from tests.tokenizers import byte_level_bpe
 
 
 @pytest.fixture(autouse=True)
@@ -130,15 +126,20 @@ def test_a_model_gives_the_logits_of_pytorchs_operators() -> None:
     )
 
 
-def test_a_score_says_that_kernels_ran() -> None:
-    model = RagMiddleModel(FAMILIES["llama"].build("sdpa"), byte_level_bpe(), kernels="triton")
-    prompt = laid_out(PromptLayout(12, ((2, 6), (6, 10))))
-    score = model.score(prompt, (5, 6), method=PINE())
-    assert score.kernels == "triton"
-    same = RagMiddleModel(model.model, model.tokenizer, kernels="torch")
-    score_of_torch = same.score(prompt, (5, 6), method=PINE())
-    assert score_of_torch.kernels == "torch"
-    assert score.total == pytest.approx(score_of_torch.total, abs=1e-4)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_follows_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_bfloat16(monkeypatch)
+    case = Case((20, 7, 18), heads=2, groups=1, prefix=5, generated=1)
+    half = [x.to(dtype) for x in case.qkv()]
+    out, lse = triton_run(case, *half)
+    expected, expected_lse = run(case, *(x.float() for x in half))
+    assert out.dtype == dtype
+    # Rounded: rotated queries and keys, queries once more for each document, weights, the result.
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse, expected_lse, atol=4 * tolerance, rtol=tolerance)
 
 
 def test_what_is_around_the_tensors_has_no_say() -> None:

@@ -22,7 +22,7 @@ SCRIPT = """
 import sys, torch
 from rag_middle.methods.pine.kernels import launch
 from rag_middle.methods.rotor.kernels import launch as circle
-from rag_middle.ops import spans
+from rag_middle.ops import rotate_heads, spans
 from tests.kernels.compiling import SHARED, compiled, recorded_launches
 
 size, pairs, capability = map(int, sys.argv[1:])
@@ -50,6 +50,12 @@ with recorded_launches() as launches:
         heads(32, 3300), heads(8, 3300), heads(8, 3300), rows, tiles, *rotary, 40, 3260, False,
         0.1, 30.0 * (size == 256), 4096 * (size == 96),
     )
+    for tokens, copies in ((3300, 1), (1, 1), (3300, 2), (1, 2)):
+        tables = empty(8, 1, tokens, 2 * pairs), empty(8, 1, tokens, 2 * pairs)
+        choice = empty(1, copies, 40, dtype=torch.int64)
+        rotate_heads._rotate_heads._init_fn(
+            heads(32, tokens), heads(8, tokens), *tables, choice, pairs, size == 80
+        )
     tables = empty(1, 3, 4, dtype=torch.int32), empty(1, 3, 3, dtype=torch.float32)
     for rotations in (1, 2):
         keys = empty(1, 8, 3301, rotations * size)
@@ -59,16 +65,16 @@ with recorded_launches() as launches:
 names = {one.kernel.__name__ for one in launches}
 assert names == {
     "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts",
-    "attend_circle", "attend_spans", "merge_spans",
+    "attend_circle", "rotate_heads", "attend_spans", "merge_spans",
 }, names
-assert len(launches) == 16, len(launches)
+assert len(launches) == 20, len(launches)
 for one in launches:
     kernel = compiled(one, capability)
     print(kernel)
     allowed = 160 if size > 128 and kernel.name == "document_lse" else 0
     assert kernel.spilled <= allowed, kernel
     assert kernel.shared <= SHARED[capability], kernel
-    no_products = ("rotate_both", "rank", "merge_parts", "merge_spans")
+    no_products = ("rotate_both", "rank", "merge_parts", "merge_spans", "rotate_heads")
     products = kernel.name not in no_products
     assert (kernel.products > 0) == products, kernel
 """

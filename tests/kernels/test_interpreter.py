@@ -22,7 +22,7 @@ pytestmark = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("subject", ["checks", "pine", "rotor", "spans"])
+@pytest.mark.parametrize("subject", ["checks", "pine", "rotate_heads", "rotor", "spans"])
 def test_kernels_compute_what_pytorchs_operators_compute(subject: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "300",

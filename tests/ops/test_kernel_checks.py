@@ -13,11 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rag_middle.attention import applied, use_kernels
 from rag_middle.errors import ConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import APE, PINE, Method, RoToR
+from rag_middle.methods import APE, PINE, Method, MsPoE, RoToR
 from rag_middle.methods.pine.kernels import check as pine
 from rag_middle.methods.rotor.kernels import launch as rotor
 from rag_middle.notices import BackendFallbackWarning
-from rag_middle.ops import kernels, spans
+from rag_middle.ops import kernels, rotate_heads, spans
 from rag_middle.ops.kernels import KernelCase, KernelCheck, uses_triton
 from rag_middle.options import Kernels
 from tests.prompts import laid_out
@@ -118,6 +118,7 @@ def test_tensors_without_numbers_are_not_checked() -> None:
     [
         (PINE(), pine, "prefill_triton", "PINE"),
         (RoToR(), rotor, "attend_triton", "RoToR"),
+        (MsPoE(first_layer=0), rotate_heads, "rotate_heads", "rotation of heads"),
         (APE(temperature=0.6), spans, "attend_spans", "attention to spans of keys"),
     ],
     ids=str,

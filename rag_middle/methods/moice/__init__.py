@@ -59,7 +59,7 @@ class MoICE(AttentionMethod):
 
     # Hidden states would have to be scaled, and weights changed, in each of several attentions.
     claims = frozenset({"positions", "hidden", "weights"})
-    defers_rotation = has_gradients = True
+    defers_rotation = has_kernels = has_gradients = True
 
     routers: ExpertRouters | str | Path = no_default(
         "moice needs training: pass routers with a directory that examples/train_moice.py made for "

@@ -15,7 +15,9 @@ from rag_middle.attention import (
     base_attention,
 )
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights, mixed_values
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.scores import ScoreRule
 
 if TYPE_CHECKING:
@@ -53,16 +55,12 @@ class ExpertAttention(LayerHandler):
 
     def _of_prompt(self, call: AttentionCall, oldest: int, rows: slice) -> Tensor:
         """One attention after the other, of the queries in these rows of the cache."""
-        query, key, style = call.query, call.key, self._traits.rotary
-        assert style is not None
+        query = call.query
         output: Tensor | None = None
         weights: Tensor | None = None
         for expert, factor in enumerate(self._factors):
-            tables = self._tables(factor, oldest, key.shape[2], query.device)
-            of_queries = WideTables(*(table[:, :, rows] for table in tables))
-            rotated = self._layer.normalised(
-                rotate_wide(query, of_queries, style), rotate_wide(key, tables, style)
-            )
+            tables = self._tables(factor, oldest, call.key.shape[2], query.device)
+            rotated = self._layer.normalised(*self._rotated(call, tables, rows))
             if weights is None:
                 weights = self._weights(rotated[0])
             part = AttentionCall(call.module, *rotated, call.value, call.mask, call.options)
@@ -71,6 +69,29 @@ class ExpertAttention(LayerHandler):
             output = attended * share if output is None else output.addcmul(attended, share)
         assert output is not None
         return output
+
+    def _rotated(
+        self, call: AttentionCall, tables: WideTables, rows: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Queries `[b, h, m, d]`, which stand in these rows of the tables, and keys."""
+        query, key, style = call.query, call.key, self._traits.rotary
+        request = self._layer.request
+        assert style is not None
+        # The kernel takes as many queries as keys: a prompt read from its beginning.
+        if query.shape[2] == key.shape[2] and uses_triton(
+            request.kernels, query, key, call.value, HEADS_CHECK, style=style
+        ):
+            request.kernels_used = "triton"
+            heads = query.shape[1] + key.shape[1]
+            first_table = request.shared(
+                ("first table", heads, query.device),
+                lambda: torch.zeros(1, 1, heads, dtype=torch.long, device=query.device),
+            )
+            of_rows = WideTables(*(table.transpose(0, 1) for table in tables))
+            rotated = rotate_heads(query, key, of_rows, first_table, style)
+            return rotated[0][..., 0, :], rotated[1][..., 0, :]
+        of_queries = WideTables(*(table[:, :, rows] for table in tables))
+        return rotate_wide(query, of_queries, style), rotate_wide(key, tables, style)
 
     def _of_token(self, call: AttentionCall, token: int, columns: int) -> Tensor:
         """All attentions of one token to the first `columns` keys, `[b, 1, h, dv]`."""

@@ -68,7 +68,7 @@ class MsPoE(AttentionMethod):
         "or the task needs exact order or distances",
     )
     claims = frozenset({"positions"})
-    defers_rotation = has_gradients = True
+    defers_rotation = has_kernels = has_gradients = True
     conflicts: ClassVar[Mapping[str, str]] = {
         "positional_hidden_states": "Ms-PoE ranks heads by un-rotated keys, of which scaled "
         "channels would make two sets. Use one of them"

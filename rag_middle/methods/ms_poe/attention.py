@@ -14,7 +14,9 @@ from rag_middle.attention import (
     LayerStack,
     in_rows,
 )
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.scores import as_factor, products
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class HeadRotation(LayerHandler):
         """Replace the call's un-rotated query and key by rotated ones."""
         if self._model_rotates:
             return context.proceed()
-        call = context.call
+        call, request = context.call, self._layer.request
         if context.start == 0:
             self._choice = self._choose(context)
             name = ("ratios", self._ratios)
@@ -82,14 +84,21 @@ class HeadRotation(LayerHandler):
         assert choice is not None
         choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
         tables = rotary.wide(self._ratios, self._traits.table_format, style)
-        heads, kv_heads = self._traits.heads, self._traits.kv_heads
-        of_keys = WideTables(*(_picked(table, choice[:, heads:]) for table in tables))
-        of_queries = of_keys
-        if heads != kv_heads:
-            of_queries = WideTables(*(_picked(table, choice[:, :heads]) for table in tables))
-        call.query, call.key = self._layer.normalised(
-            rotate_wide(call.query, of_queries, style), rotate_wide(call.key, of_keys, style)
-        )
+        if uses_triton(request.kernels, call.query, call.key, call.value, HEADS_CHECK, style=style):
+            request.kernels_used = "triton"
+            copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
+            rotated = copies[0][..., 0, :], copies[1][..., 0, :]
+        else:
+            heads, kv_heads = self._traits.heads, self._traits.kv_heads
+            of_keys = WideTables(*(_picked(table, choice[:, heads:]) for table in tables))
+            of_queries = of_keys
+            if heads != kv_heads:
+                of_queries = WideTables(*(_picked(table, choice[:, :heads]) for table in tables))
+            rotated = (
+                rotate_wide(call.query, of_queries, style),
+                rotate_wide(call.key, of_keys, style),
+            )
+        call.query, call.key = self._layer.normalised(*rotated)
         return context.proceed()
 
     def _choose(self, context: AttentionContext) -> Tensor:

@@ -16,7 +16,9 @@ from rag_middle.attention import (
 )
 from rag_middle.methods.self_extend.kernels import TwoFold, Weighed, attend
 from rag_middle.ops.flash import with_sinks
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
 if TYPE_CHECKING:
@@ -80,6 +82,16 @@ def _rotated(method: SelfExtend, context: AttentionContext) -> tuple[Tensor, Ten
         growth = growth / log(method.log_scale_base)
         # A rounded factor would be wrong in one direction for the whole query.
         query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
+    if uses_triton(request.kernels, query, call.key, call.value, HEADS_CHECK, style=style):
+        request.kernels_used = "triton"
+        near = [0] * (traits.heads + traits.kv_heads)
+        far = [2] * traits.heads + [1] * traits.kv_heads  # shifted queries, grouped keys
+        choice = request.shared(
+            ("rotations", traits.heads, traits.kv_heads, device),
+            lambda: torch.tensor([[near, far]], device=device),
+        )
+        queries, keys = layer.normalised(*rotate_heads(query, call.key, tables, choice, style))
+        return queries[..., 0, :], queries[..., 1, :], keys.flatten(3)
     cos, sin = (table[:, :, None].to(device) for table in tables)
     # Both at once: exact with grouped for keys, exact with shifted grouped for queries.
     near_k, far_k = rotate_wide(call.key, WideTables(cos[:2], sin[:2]), style)
