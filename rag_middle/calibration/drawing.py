@@ -11,7 +11,7 @@ from rag_middle.calibration.search import Search
 from rag_middle.calibration.searches import make_search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Item, Task, spread_positions
-from rag_middle.evaluation.conditions import position, question_and_golds
+from rag_middle.evaluation.conditions import position, question_and_gold
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
 _HELD_OUT_POSITIONS = 5
@@ -78,8 +78,8 @@ def draw_examples(
     share = min(1.0, len(items) / wanted)
     cut = max(_FEWEST, min(round(questions * share), len(items) - _FEWEST_HELD_OUT))
     # Other answers make it no other question.
-    searched = {question_and_golds(item) for item in items[:cut]}
-    unseen = [item for item in items[cut:] if question_and_golds(item) not in searched]
+    searched = {question_and_gold(item) for item in items[:cut]}
+    unseen = [item for item in items[cut:] if question_and_gold(item) not in searched]
     if len(unseen) < _FEWEST_HELD_OUT:
         raise ConfigError(
             f"{len(items)} question{' is' if len(items) == 1 else 's are'} too few to search with "

@@ -13,7 +13,7 @@ import typer
 from rag_middle import evaluation
 from rag_middle.cli import console
 from rag_middle.cli import options as opt
-from rag_middle.cli.measuring import Questions, chosen_task, numbers, question_flag, start_workers
+from rag_middle.cli.measuring import Questions, chosen_task, question_flag, start_workers
 from rag_middle.cli.models import Endpoint, Loading, load, open_endpoint, placed
 from rag_middle.errors import ConfigError
 from rag_middle.wording import counted
@@ -21,19 +21,6 @@ from rag_middle.wording import counted
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
     from rag_middle.methods import Method
-
-
-def _variation(
-    *,
-    distractors: str | None = question_flag(
-        None, help="Other documents: random, hard, or none_relevant (without the gold)."
-    ),
-    hops: int | None = question_flag(None, min=1, help="Documents that a question needs."),
-    phrases: list[str] | None = question_flag(
-        None, "--abstention", metavar="TEXT", hidden=True, help="Says 'not known'; repeatable."
-    ),
-) -> None:
-    """More arguments of `chosen_task`."""
 
 
 def _measurement(
@@ -67,14 +54,10 @@ def diagnose(
         help="Default: pine, rotor, presets.",
     ),
     asked: Questions,
-    varied: Annotated[dict[str, Any], opt.group(_variation)],
+    distractors: Literal["random", "hard"] | None = question_flag(
+        None, help="Other documents: any, or those most like the question."
+    ),
     measured: Annotated[dict[str, Any], opt.group(_measurement)],
-    grid: str | None = question_flag(
-        None, metavar="N,N", help="Fewer documents too: 5,10,20, for --documents."
-    ),
-    changes: list[str] | None = question_flag(
-        None, "--change", metavar="NAME", hidden=True, help="random_filler (docs/evaluation.md)."
-    ),
     workers: int = opt.model_flag(1, min=1, help="Processes that answer."),
     backend: opt.Backend = "processes",
     loading: Loading,
@@ -83,27 +66,18 @@ def diagnose(
         Path("rag-middle-diagnosis"),
         help="Folder for report, records and profile. A run that was killed continues there.",
     ),
-    refresh: int = opt.output_flag(
-        60, min=0, metavar="SECONDS", hidden=True, help="Between reports while asking; 0: none."
-    ),
     as_json: opt.Json = False,
 ) -> None:
     """Measure a model by the position of the gold document, and say which method helps.
 
     Asks every question with its gold document, the one that holds the answer, at several
     positions, under every method. Recommends no method unless positions differ significantly and
-    a method raises the worst of them significantly. With --hops, --task key_value_chains or
-    --distractors none_relevant something else is varied, and all methods are compared on it.
-    More options are in docs/cli.md.
+    a method raises the worst of them significantly. More options are in docs/cli.md.
     """
     if measured["scoring"] == "likelihood" and "max_new_tokens" in measured:
         raise ConfigError("By likelihood nothing is generated: leave --max-new-tokens out.")
-    asked |= varied
-    fewer: list[int] = []
-    if grid is not None:
-        if "documents" in asked:
-            raise ConfigError("The largest number of --grid is that of --documents: leave it out.")
-        *fewer, asked["documents"] = sorted(numbers("--grid", grid, int))
+    if distractors is not None:
+        asked["distractors"] = distractors
     names = _split(methods) or None
     spreads = workers > 1 or backend == "ray"
     endpoint = open_endpoint(remote, model, loading)
@@ -113,31 +87,24 @@ def diagnose(
 
     # Before PyTorch is imported: the data is where mistakes are.
     task = chosen_task(**asked)
-    by_position = task.layout(measured["positions"]) is None
-    if by_position:
-        require_gold_documents(task)
+    require_gold_documents(task)
     items = task.items(measured["limit"], measured["seed"])
 
     import torch
 
     from rag_middle.evaluation import conclusions, plots, report
-    from rag_middle.evaluation.diagnosis import default_methods, profile_in_words
-    from rag_middle.evaluation.results import findings
+    from rag_middle.evaluation.diagnosis import profile_in_words
     from rag_middle.generation.sharing import origin
     from rag_middle.small_model import NAME
 
     plots.new_figure()  # without matplotlib there is no report: say so before an hour is spent
-    changed: Any = tuple(_split(changes))
-    measurement = evaluation.Measurement(
-        **measured, grid=tuple(fewer), changes=changed, controls=True
-    )
+    measurement = evaluation.Measurement(**measured, controls=True)
     for labelled in evaluation.check_measurement(task, names or (), measurement):
         if endpoint is not None:
             endpoint.checked_method(labelled.method)
     console.tell("Data", f"{task.description}: {counted(len(items), 'question')} asked.")
     for note in conclusions.notes_on_gold(items):
         console.warn(note)
-    command = console.command_line()
     with console.progress_bar("asking", hidden=as_json) as progress, ExitStack() as stack:
         if endpoint is None:
             console.tell("Model", f"loading {model or NAME}.")
@@ -153,32 +120,14 @@ def diagnose(
             threads = loading.get("threads", max(1, torch.get_num_threads() // workers))
             team = start_workers(opening, loading, backend=backend, count=workers, threads=threads)
             options["workers"] = stack.enter_context(closing(team))
-        if by_position:
-            interim = evaluation.InterimReport(out, seconds=refresh, command=command)
-            options["interim"] = interim if refresh else None
-            diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
-        else:
-            if names is None:
-                names, left_out = default_methods(answering)
-                for name, reason in left_out.items():
-                    console.tell("Left out", f"{name}: {reason}", "yellow")
-            results = evaluation.run(answering, task, names, measurement, **options)
-    if by_position:
-        page = evaluation.write_report(diagnosis, out, command=command)
-        data = diagnosis.to_dict()
-    else:
-        found = findings(results)
-        page = evaluation.write_evaluation(results, out, command=command)
-        data = found.to_dict()
+        diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
+    page = evaluation.write_report(diagnosis, out, command=console.command_line())
     if as_json:
-        console.print_json({**data, "report": str(page)})
+        console.print_json({**diagnosis.to_dict(), "report": str(page)})
         return
-    if by_position:
-        report.show_diagnosis(console.console(), diagnosis)
-        if does := profile_in_words(diagnosis.profile):
-            console.tell("Use it", f"--method profile:{out} ({does}).", "cyan")
-    elif found.grid:
-        report.show_grid(console.console(), found.grid, found.notes)
+    report.show_diagnosis(console.console(), diagnosis)
+    if does := profile_in_words(diagnosis.profile):
+        console.tell("Use it", f"--method profile:{out} ({does}).", "cyan")
     console.print_text(str(page))
 
 

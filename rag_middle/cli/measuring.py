@@ -43,24 +43,17 @@ def chosen_task(task: str | None = None, data: Path | None = None, **options: An
     """The task of that name or data; the shipped questions where neither is given.
 
     Args:
-        options: of tasks; of `distractors`, ``none_relevant`` stands for the task ``abstention``.
+        options: of tasks.
     """
     from rag_middle.evaluation.tasks import make_task, shipped_questions, task_for_file
 
     if options.get("distractors") == "hard":
         quiet_progress_bars()  # of the embedder
-    if task is None and options.get("distractors") == "none_relevant":
-        task = "abstention"
-        del options["distractors"]
-    if task is None and "hops" in options and data is None:
-        task = "multi_hop"
-    if task is None and "phrases" in options:
-        task = "abstention"
     if task is None:
         return shipped_questions(**options) if data is None else task_for_file(data, **options)
     if data is not None:
         options["data"] = data
-    elif task in ("key_value_retrieval", "key_value_chains") and "documents" in options:
+    elif task == "key_value_retrieval" and "documents" in options:
         options["keys"] = options.pop("documents")
     return make_task(task, options)
 

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.conditions import (
         AS_GIVEN,
         CLOSED_BOOK,
-        GOLD_ABSENT,
         GOLD_ONLY,
         Condition,
         Item,
-        Layout,
         arranged_documents,
         position,
         spread_positions,
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
     from rag_middle.evaluation.metrics import METRICS, Metric
     from rag_middle.evaluation.plots import plot_position_curves
-    from rag_middle.evaluation.report import InterimReport, write_evaluation, write_report
-    from rag_middle.evaluation.results import Grid, PositionCurves, Results, Summary, grid_of
+    from rag_middle.evaluation.report import write_evaluation, write_report
+    from rag_middle.evaluation.results import PositionCurves, Results, Summary
     from rag_middle.evaluation.runner import (
         Answering,
         AnsweringWorkers,
@@ -48,37 +46,28 @@ if TYPE_CHECKING:
     )
     from rag_middle.evaluation.statistics import Bootstrap, Estimate
     from rag_middle.evaluation.tasks import TASKS, Task, make_task, shipped_questions, task_for_file
-    from rag_middle.evaluation.tasks.abstention import Abstention
     from rag_middle.evaluation.tasks.data_files import as_answers, get_field, read_entries
-    from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
-    from rag_middle.evaluation.tasks.multi_hop import MultiHop
+    from rag_middle.evaluation.tasks.key_value import KeyValueRetrieval
     from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
 
 __all__ = [
     "AS_GIVEN",
     "CLOSED_BOOK",
-    "GOLD_ABSENT",
     "GOLD_ONLY",
     "METRICS",
     "TASKS",
-    "Abstention",
     "Answering",
     "AnsweringWorkers",
     "Bootstrap",
     "Condition",
     "Diagnosis",
     "Estimate",
-    "Grid",
-    "InterimReport",
     "Item",
-    "KeyValueChains",
     "KeyValueRetrieval",
     "LabelledMethod",
-    "Layout",
     "Measurement",
     "Metric",
     "MultiDocumentQA",
-    "MultiHop",
     "OwnQuestions",
     "PositionCurves",
     "ProgressCallback",
@@ -90,7 +79,6 @@ __all__ = [
     "check_measurement",
     "diagnose",
     "get_field",
-    "grid_of",
     "labelled_methods",
     "make_task",
     "plot_position_curves",

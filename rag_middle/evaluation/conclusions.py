@@ -394,12 +394,13 @@ def notes_on_gold(items: Sequence[Item]) -> tuple[str, ...]:
     """Warnings of gold documents that may not be what they are taken for."""
 
     def repeats_gold(item: Item) -> bool:
-        """Whether another document holds all words of a gold one, in their order."""
-        golds, others = (
-            [f" {' '.join(document.text.split())} " for document in documents]
-            for documents in (item.gold_documents, item.others)
+        """Whether another document holds all words of the gold one, in their order."""
+        gold, *others = (
+            f" {' '.join(document.text.split())} "
+            for document in (item.gold, *item.others)
+            if document
         )
-        return any(gold in other for gold in golds for other in others)
+        return any(gold in other for other in others)
 
     problems = (
         (

@@ -9,17 +9,13 @@ from typing import Any, Literal, get_args
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.conditions import (
     AS_GIVEN,
-    CHANGES,
-    Change,
     Condition,
-    Layout,
     order,
     position,
     spread_positions,
 )
 from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
 from rag_middle.methods import Method, resolve_method
-from rag_middle.wording import counted
 
 Scoring = Literal["generation", "likelihood"]
 Template = Literal["auto", "chat", "raw"]
@@ -88,13 +84,10 @@ class Measurement:
     Attributes:
         limit: most questions; None for all there are.
         positions: how many positions of the gold document, spread evenly, or the 0-based
-            positions themselves; how many columns, for a task that has a `layout`.
-        grid: fewer documents than the task has, at whose positions the gold document is measured
-            too: ``(5, 10)`` for a task of 20 documents.
+            positions themselves.
         orders: shuffled orders of all documents, for the rate at which answers flip; 0 for none,
             else at least 2.
         controls: also ask the unmodified model with the gold document alone, and with none.
-        changes: also ask it with changed prompts at the same positions, see `conditions.CHANGES`.
         scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` measures
             the log-likelihood of the right answer, which is cheaper and smoother.
         metric: the main one; None for the task's, and with likelihoods for whether the right
@@ -110,10 +103,8 @@ class Measurement:
 
     limit: int | None = 100
     positions: int | tuple[int, ...] = 5
-    grid: tuple[int, ...] = ()
     orders: int = 0
     controls: bool = False
-    changes: tuple[Change, ...] = ()
     scoring: Scoring = "generation"
     metric: str | None = None
     seed: int = 0
@@ -131,39 +122,22 @@ class Measurement:
             raise ConfigError("orders=1 leaves nothing to compare: use 0, or 2 and more.")
         require_one_of("evaluation", get_args(Scoring), scoring=self.scoring)
         require_one_of("evaluation", get_args(Template), template=self.template)
-        for change in self.changes:
-            require_one_of("evaluation", CHANGES, changes=change)
-        for number in self.grid:
-            require_whole("evaluation", 2, grid=number)
-        object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))
         if isinstance(self.positions, int):
             require_whole("evaluation", 2, positions=self.positions)
             return
         require_whole("evaluation", 0, positions=min(self.positions, default=-1))
         object.__setattr__(self, "positions", tuple(sorted(set(self.positions))))
-        if self.grid:
-            raise ConfigError("A grid takes a number of positions, not the positions themselves.")
 
-    def gold_positions(self, task: Task, documents: int | None = None) -> tuple[int, ...]:
+    def gold_positions(self, task: Task) -> tuple[int, ...]:
         """The 0-based positions at which `task` is measured; none without gold documents.
 
-        Args:
-            task: whose prompts they are in.
-            documents: one of `grid`, for the positions among so many documents.
-
         Raises:
-            ConfigError: positions that a prompt of the task does not have, or a grid
-                with more documents than it has.
+            ConfigError: positions that a prompt of the task does not have.
         """
-        if self.grid and self.grid[-1] >= task.num_positions:
-            raise ConfigError(
-                f"grid takes numbers below the {task.num_positions} documents that prompts of "
-                f"{task.name} have, got {self.grid[-1]}. Give the task more documents."
-            )
         if not task.num_positions:
             return ()
         if isinstance(self.positions, int):
-            return spread_positions(documents or task.num_positions, self.positions)
+            return spread_positions(task.num_positions, self.positions)
         if self.positions[-1] >= task.num_positions:
             raise ConfigError(
                 f"Position {self.positions[-1]} does not exist: prompts of {task.name} have "
@@ -171,51 +145,11 @@ class Measurement:
             )
         return self.positions
 
-    def conditions(self, task: Task) -> tuple[Condition, ...]:
-        """The conditions every method is run under, less those that `grid` adds."""
-        conditions = tuple(position(index) for index in self.gold_positions(task))
-        if not conditions:
-            layout = self.layout(task)
-            conditions = (AS_GIVEN,) if layout is None else layout.conditions
-        return (*conditions, *(order(index) for index in range(self.orders)))
-
-    def all_conditions(self, task: Task, *, unmodified: bool) -> tuple[Condition, ...]:
-        """Those of `conditions` and `grid`; under the unmodified model the further ones too."""
-        further = [
-            position(index, documents)
-            for documents in self.grid
-            for index in self.gold_positions(task, documents)
-        ]
-        if unmodified:
-            further += task.controls if self.controls else ()
-            further += [
-                position(index, change=change)
-                for change in self.changes
-                for index in self.gold_positions(task)
-            ]
-        return (*self.conditions(task), *further)
-
-    def layout(self, task: Task) -> Layout | None:
-        """The conditions of `task` in rows and columns: those of `grid`, or of the task itself.
-
-        Raises:
-            ConfigError: positions by name, a grid or changes for a task with its own.
-        """
-        own = task.layout(self.positions if isinstance(self.positions, int) else 2)
-        if own is not None and (not isinstance(self.positions, int) or self.grid or self.changes):
-            raise ConfigError(
-                f"{task.name} varies {own.row_title.lower()} instead of one position, so it takes "
-                "a number of positions, no grid and no changes."
-            )
-        if own is not None or not self.grid:
-            return own
-        rows = {
-            counted(documents or task.num_positions, "document"): {
-                f"at {at}": position(at, documents) for at in self.gold_positions(task, documents)
-            }
-            for documents in (*self.grid, None)
-        }
-        return Layout("Number of documents", "Position of the gold document, first to last", rows)
+    def conditions(self, task: Task, *, controls: bool = False) -> tuple[Condition, ...]:
+        """The conditions every method is run under; with the controls, where they are wanted."""
+        conditions = tuple(map(position, self.gold_positions(task))) or (AS_GIVEN,)
+        further = task.controls if controls and self.controls else ()
+        return (*conditions, *map(order, range(self.orders)), *further)
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.

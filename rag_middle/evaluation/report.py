@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis, profile_in_words
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.plots import image, plot_position_curves
-from rag_middle.evaluation.results import Findings, Grid, Results, Summary, findings
+from rag_middle.evaluation.results import Findings, Results, Summary, findings
 from rag_middle.evaluation.statistics import CONFIDENCE, SHAPES, Estimate
 from rag_middle.files import expanded, write_files
 from rag_middle.profiles import PROFILE_FILE, write_profile
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PACKAGE = "rag_middle.evaluation"
-_SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 
 
 def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> Path:
@@ -87,66 +85,15 @@ def _write(found: Findings, folder: str | Path, name: str, command: str) -> Path
     return expanded(folder) / f"{name}.html"
 
 
-class InterimReport:
-    """The page of a run while it goes on, which a browser loads again by itself.
-
-    Pass it as `interim` of `run` or `diagnose`. The final report replaces the page; a run that was
-    killed leaves it.
-
-    Args:
-        folder: made if it is not there.
-        seconds: between two pages, at least; more where making one takes long.
-        name: of the file, without ``.html``, the final report's.
-        command: that repeats the run, shown on the page.
-
-    Raises:
-        MissingExtraError: as `report_page`; when called.
-        OutputWriteError: the folder cannot be written to; when called.
-    """
-
-    def __init__(
-        self, folder: str | Path, *, seconds: float = 60, name: str = "report", command: str = ""
-    ) -> None:
-        self._path = expanded(folder)
-        self._seconds = seconds
-        self._name = name
-        self._command = command
-        self._due = monotonic() + seconds
-
-    def __call__(self, results: Results, questions: int) -> None:
-        """Write the page, if it is time.
-
-        Args:
-            results: of the questions that have all their answers so far.
-            questions: of the run.
-        """
-        start = monotonic()
-        if start < self._due:
-            return
-        page = report_page(
-            findings(results),
-            command=self._command,
-            questions=questions,
-            refresh=max(1, self._seconds),
-        )
-        write_files(self._path, {f"{self._name}.html": page.encode()})
-        took = monotonic() - start
-        self._due = start + max(self._seconds, took / _SHARE_OF_TIME)
-
-
 def report_page(
     found: Findings,
     *,
     command: str = "",
-    questions: int | None = None,
-    refresh: float | None = None,
 ) -> str:
     """The page of a run: charts are part of it, nothing is loaded from anywhere.
 
     Args:
         found: of a run, or a diagnosis.
-        questions: of the run, where it is still going on.
-        refresh: seconds after which a browser loads the page again; None for never.
 
     Raises:
         MissingExtraError: there are charts, and matplotlib is not installed.
@@ -165,8 +112,6 @@ def report_page(
         sentence=_sentence(found.summary),
         comparisons=comparisons(found.results.compared),
         command=command,
-        running=questions,
-        refresh=refresh and round(refresh),
     )
 
 
@@ -268,8 +213,6 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         f"{curves.metric.title}{unit}, by the position of the gold document among "
         f"{curves.documents}; {curves.questions} questions; time of an answer next to {BASELINE}.",
     )
-    if diagnosis.grid:
-        show_grid(out, diagnosis.grid)
     for control in diagnosis.summary.controls:
         _print(out, f"With {control.title}: {control.mean.text(share=share)}.")
     name = diagnosis.results.model["name"]
@@ -282,34 +225,6 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     _print(out, *diagnosis.notes, heading=("Note: ", "yellow"))
     _print(out, *left_out, heading=("Left out: ", "yellow"))
     _print(out, *diagnosis.next_steps, heading=("Next: ", "cyan"))
-
-
-def show_grid(out: Console, grid: Grid, notes: Sequence[str] = ()) -> None:
-    """Print means by row and method with their differences, and notes on the run."""
-    share, first = grid.metric.share, grid.rows[0]
-
-    def shown(estimates: Mapping[str, Estimate], label: str) -> str:
-        return estimates[label].text(share=share, signed=True) if label in estimates else "–"
-
-    abstained = ("abstained",) if first.abstained else ()
-    table = _table(
-        grid.row_title, "method", "mean", "minus none", f"minus {first.name}", *abstained
-    )
-    for row in grid.rows:
-        for label, curve in row.curves.items():
-            table.add_row(
-                Text(row.name),
-                Text(label),
-                curve.mean.text(share=share),
-                shown(row.differences, label),
-                shown(row.changes, label),
-                *(row.abstained[label].text(share=True) for _ in abstained),
-            )
-    out.print(table)
-    _print(
-        out, f"{grid.metric.title}; {grid.questions} questions. An interval without 0: significant."
-    )
-    _print(out, *notes, heading=("Note: ", "yellow"))
 
 
 def _table(first: str, *others: str) -> Table:

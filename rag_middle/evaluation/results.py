@@ -1,4 +1,4 @@
-"""The answers of a run, and what reports show of them: curves, means, controls, rows and columns.
+"""The answers of a run, and what reports show of them: curves, means, controls.
 
 All scores are of the same questions, so all differences are paired; their intervals are those of
 `statistics`.
@@ -35,7 +35,6 @@ from rag_middle.wording import counted, shortened
 _CONTROLS = {
     "gold_only": "the gold document alone",
     "closed_book": "no documents",
-    "random_filler": "the other documents' words shuffled",
 }
 _MOST_QUESTIONS = 20  # with wrong answers, in a report
 _MOST_CHARACTERS = 1500  # of a document
@@ -150,7 +149,7 @@ class Control:
     """The unmodified model with other documents.
 
     Attributes:
-        name: of the condition, or of the change.
+        name: of the condition.
         mean: of the main metric.
         difference: minus the unmodified model's mean over the conditions, paired, with the
             confidence of `comparison_confidence`.
@@ -185,50 +184,6 @@ class Summary(_Scored):
     def control(self, name: str) -> Control | None:
         """The control of that name, if it was run."""
         return next((control for control in self.controls if control.name == name), None)
-
-
-# -- rows and columns -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow:
-    """One row of a layout.
-
-    Attributes:
-        name: of the row.
-        columns: their headings.
-        curves: over the columns, by label of the method; the gap is that between columns.
-        differences: mean over columns minus the unmodified model's, by label.
-        changes: mean over columns minus the first row's under the same method, by label; empty
-            for the first row.
-        abstained: share of answers that say that the model does not know, by label; empty for
-            tasks that do not ask for that.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    curves: Mapping[str, PositionCurve]
-    differences: Mapping[str, Estimate]
-    changes: Mapping[str, Estimate]
-    abstained: Mapping[str, Estimate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid(_Scored):
-    """Scores by row and column.
-
-    Attributes:
-        row_title: what differs from row to row.
-        column_title: what differs from column to column.
-        rows: as in the layout.
-        confidence: of each difference and change, so that those of all methods and rows hold
-            together (Bonferroni).
-    """
-
-    row_title: str
-    column_title: str
-    rows: tuple[GridRow, ...]
-    confidence: float
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -339,7 +294,8 @@ class Results:
 
         def mean_and_difference(label: str, columns: Sequence[Condition]) -> tuple[Estimate, ...]:
             own = self.scores(label, columns).mean(axis=1)
-            return _mean(own), paired_difference(own, base, confidence)
+            mean = Bootstrap(own[:, None]).estimates()[0]
+            return mean, paired_difference(own, base, confidence)
 
         methods = []
         for method in self.methods:
@@ -356,13 +312,10 @@ class Results:
                     order_free=method.method.order_free,
                 )
             )
-        asked = {c.name: [c] for c in (self.task.controls if self.measurement.controls else ())}
-        for change in self.measurement.changes:
-            asked[change] = [position(index, change=change) for index in self.positions]
         controls = []
-        for name, of_control in asked.items():
-            mean, difference = mean_and_difference(BASELINE, of_control)
-            controls.append(Control(name=name, mean=mean, difference=difference))
+        for condition in self.task.controls if self.measurement.controls else ():
+            mean, difference = mean_and_difference(BASELINE, [condition])
+            controls.append(Control(name=condition.name, mean=mean, difference=difference))
         return Summary(
             metric=self.metric,
             questions=len(self.items),
@@ -388,65 +341,6 @@ class Results:
         return consistency([[said(item, condition) for condition in orders] for item in self.items])
 
 
-def _mean(scores: Array) -> Estimate:
-    """Of scores `[questions]`."""
-    return Bootstrap(scores[:, None]).estimates()[0]
-
-
-def grid_of(results: Results) -> Grid | None:
-    """Rows and columns of a run whose measurement has a grid, or whose task has its own.
-
-    Returns:
-        None for other runs.
-    """
-    layout = results.measurement.layout(results.task)
-    if layout is None:
-        return None
-    labels, (first, *later) = results.labels, layout.rows
-    compared = (len(labels) - 1) * (1 + len(later)) + len(labels) * len(later)
-    confidence = comparison_confidence(compared)
-    abstain = "abstained" in results.measurement.metric_names(results.task)
-    scores = {
-        (row, label): results.scores(label, tuple(columns.values()))
-        for row, columns in layout.rows.items()
-        for label in labels
-    }
-    means = {cell: own.mean(axis=1) for cell, own in scores.items()}
-
-    def difference(cell: tuple[str, str], other: tuple[str, str]) -> Estimate:
-        return paired_difference(means[cell], means[other], confidence)
-
-    def abstentions(row: str, label: str) -> Estimate:
-        columns = tuple(layout.rows[row].values())
-        return _mean(results.scores(label, columns, "abstained").mean(axis=1))
-
-    rows = [
-        GridRow(
-            name=row,
-            columns=tuple(columns),
-            curves={label: curve_of(label, Bootstrap(scores[row, label])) for label in labels},
-            differences={
-                label: difference((row, label), (row, BASELINE))
-                for label in labels
-                if label != BASELINE
-            },
-            changes={
-                label: difference((row, label), (first, label)) for label in labels if row != first
-            },
-            abstained={label: abstentions(row, label) for label in labels if abstain},
-        )
-        for row, columns in layout.rows.items()
-    ]
-    return Grid(
-        metric=results.metric,
-        row_title=layout.row_title,
-        column_title=layout.column_title,
-        questions=len(results.items),
-        rows=tuple(rows),
-        confidence=confidence,
-    )
-
-
 # -- what a report shows --------------------------------------------------------------------------
 
 
@@ -459,7 +353,6 @@ class Findings:
         made: when, ISO 8601, UTC.
         curves: over gold positions; None without one gold document.
         summary: means, differences, flip rates, controls.
-        grid: rows and columns, where the measurement or the task has them.
         notes: what bears on the figures.
         wrong: questions with the most wrong answers, with their documents.
     """
@@ -468,7 +361,6 @@ class Findings:
     made: str
     curves: PositionCurves | None
     summary: Summary
-    grid: Grid | None
     notes: tuple[str, ...]
     wrong: Sequence[Mapping[str, Any]]
 
@@ -491,7 +383,6 @@ def findings(results: Results) -> Findings:
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         curves=results.curves() if results.positions else None,
         summary=results.summary(),
-        grid=grid_of(results),
         notes=(*missing_answers(results), *searched_notes(results)),
         wrong=wrong_answers(results),
     )
@@ -500,7 +391,7 @@ def findings(results: Results) -> Findings:
 def wrong_answers(results: Results) -> list[dict[str, Any]]:
     """The questions of a run with the most wrong answers, at most twenty, as plain data.
 
-    Each has ``question``, ``answers``, ``documents`` (the gold ones first), ``conditions`` (as
+    Each has ``question``, ``answers``, ``documents`` (the gold one first), ``conditions`` (as
     headings), ``replies`` (by method label, one per condition: ``text``, and whether it is
     ``right`` by the main score; of an F1 score, at least one half), and how many are ``wrong``.
     """
@@ -513,13 +404,13 @@ def wrong_answers(results: Results) -> list[dict[str, Any]]:
         for label in results.labels:
             records = [results.records[label, condition.name, item.id] for condition in conditions]
             replies[label] = [{"text": r.shown, "right": r.scores[score] >= 0.5} for r in records]
-        golds = item.gold_documents
+        golds = [item.gold] if item.gold else []
         return {
             "question": item.question,
             "answers": list(item.answers),
             "documents": [
                 {"title": d.title, "text": shortened(d.text, _MOST_CHARACTERS), "gold": d in golds}
-                for d in (*golds, *item.others)
+                for d in [*golds, *item.others]
             ],
             "conditions": [condition.title for condition in conditions],
             "replies": replies,

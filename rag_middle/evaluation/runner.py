@@ -35,10 +35,6 @@ ProgressCallback = Callable[[int, int], None]
 #: Called with the seconds that the answers still missing will take, and their number.
 EstimateCallback = Callable[[float, int], None]
 
-#: Called with the results so far, of the two or more questions that have all their answers at the
-#: positions, without controls and grid, and with the number of questions of the run.
-InterimCallback = Callable[[Results, int], None]
-
 #: Called with the prompts that will be asked, each with its method, and the most new tokens of an
 #: answer.
 PlanCallback = Callable[[Sequence[tuple[ContextPrompt, Method]], int], None]
@@ -125,7 +121,6 @@ def run(
     estimated: EstimateCallback | None = None,
     planned: PlanCallback | None = None,
     workers: AnsweringWorkers | None = None,
-    interim: InterimCallback | None = None,
 ) -> Results:
     """Measure methods on a task.
 
@@ -149,7 +144,6 @@ def run(
             ends the run.
         workers: that answer, each with the same model (`Answering`), instead of `model` itself.
             Batches are the same ones; what can change last digits is another number of threads.
-        interim: called after every few batches, as soon as there is something to show.
 
     Raises:
         RagMiddleError: a worker process ended.
@@ -184,7 +178,7 @@ def run(
     trials: dict[Hashable, _Trial] = {}
     keys: list[Key] = []
     for entry in labelled:
-        for condition in measurement.all_conditions(task, unmodified=entry.label == BASELINE):
+        for condition in measurement.conditions(task, controls=entry.label == BASELINE):
             for item in items:
                 trial = _Trial(item, condition, entry, asker.prompt(item, condition))
                 keys.append((entry.label, condition.name, item.id))
@@ -207,35 +201,21 @@ def run(
     if planned and missing:
         planned([(t.prompt, t.method.method) for t in missing], asker.max_new_tokens)
 
-    # Shorter prompts are asked last, so that no question has its controls before the end.
-    reduced = replace(measurement, controls=False, changes=(), grid=())
-    names = {condition.name for condition in reduced.conditions(task)}
-    shown = [key for key in keys if key[1] in names]
-
-    def results_of(measured: Measurement, complete: Sequence[Key]) -> Results:
-        included = {item for _, _, item in complete}
-        return Results(
-            task=task,
-            measurement=measured,
-            methods=labelled,
-            items=tuple(item for item in items if item.id in included),
-            records={key: answers[key] for key in complete},
-            model=identity["model"],
-            software=software,
-        )
-
     for done, seconds in asker.ask(missing, answers):
         if progress:
             progress(len(trials) - len(missing) + done, len(trials))
         if estimated and seconds is not None and done < len(missing):
             estimated(seconds, len(missing) - done)
             estimated = None
-        if interim:
-            waiting = {key[2] for key in shown if key not in answers}
-            if len(items) - len(waiting) > 1:
-                complete = [key for key in shown if key[2] not in waiting]
-                interim(results_of(reduced, complete), len(items))
-    return results_of(measurement, keys)
+    return Results(
+        task=task,
+        measurement=measurement,
+        methods=labelled,
+        items=items,
+        records={key: answers[key] for key in keys},
+        model=identity["model"],
+        software=software,
+    )
 
 
 def check_measurement(
@@ -253,7 +233,6 @@ def check_measurement(
             "scoring='generation'."
         )
     measurement.metric_names(task)
-    measurement.layout(task)
     measurement.gold_positions(task)
     return labelled
 

@@ -32,7 +32,6 @@ def files(tmp_path: Path) -> dict[str, str]:
 #: Arguments, and words of the refusal.
 REFUSED = [
     ("diagnose --timeout 5", "--endpoint too"),
-    ("diagnose --grid 5,x", "--grid takes numbers joined by commas"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),
     ("diagnose --score-by likelihood --max-new-tokens 5", "nothing is generated"),
     ("demo --method profile:{nested}", "nested too deeply"),
@@ -40,6 +39,8 @@ REFUSED = [
     ("generate -m m -p {prompt} --stream --json", "leave out --json"),
     ("ask Why? --docs {gone}", "There is no file or folder"),
     ("chat --docs {docs} --temperature -1", "temperature must be"),
+    ("diagnose --metric charm", "has no metric 'charm'"),
+    ("diagnose --data {questions} --task key_value_chain", "Unknown task"),
     ("calibrate --method lpes --data {questions}", "too few"),
     ("demo --method none", "compares the unmodified model"),
     ("generate -m m -p {prompt} --device nowhere", "There is no device 'nowhere'"),

@@ -10,15 +10,11 @@ import pytest
 
 from rag_middle.errors import ConfigError, FileFormatError, MethodConfigError, UnknownNameError
 from rag_middle.evaluation import (
-    InterimReport,
     Measurement,
-    Results,
     position,
     run,
     task_for_file,
 )
-from rag_middle.evaluation.report import report_page
-from rag_middle.evaluation.results import findings
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
@@ -53,40 +49,6 @@ def test_every_question_is_asked_under_every_method_and_condition(model: RagMidd
     for item in results.items:
         of_pine = [results.records["pine", condition, item.id] for condition in conditions]
         assert len({record.answer for record in of_pine}) == 1
-
-
-def test_results_so_far_are_those_of_complete_questions(
-    model: RagMiddleModel, tmp_path: Path
-) -> None:
-    fake = fake_reader(model, TASK, u_shape)
-    seen: list[tuple[Results, int]] = []
-    how = replace(HOW, limit=8, grid=(2,))
-    final = run(fake, TASK, ["pine"], how, interim=lambda *so_far: seen.append(so_far))
-    counts = [len(results.items) for results, _ in seen]
-    assert counts[0] < 8  # shown while answers are missing
-    assert counts == sorted(counts)
-    assert {questions for _, questions in seen} == {8}
-    for results, _ in seen:
-        assert len(results.items) > 1
-        rows = [item in results.items for item in final.items]
-        for label in ("none", "pine"):
-            assert (results.scores(label) == final.scores(label)[rows]).all()
-        assert results.summary().controls == ()
-    assert final.summary().controls
-    # The page of such results, and that it is not written more often than it should be.
-    page = tmp_path / "report.html"
-    for report in (InterimReport(tmp_path), InterimReport(tmp_path, seconds=0)):
-        assert not page.exists()
-        report(*seen[0])
-    text = page.read_text(encoding="utf-8")
-    assert f"{counts[0]} of 8 questions have their answers" in " ".join(text.split())
-    assert '<meta http-equiv="refresh" content="1">' in text
-    page.unlink()
-    report(*seen[0])  # at once: writing may take a twentieth of the time
-    assert not page.exists()
-    text = report_page(findings(final))
-    assert "In progress" not in text
-    assert 'http-equiv="refresh"' not in text
 
 
 class KilledError(Exception):
@@ -204,8 +166,6 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
         ({"scoring": "guess"}, "scoring"),
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"grid": (1,)}, "grid must be a whole number >= 2"),
-        ({"changes": [None]}, "changes must be one of random_filler"),
     ],
 )
 def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:
@@ -262,15 +222,14 @@ def test_an_order_free_method_is_asked_once_per_question(
 ) -> None:
     path = tmp_path / "records.jsonl"
     fake = fake_reader(model, TASK, u_shape)
-    how = Measurement(limit=4, positions=3, grid=(2,))
+    how = Measurement(limit=4, positions=3)
     total: list[int] = []
     results = run(
         fake, TASK, ["pine"], how, records=path, progress=lambda _, count: total.append(count)
     )
-    # Under PINE once among four documents and once among two.
-    assert fake.asked == total[-1] == 4 * (3 + 2) + 4 * 2
+    assert fake.asked == total[-1] == 4 * 3 + 4
     assert results.curves()["pine"].gap.exact
     # More orders of the same documents: what was answered stands for them.
     results = run(fake, TASK, ["pine"], replace(how, positions=4, orders=2), records=path)
     assert fake.asked <= total[-1] + 4 * (1 + 2)
-    assert len(results.records) == 2 * 4 * (4 + 2 + 2)
+    assert len(results.records) == 2 * 4 * (4 + 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rag_middle.errors import ConfigError, FileFormatError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.data_files import documents_of, first_entry
+from rag_middle.evaluation.tasks.data_files import first_entry
 from rag_middle.passages import passages_path
 from rag_middle.registry import Registry, suggest
 
@@ -22,11 +22,8 @@ def _check(target: object) -> None:
 
 
 TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
-TASKS.register("abstention", f"{__name__}.abstention:Abstention")
 TASKS.register("key_value_retrieval", f"{__name__}.key_value:KeyValueRetrieval")
-TASKS.register("key_value_chains", f"{__name__}.key_value:KeyValueChains")
 TASKS.register("multi_document_qa", f"{__name__}.questions:MultiDocumentQA")
-TASKS.register("multi_hop", f"{__name__}.multi_hop:MultiHop")
 TASKS.register("own_questions", f"{__name__}.questions:OwnQuestions")
 
 #: Fields that tell a format, the most telling first. Only files of Lost in the Middle have
@@ -93,8 +90,6 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
     line, first = first_entry(path)
     for name, task_name in _FORMATS.items():
         if name in first:
-            if task_name == "own_questions" and len(documents_of(first, line)[1]) > 1:
-                task_name = "multi_hop"
             return make_task(task_name, {"data": path, **options})
     raise FileFormatError(
         f"{line} has none of the known formats. For questions of your own, write lines "

@@ -17,7 +17,6 @@ from rag_middle.evaluation.conditions import (
     GOLD_ONLY,
     Condition,
     Item,
-    Layout,
     arranged_documents,
 )
 from rag_middle.evaluation.metrics import ANSWER_METRICS
@@ -108,16 +107,6 @@ class Task(ABC):
             template: as in generation.
         """
         return prompt
-
-    def layout(self, columns: int) -> Layout | None:
-        """The conditions of a task that varies something else than one position, else None.
-
-        Such a task has no `num_positions`.
-
-        Args:
-            columns: how many positions or distances, spread evenly, at least two.
-        """
-        return None
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         """The scores of a generated answer, by metric."""

@@ -152,7 +152,7 @@ class QuestionLine:
         question: as the model reads it.
         answers: what counts as right.
         documents: in the order of the file.
-        golds: 0-based positions of the gold ones among them, along their chain.
+        gold_position: 0-based, of the gold one among them.
         nearest: 0-based indices of other lines, whose gold documents are most like the question.
     """
 
@@ -161,18 +161,18 @@ class QuestionLine:
     question: str
     answers: tuple[str, ...]
     documents: tuple[Document, ...]
-    golds: tuple[int, ...]
+    gold_position: int
     nearest: tuple[int, ...] = ()
 
     @property
     def gold(self) -> Document:
-        """The first gold document."""
-        return self.documents[self.golds[0]]
+        """The gold document."""
+        return self.documents[self.gold_position]
 
     @property
     def others(self) -> tuple[Document, ...]:
         """The documents that are not gold."""
-        return tuple(d for at, d in enumerate(self.documents) if at not in self.golds)
+        return tuple(d for at, d in enumerate(self.documents) if at != self.gold_position)
 
 
 def read_questions(path: str | Path) -> list[QuestionLine]:
@@ -184,7 +184,7 @@ def read_questions(path: str | Path) -> list[QuestionLine]:
     first_entry(path)
     lines = []
     for index, (name, content) in enumerate(read_entries(path)):
-        documents, golds = documents_of(content, name)
+        documents, gold_position = documents_of(content, name)
         lines.append(
             QuestionLine(
                 name=name,
@@ -192,29 +192,29 @@ def read_questions(path: str | Path) -> list[QuestionLine]:
                 question=get_field(content, "question", str, name),
                 answers=answers_of(content, name),
                 documents=tuple(documents),
-                golds=tuple(golds),
+                gold_position=gold_position,
                 nearest=tuple(content.get("nearest") or ()),
             )
         )
     return lines
 
 
-def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document], list[int]]:
-    """The documents of a line, and the 0-based positions of the gold ones along their chain.
+def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document], int]:
+    """The documents of a line, and the 0-based position of the gold one.
 
     A line lists them in one of these forms; a document is as for `as_document`::
 
-        {"documents": [...], "gold": 3}                  or several: [3, 0]
+        {"documents": [...], "gold": 3}
         {"documents": [{"text": ..., "gold": true}, ...]}
         {"ctxs": [{"text": ..., "isgold": true}, ...]}   of the Lost in the Middle benchmark
         {"gold": ..., "distractors": [...]}
         {"title": ..., "text": ...}                      the gold document itself
 
-    Others that repeat a gold document are left out, as it would stand at two positions at once;
+    Others that repeat the gold document are left out, as it would stand at two positions at once;
     spaces and case make no difference.
 
     Raises:
-        FileFormatError: it has none of them, or names no gold document.
+        FileFormatError: it has none of them, or names not one gold document.
     """
     if "ctxs" in content or "documents" in content:
         name, flag = ("ctxs", "isgold") if "ctxs" in content else ("documents", "gold")
@@ -222,17 +222,17 @@ def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document],
         flagged = [at for at, v in enumerate(values) if isinstance(v, dict) and v.get(flag) is True]
         golds = content.get("gold", flagged) if flag == "gold" else flagged
         golds = golds if isinstance(golds, list) else [golds]
-        valid = all(type(at) is int and 0 <= at < len(values) for at in golds)
-        if not golds or not valid or len(set(golds)) < len(golds):
+        if len(golds) != 1 or type(golds[0]) is not int or not 0 <= golds[0] < len(values):
             raise FileFormatError(
-                f"{line} should say which of its {len(values)} {name!r} answer the question: "
-                f"'gold' with 0-based positions, or {flag!r}: true in each of them; got {golds!r}."
+                f"{line} should say which one of its {len(values)} {name!r} answers the question: "
+                f"'gold' with a 0-based position, or {flag!r}: true in it; got {golds!r}."
             )
+        gold = golds[0]
     elif "gold" in content or "text" in content:
         own = {name: content.get(name) for name in ("text", "title", "id")}
         distractors = {"distractors": content.get("distractors") or []}
         others = get_field(distractors, "distractors", list, line)
-        values, golds = [content.get("gold", own), *others], [0]
+        values, gold = [content.get("gold", own), *others], 0
     else:
         raise FileFormatError(
             f"{line} names no gold document: give 'gold' (a document), or 'documents' and "
@@ -240,6 +240,5 @@ def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document],
         )
     documents = [as_document(value, line) for value in values]
     texts = [" ".join(document.text.split()).casefold() for document in documents]
-    gold_texts = {texts[at] for at in golds}
-    kept = [at for at, text in enumerate(texts) if at in golds or text not in gold_texts]
-    return [documents[at] for at in kept], [kept.index(at) for at in golds]
+    kept = [at for at, text in enumerate(texts) if at == gold or text != texts[gold]]
+    return [documents[at] for at in kept], kept.index(gold)

@@ -80,12 +80,7 @@ class OwnQuestions(Task):
         return list(islice(distinct_questions(items), limit))
 
     def _item(self, line: QuestionLine, seed: int) -> Item:
-        if len(line.golds) > 1:
-            raise FileFormatError(
-                f"{line.name} has {len(line.golds)} gold documents, and one is asked for: use the "
-                "task multi_hop (--task multi_hop)."
-            )
-        others, [gold_position] = line.others, line.golds
+        others, gold_position = line.others, line.gold_position
         if len(others) < self.num_positions - 1:
             rng = random.Random(f"{self.name} {seed} {line.index}")
             drawn = self._drawn(line, rng)
