@@ -111,7 +111,9 @@ def calibrate(
     def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
         asking = {"examples": tuple(examples), "criterion": criterion, **batches}
         opening = calibration.FromDisk(**origin(loaded), options=placed(loading), **asking)
-        return start_workers(opening, loading, backend=backend, count=count, threads=threads)
+        shares: dict[str, Any] = {"count": count, "threads": threads}
+        on_gpu = loaded.device.type == "cuda"
+        return start_workers(opening, loading, backend=backend, on_gpu=on_gpu, **shares)
 
     profile = out / f"{search.method}.json"
     with console.progress_bar("scoring", hidden=as_json) as progress:

@@ -118,7 +118,9 @@ def diagnose(
         if spreads:
             opening = evaluation.Answering(**origin(answering), options=placed(loading))
             threads = loading.get("threads", max(1, torch.get_num_threads() // workers))
-            team = start_workers(opening, loading, backend=backend, count=workers, threads=threads)
+            shares: dict[str, Any] = {"count": workers, "threads": threads}
+            on_gpu = answering.device.type == "cuda"
+            team = start_workers(opening, loading, backend=backend, on_gpu=on_gpu, **shares)
             options["workers"] = stack.enter_context(closing(team))
         diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
     page = evaluation.write_report(diagnosis, out, command=console.command_line())

@@ -69,18 +69,22 @@ def numbers(flag: str, text: str, kind: type[int] | type[float]) -> list[Any]:
 
 
 def start_workers(
-    make_work: MakeWork, loading: Mapping[str, Any], *, backend: str, count: int, threads: int
+    make_work: MakeWork,
+    loading: Mapping[str, Any],
+    *,
+    backend: str,
+    count: int,
+    threads: int,
+    on_gpu: bool,
 ) -> Workers[Any, Any]:
     """Workers of this machine, or of the Ray cluster, whose model is loaded so."""
-    import torch
-
     from rag_middle.workers import Processes, RayWorkers
 
-    where = placed(loading).get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
-    on_gpus = torch.device(where).type == "cuda"
+    if on_gpu and ":" in str(placed(loading).get("device", "")):
+        raise ConfigError("Leave the number out of --device: Ray gives each worker its GPU.")
     if backend == "ray":
-        return RayWorkers(make_work, count, threads, gpus_each=int(on_gpus))
-    if on_gpus:
+        return RayWorkers(make_work, count, threads, gpus_each=int(on_gpu))
+    if on_gpu:
         raise ConfigError(
             "Several workers on GPUs need --backend ray, which gives each a GPU of its own."
         )

@@ -336,10 +336,12 @@ class EndpointModel:
         words = f"{status}: {words}" if words else f"{error} {error.__cause__ or ''}"
         names = ", ".join(sorted(listed)[:20])
         has = f" It has these models: {names}." if status == 404 and names else ""
+        check = ""
+        if status in (None, 401, 403, 404) or status >= 500:  # of others the server's words say it
+            check = " Check the address (--endpoint), the key (--api-key-env) and the timeout."
         return EndpointError(
-            f"No answer from {self.url}: {shortened(words.strip()).rstrip('.')}.{has} Check the "
-            "address (--endpoint), the key (--api-key-env) and the timeout; a run with records "
-            "goes on where it stopped."
+            f"No answer from {self.url}: {shortened(words.strip()).rstrip('.')}.{has}{check} A run "
+            "with records goes on where it stopped."
         )
 
 

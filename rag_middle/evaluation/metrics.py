@@ -90,8 +90,6 @@ METRICS = {
         Metric(name="log_likelihood", title="Log-likelihood of the answer, nats", share=False),
         # Of a task that decides by itself whether an answer is right.
         Metric(name="accuracy", title="Accuracy"),
-        # Right where the answer is in no document, wrong elsewhere: "accuracy" says which.
-        Metric(name="abstained", title="Abstentions"),
     )
 }
 

@@ -17,13 +17,18 @@ from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.extras import require
 from rag_middle.files import expanded, write_files
 from rag_middle.plain_data import is_whole
-from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder, embed_questions
+from rag_middle.retrieval.embedders import (
+    Embedder,
+    SentenceTransformerEmbedder,
+    embed_questions,
+)
 from rag_middle.retrieval.readers import MANIFEST, is_index_folder
 from rag_middle.retrieval.splitting import content_id
 
 _FORMAT, INDEX_VERSION = "rag-middle-index", 4
 _REBUILD = "Build it anew: rebuild=True (--rebuild)."
 _AT_ONCE = 256  # texts between two reports of progress
+_SAME_COSINE = 0.99  # of the vectors of one text: half precision and other batches change less
 
 
 class Changes(NamedTuple):
@@ -52,6 +57,7 @@ class FaissIndex:
         self.built_from: Mapping[str, Any] | None = None
         self._documents: dict[str | None, Document] = {}  # in the order of their vectors
         self._vectors: Any = None  # of faiss, of length 1
+        self._is_unchecked = False  # after loading: does the embedder still give these vectors?
 
     @property
     def documents(self) -> tuple[Document, ...]:
@@ -118,6 +124,7 @@ class FaissIndex:
 
         Raises:
             ConfigError: as in :meth:`add`.
+            FileFormatError: as in :meth:`search`.
         """
         wanted = {document.id: document for document in documents}
         texts = {id_: document.render() for id_, document in wanted.items()}
@@ -126,6 +133,8 @@ class FaissIndex:
         new = [*dict.fromkeys(text for text in texts.values() if text not in rows)]
         rows |= {text: row for row, text in enumerate(new, start=len(before))}
         parts = [] if self._vectors is None else [self._vectors.reconstruct_n(0, len(before))]
+        if new:
+            self._check_vectors()
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
             parts.append(self._unit(self.embedder.embed(some), len(some)))
@@ -149,11 +158,13 @@ class FaissIndex:
 
         Raises:
             ConfigError: `k` is below 1, or the question is empty.
+            FileFormatError: the index was loaded, and the embedder gives other vectors than then.
         """
         check_top_k(k)
         check_question(question)
         if not self._documents:
             return []
+        self._check_vectors()
         vectors = self._unit(embed_questions(self.embedder, [question]), 1)
         documents = self.documents
         [scores], [rows] = self._vectors.search(vectors, min(k, len(documents)))
@@ -246,7 +257,19 @@ class FaissIndex:
                 f"The index {str(folder)!r} was made with the embedder {made_with}, not with "
                 f"{index.embedder.name}. Pass that embedder (--embedder {made_with}). {_REBUILD}"
             )
+        index._is_unchecked = len(index) > 0
         return index
+
+    def _check_vectors(self) -> None:
+        """Refuse other weights under the name of those that the index was made with."""
+        if self._is_unchecked:
+            vector = self._unit(self.embedder.embed([self.documents[0].render()]), 1)[0]
+            if vector @ self._vectors.reconstruct(0) < _SAME_COSINE:
+                raise FileFormatError(
+                    f"The embedder {self.embedder.name} gives other vectors than those of the "
+                    f"index: its files have changed. {_REBUILD}"
+                )
+            self._is_unchecked = False
 
     def _unit(self, vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
         """The vectors [count, dimension], divided by their lengths."""

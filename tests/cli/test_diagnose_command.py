@@ -31,8 +31,6 @@ def test_a_model_is_diagnosed_into_a_folder(run: Run, model: Path, tmp_path: Pat
     assert sum('"kind": "record"' in line for line in lines) == 2 * 2 * 2 + 2 * 2
 
 
-
-
 def written(path: Path, count: int, words: int = 3) -> Path:
     """Questions with their gold documents, in the form of a title and a text."""
     lines = [

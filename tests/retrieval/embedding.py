@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 class HashingEmbedder:
     """Counts words in `dimension` buckets; texts that share words are close.
 
+    Args:
+        seed: of the hash; another one stands for other weights.
+
     Attributes:
         embedded: every text that was embedded, in order.
     """
 
-    def __init__(self, dimension: int = 64, name: str = "hashing") -> None:
+    def __init__(self, dimension: int = 64, name: str = "hashing", seed: int = 0) -> None:
         self.name = name
+        self.seed = seed
         self.dimension = dimension
         self.embedded: list[str] = []
 
@@ -25,5 +29,5 @@ class HashingEmbedder:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for word in re.findall(r"\w+", text.lower()) or [text]:
-                row[zlib.crc32(word.encode()) % self.dimension] += 1
+                row[zlib.crc32(word.encode(), self.seed) % self.dimension] += 1
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

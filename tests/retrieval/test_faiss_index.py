@@ -179,3 +179,11 @@ def test_metadata_that_is_no_json_is_named(tmp_path: Path) -> None:
     index.add([Document("Lyon", metadata={"at": object()})])
     with pytest.raises(ConfigError, match="cannot be saved as JSON"):
         index.save(tmp_path)
+
+
+def test_an_embedder_whose_weights_have_changed_is_refused(tmp_path: Path) -> None:
+    _index().save(tmp_path)
+    for use in (lambda it: it.search("Lyon"), lambda it: it.add([_chunk("rome", "Rome")])):
+        index = FaissIndex.load(tmp_path, HashingEmbedder(seed=1))
+        with pytest.raises(FileFormatError, match=r"gives other vectors .*rebuild=True"):
+            use(index)

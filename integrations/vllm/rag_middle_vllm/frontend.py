@@ -9,6 +9,7 @@ which leaves the plain text that was marked. Requests that name a method have be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -90,6 +91,30 @@ def _plain_prompt(prompt: Any) -> Any:
     return {**prompt, "prompt": plain}
 
 
+def _plain_params(params: Any) -> Any:
+    """Parameters of vLLM's for a chat, without markers in the documents for its template.
+
+    They are documents whatever marks them, so none is refused.
+    """
+    documents = params.chat_template_kwargs.get("documents")
+    if not isinstance(documents, list):
+        return params
+    plain = [_plain_document(document) for document in documents]
+    return replace(params, chat_template_kwargs={**params.chat_template_kwargs, "documents": plain})
+
+
+def _plain_document(document: Any) -> Any:
+    """A text, or a mapping ``{"title", "text"}``."""
+    reader = MarkerReader()
+
+    def plain(value: Any) -> Any:
+        return reader.plain(value) if isinstance(value, str) else value
+
+    if not isinstance(document, Mapping):
+        return plain(document)
+    return {name: plain(value) for name, value in document.items()}
+
+
 def hook_texts(renderer: type[Any]) -> None:
     """Let a class `BaseRenderer` render marked text, strings and chats, as plain text.
 
@@ -97,21 +122,29 @@ def hook_texts(renderer: type[Any]) -> None:
         AttributeError: it has other functions; nothing has changed then.
     """
 
-    def reading(name: str, plain: Callable[[Any], Any]) -> Callable[..., Any]:
+    def reading(plain: Mapping[str, Callable[[Any], Any]]) -> Callable[..., Any]:
         def wrapper(render: Callable[..., Any]) -> Callable[..., Any]:
             def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if name in kwargs:
-                    kwargs[name] = [plain(prompt) for prompt in kwargs[name]]
-                else:  # the first parameter of vLLM's functions
-                    args = ([plain(prompt) for prompt in args[0]], *args[1:])
-                return render(self, *args, **kwargs)
+                values = list(args)
+                for at, (name, plain_value) in enumerate(plain.items()):
+                    if name in kwargs:
+                        kwargs[name] = plain_value(kwargs[name])
+                    elif at < len(values):
+                        values[at] = plain_value(values[at])
+                return render(self, *values, **kwargs)
 
             return read
 
         return wrapper
 
-    chats = reading("conversations", _plain_messages)
-    completions = reading("prompts", _plain_prompt)
+    # The first parameters of vLLM's functions, in order.
+    chats = reading(
+        {
+            "conversations": lambda chats: [_plain_messages(chat) for chat in chats],
+            "chat_params": _plain_params,
+        }
+    )
+    completions = reading({"prompts": lambda prompts: [_plain_prompt(one) for one in prompts]})
     hook(
         renderer,
         render_chat=chats,
@@ -153,7 +186,8 @@ def hook_models(models: type[Any]) -> None:
     def describing(show: Callable[..., Any]) -> Callable[..., Any]:
         async def described(self: Any) -> Any:
             listed = await show(self)
-            option = option_of(self.engine_client.vllm_config.model_config)
+            config = self.engine_client.vllm_config
+            option = option_of(config, config.model_config)
             if option is not None:
                 for card in listed.data:  # vLLM's cards, like OpenAI's, may have more fields
                     card.rag_middle = _served(option)

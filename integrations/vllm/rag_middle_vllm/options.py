@@ -15,7 +15,7 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.methods import Method, method_from_profile, resolve_method
 from rag_middle.profiles import Profile
 
-#: The name under which `hf_overrides` hold the option.
+#: The name under which `hf_overrides` and `additional_config` hold the option.
 OPTION = "rag_middle"
 #: The key in it under which it has the methods that requests choose by name.
 DOCUMENTS = "documents"
@@ -74,17 +74,29 @@ def method_of(option: object) -> Method:
     if profile is not None or not fields["method"].isidentifier():
         raise MethodConfigError(
             f"{OPTION}: {profile or fields['method']!r} was not read before the engine started, "
-            "and workers read no files. Pass it as hf_overrides (a dictionary) to LLM, EngineArgs "
-            "or `vllm serve`; a model's config.json holds a profile's content, not its path."
+            "and workers read no files. Pass it as hf_overrides (a dictionary) or "
+            "additional_config, to LLM, EngineArgs or `vllm serve`; a model's config.json holds a "
+            "profile's content, not its path."
         )
     return resolve_method(fields["method"], fields.get("options"))
 
 
-def option_of(model_config: Any) -> Any | None:
-    """What an engine is asked of a model; drafts of speculative decoding stay as they are."""
+def option_of(vllm_config: Any, model_config: Any) -> Any | None:
+    """What an engine is asked of a model; drafts of speculative decoding stay as they are.
+
+    Raises:
+        MethodConfigError: it is asked of two things at once.
+    """
     if model_config.runner_type == "draft":
         return None
-    return getattr(model_config.hf_config, OPTION, None)
+    additional = vllm_config.additional_config
+    of_engine = additional.get(OPTION) if isinstance(additional, dict) else None
+    of_model = getattr(model_config.hf_config, OPTION, None)
+    if None not in (of_model, of_engine) and of_model != of_engine:
+        raise MethodConfigError(
+            f"{OPTION} is both in hf_overrides and in additional_config, and they differ: give one."
+        )
+    return of_engine if of_model is None else of_model
 
 
 def _checked(option: object) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -41,15 +42,7 @@ def hook_engine() -> None:
     """
     try:
         from vllm.engine.arg_utils import EngineArgs
-        from vllm.entrypoints.openai.models.serving import OpenAIServingModels
         from vllm.model_executor.model_loader import BaseModelLoader
-        from vllm.renderers import BaseRenderer, online_renderer
-        from vllm.v1.core.kv_cache_manager import KVCacheManager
-        from vllm.v1.engine.input_processor import InputProcessor
-
-        from rag_middle_vllm.documents.admission import hook_admission, hook_cache
-        from rag_middle_vllm.documents.openai import hook_renderer
-        from rag_middle_vllm.frontend import hook_harmony, hook_models, hook_texts
 
         hook(BaseModelLoader, load_model=_changing_layers)
         hook(EngineArgs, create_engine_config=_reading_profiles)
@@ -57,14 +50,6 @@ def hook_engine() -> None:
         for loader in loaders:
             _hook_loader(loader)
             loaders += loader.__subclasses__()
-        # Prompts lose their markers, and `/v1/models` says the method.
-        hook_texts(BaseRenderer)
-        hook_harmony(online_renderer)
-        hook_models(OpenAIServingModels)
-        # Requests carry documents, where they are received and scheduled.
-        hook_cache(KVCacheManager)
-        hook_renderer(online_renderer.OnlineRenderer)
-        hook_admission(InputProcessor)
     except (ImportError, AttributeError) as error:
         raise UnsupportedVLLMError(
             f"rag-middle-vllm finds no place for itself in {_vllm()} ({error}): it needs "
@@ -72,6 +57,52 @@ def hook_engine() -> None:
         ) from error
     # Loaders that other plugins register later may have a `load_model` of their own.
     BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
+    try:
+        _hook_frontend()
+    except (ImportError, AttributeError) as error:
+        _logger.warning(
+            "rag-middle: %s lacks what renders prompts (%s), so that marked text reaches the model "
+            "with its markers, and /v1/models does not say the method: send plain text.",
+            _vllm(),
+            error,
+        )
+    # They are experimental: without them, methods of the whole engine are served all the same.
+    with suppress(ImportError, AttributeError):
+        _hook_requests()
+
+
+def _hook_frontend() -> None:
+    """Let prompts lose their markers, and `/v1/models` say the method.
+
+    Raises:
+        ImportError, AttributeError: this vLLM has other functions.
+    """
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.renderers import BaseRenderer, online_renderer
+
+    from rag_middle_vllm.frontend import hook_harmony, hook_models, hook_texts
+
+    hook_texts(BaseRenderer)
+    hook_harmony(online_renderer)
+    hook_models(OpenAIServingModels)
+
+
+def _hook_requests() -> None:
+    """Let requests carry documents, in the processes that receive and schedule them.
+
+    Raises:
+        ImportError, AttributeError: this vLLM has other functions.
+    """
+    from vllm.renderers.online_renderer import OnlineRenderer
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    from rag_middle_vllm.documents.admission import hook_admission, hook_cache
+    from rag_middle_vllm.documents.openai import hook_renderer
+
+    hook_cache(KVCacheManager)
+    hook_renderer(OnlineRenderer)
+    hook_admission(InputProcessor)
 
 
 def _hook_loader(loader: type[Any], /, **_: object) -> None:
@@ -83,13 +114,14 @@ def _reading_profiles(create_engine_config: Callable[..., Any]) -> Callable[...,
     def create(self: Any, *args: Any, **kwargs: Any) -> Any:
         from rag_middle_vllm.options import DOCUMENTS, OPTION, resolved
 
-        overrides = self.hf_overrides
-        if isinstance(overrides, dict) and OPTION in overrides:
-            check_vllm()
-            option = resolved(overrides[OPTION])
-            self.hf_overrides = overrides | {OPTION: option}
-            if DOCUMENTS in option and self.enable_chunked_prefill is None:
-                self.enable_chunked_prefill = False  # documents are read in one piece
+        for name in ("hf_overrides", "additional_config"):
+            values = getattr(self, name, None)
+            if isinstance(values, dict) and OPTION in values:
+                check_vllm()
+                option = resolved(values[OPTION])
+                setattr(self, name, values | {OPTION: option})
+                if DOCUMENTS in option and self.enable_chunked_prefill is None:
+                    self.enable_chunked_prefill = False  # documents are read in one piece
         return create_engine_config(self, *args, **kwargs)
 
     return create
@@ -103,7 +135,7 @@ def _changing_layers(load_model: Callable[..., Any]) -> Callable[..., Any]:
         vllm_config, model_config = configs["vllm_config"], configs["model_config"]
         from rag_middle_vllm.options import DOCUMENTS, method_of, option_of
 
-        option = option_of(model_config)
+        option = option_of(vllm_config, model_config)
         if option is None:
             return load_model(*args, **kwargs)
         check_vllm()
@@ -145,6 +177,13 @@ def _enable_documents(model: Any, option: Any, vllm_config: Any, model_config: A
     from rag_middle_vllm.documents.methods import document_methods
     from rag_middle_vllm.documents.runners import serve_documents
 
+    try:
+        _hook_requests()
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedVLLMError(
+            f"rag-middle-vllm reads documents in vLLM {'.'.join(map(str, NEWEST))}; {_vllm()} "
+            f"lacks what receives them: {error}. Use that version, or methods of the whole engine."
+        ) from error
     methods = document_methods(option)
     serve_documents(model, methods, vllm_config, model_config)
     _logger.info("rag-middle: requests may name the methods %s", ", ".join(sorted(methods)))

@@ -9,13 +9,16 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from mixed_requests import DOCUMENT_METHODS, OPTION, prompt
+from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
 from test_engine import GREEDY, TOLERANCE, answers, engine, largest_difference
 from vllm import LLM, SamplingParams
+from vllm.exceptions import VLLMValidationError
 
 from rag_middle.methods import resolve_method
 from rag_middle_vllm.documents import document_request
-from rag_middle_vllm.documents.admission import carried
+from rag_middle_vllm.documents.admission import BOUNDS, METHOD, carried
+
+BAD = ("unknown method", "no bounds", "bounds beyond the end", "too long", "forged salt")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -71,6 +74,44 @@ def test_documents_are_read_as_in_rag_middle(
 def test_the_goldens_tell_the_methods_apart(goldens: dict[str, Any]) -> None:
     scores = [goldens[name]["log_probabilities"][0] for name in ("none", *DOCUMENT_METHODS)]
     assert len({tuple(row) for row in scores}) == 4
+
+
+def test_a_hundred_good_and_bad_requests_at_once(llm: LLM, goldens: dict[str, Any]) -> None:
+    core, waiting, refused = llm.llm_engine, {}, 0
+    for number, (kind, index, answer) in enumerate(mixed(goldens, BAD)):
+        tokens, params = document_request(
+            llm.get_tokenizer(), prompt(goldens, index), resolve_method("rotor"), GREEDY
+        )
+        if kind in DOCUMENT_METHODS:
+            tokens, params = document_request(
+                llm.get_tokenizer(), prompt(goldens, index), resolve_method(kind), GREEDY
+            )
+        elif kind == "none":
+            tokens, params = {"prompt_token_ids": list(goldens["prompts"][index])}, GREEDY
+        elif kind == "unknown method":
+            params.extra_args[METHOD] = "pine"
+        elif kind == "no bounds":
+            del params.extra_args[BOUNDS]
+        elif kind == "bounds beyond the end":
+            params.extra_args[BOUNDS][-1] += 1000
+        elif kind == "too long":
+            tokens["prompt_token_ids"] = tokens["prompt_token_ids"] * 8
+        else:
+            tokens["cache_salt"] = "rag-middle:rotor"
+        if answer is None:
+            with pytest.raises(VLLMValidationError):
+                core.add_request(str(number), tokens, params)
+            refused += 1
+        else:
+            core.add_request(str(number), tokens, params)
+            waiting[str(number)] = answer
+    read = {}
+    while core.has_unfinished_requests():
+        for output in core.step():
+            if output.finished:
+                read[output.request_id] = output.outputs[0].text.strip()
+    assert refused == 33
+    assert read == waiting
 
 
 def test_the_unmodified_model_is_what_it_was(llm: LLM, goldens: dict[str, Any]) -> None:

@@ -102,10 +102,10 @@ def test_lpes_from_a_profile_compiled_and_with_a_prefix_cache(
         ("attention_buckets", {"base_factors": [1.8]}),
     ],
 )
-def test_other_methods_by_their_options(
+def test_other_methods_from_additional_config(
     method: str, options: dict[str, Any], goldens: dict[str, Any]
 ) -> None:
     option = {"rag_middle": {"method": method, "options": options}}
-    with engine(hf_overrides=option, enforce_eager=True) as llm:
+    with engine(additional_config=option, enforce_eager=True) as llm:
         assert largest_difference(llm, goldens, method) < TOLERANCE
         assert answers(llm, goldens)[0] == goldens[method]["answers"]

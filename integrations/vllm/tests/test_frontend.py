@@ -18,7 +18,7 @@ from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.exceptions import VLLMValidationError
 from vllm.renderers import BaseRenderer, ChatParams, renderer_from_config
 
-from rag_middle.documents import ContextPrompt
+from rag_middle.documents import ContextPrompt, mark
 from rag_middle.markers import MARKER_KEY_VARIABLE, literal
 from rag_middle_vllm import register
 from rag_middle_vllm.frontend import hook_harmony, hook_texts
@@ -79,6 +79,36 @@ def test_chats_lose_their_markers(renderer: Any, marked: list[Any], plain: list[
     unhooked = BaseRenderer.render_chat.__wrapped__  # type: ignore[attr-defined]
     _, (expected,) = unhooked(renderer, [plain], PARAMS)
     assert chat_tokens(renderer, marked) == expected["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        ([{"title": "L", "text": mark("a")}], [{"title": "L", "text": "a"}]),
+        ([mark("b")], ["b"]),
+        (
+            [{"text": FOREIGN}, {"text": "[[/rm:doc]]"}],
+            [{"text": FOREIGN}, {"text": "[[/rm:doc]]"}],
+        ),
+        (None, None),
+    ],
+)
+def test_documents_for_the_template_lose_their_markers(marked: Any, plain: Any) -> None:
+    handed: list[Any] = []
+
+    class Renderer:
+        def render_chat(self, conversations: Any, chat_params: Any) -> None:
+            handed.append(chat_params.chat_template_kwargs)
+
+        def render_cmpl(self, prompts: Any) -> None: ...
+
+        render_chat_async, render_cmpl_async = render_chat, render_cmpl
+
+    hook_texts(Renderer)
+    params = ChatParams(chat_template_kwargs={"documents": marked, "other": 1})
+    Renderer().render_chat([[user("?")]], params)
+    Renderer().render_chat(conversations=[[user("?")]], chat_params=params)
+    assert handed == [{"documents": plain, "other": 1}] * 2
 
 
 def test_a_renderer_without_one_of_the_functions_stays_as_it_is() -> None:

@@ -16,7 +16,7 @@ from vllm.config.load import LoadConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import BaseModelLoader
 
-from rag_middle.errors import UnknownNameError
+from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle_vllm import plugin, register
 from tests.reader import READER_LPES, reader_path
 
@@ -32,10 +32,13 @@ def engine_config(**options: Any) -> Any:
     return EngineArgs(model=str(reader_path()), max_model_len=64, **options).create_engine_config()
 
 
-def configs(option: Any = None) -> dict[str, Any]:
+def configs(option: Any = None, *, draft: bool = False, additional: Any = None) -> dict[str, Any]:
     hf_config = SimpleNamespace() if option is None else SimpleNamespace(rag_middle=option)
-    model_config = SimpleNamespace(hf_config=hf_config, runner_type="generate")
-    return {"vllm_config": None, "model_config": model_config}
+    model_config = SimpleNamespace(
+        hf_config=hf_config, runner_type="draft" if draft else "generate"
+    )
+    vllm_config = SimpleNamespace(additional_config=additional or {})
+    return {"vllm_config": vllm_config, "model_config": model_config}
 
 
 @pytest.fixture
@@ -75,6 +78,15 @@ def test_loaders_change_models_once(changed: list[nn.Module]) -> None:
     assert Outer().load_model(**configs()) not in changed
 
 
+def test_options_of_both_kinds_reach_the_loader(changed: list[nn.Module]) -> None:
+    Loader().load_model(**configs(additional={"rag_middle": OPTION}))
+    Loader().load_model(**configs(OPTION, additional={"rag_middle": OPTION}))
+    assert len(changed) == 2
+    other = {"rag_middle": {"method": "none"}}
+    with pytest.raises(MethodConfigError, match="they differ"):
+        Loader().load_model(**configs(OPTION, additional=other))
+
+
 def test_an_unknown_method_stops_the_engine_before_weights_are_loaded() -> None:
     class Unreached(Loader):
         def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
@@ -96,7 +108,10 @@ def test_contents_and_not_names_enter_the_config_and_its_hash() -> None:
     assert inline["profile"]["options"]["factors"]
     changed = {**inline, "profile": {**inline["profile"], "options": {"factors": [1.0, 1, 1, 2]}}}
     other = engine_config(hf_overrides={"rag_middle": changed})
-    assert len({config.compute_hash() for config in (plain, preset, other)}) == 3
+    additional = engine_config(additional_config={"rag_middle": {"method": READER_LPES}})
+    assert additional.additional_config["rag_middle"] == inline
+    hashes = {config.compute_hash() for config in (plain, preset, other, additional)}
+    assert len(hashes) == 4
 
 
 @pytest.mark.parametrize("version", ["0.31.1", "0.9.2"])
@@ -121,3 +136,19 @@ def test_a_vllm_whose_loaders_load_in_another_way_is_refused(
     monkeypatch.delattr(BaseModelLoader, "load_model")
     with pytest.raises(plugin.UnsupportedVLLMError, match="load_model"):
         plugin.hook_engine()
+
+
+def test_a_vllm_without_what_receives_documents_serves_the_other_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.renderers.online_renderer import OnlineRenderer
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    monkeypatch.setattr(InputProcessor, "process_inputs", lambda self: None)
+    monkeypatch.delattr(OnlineRenderer, "preprocess_chat")
+    monkeypatch.delattr(EngineArgs.create_engine_config, "of_rag_middle")
+    monkeypatch.delattr(BaseModelLoader.load_model, "of_rag_middle")
+    monkeypatch.setattr(EngineArgs, "create_engine_config", EngineArgs.create_engine_config)
+    register()
+    with pytest.raises(plugin.UnsupportedVLLMError, match="preprocess_chat"):
+        plugin._enable_documents(nn.Module(), {"rotor": {}}, None, None)

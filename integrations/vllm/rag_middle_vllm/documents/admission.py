@@ -54,7 +54,7 @@ class Admission:
     @classmethod
     def of_engine(cls, vllm_config: Any) -> Admission:
         """As the engine's options have it."""
-        option = option_of(vllm_config.model_config) or {}
+        option = option_of(vllm_config, vllm_config.model_config) or {}
         methods = document_methods(option[DOCUMENTS]) if DOCUMENTS in option else {}
         return cls(methods, vllm_config.model_config.max_model_len)
 
