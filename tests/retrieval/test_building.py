@@ -91,7 +91,8 @@ def test_only_what_has_changed_is_embedded_again(docs: Path, embedder: HashingEm
     (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     built = _build(docs, embedder)
     assert built.changes == Changes(added=2, kept=1, removed=2)
-    assert embedder.embedded == ["Lyon\nLyon lies on the Saône.", "rome\nRome lies on the Tiber."]
+    _, *new = embedder.embedded  # the first text is compared with its saved vector
+    assert new == ["Lyon\nLyon lies on the Saône.", "rome\nRome lies on the Tiber."]
     assert _build(docs, embedder).changes is None
     assert {chunk.metadata["source"] for chunk in built.index.documents} == {
         "lyon.md",
@@ -147,7 +148,8 @@ def test_an_updated_index_is_that_of_a_rebuild(
         built = _build(docs, embedder)
         now = {(chunk.metadata["source"], chunk.render()) for chunk in built.index.documents}
         new = {text for _, text in now} - {text for _, text in before}
-        assert sorted(embedder.embedded) == sorted(new)
+        assert new <= set(embedder.embedded)
+        assert len(embedder.embedded) <= len(new) + 1  # and one to compare with its saved vector
         before = now
         _same_as_rebuilt(built, docs)
 
