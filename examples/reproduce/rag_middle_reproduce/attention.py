@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from rag_middle.attention import in_eval_mode, model_traits, turn, use_kernels
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation import AS_GIVEN, Condition, LabelledMethod, position
+from rag_middle.evaluation import AS_GIVEN, Bootstrap, Condition, LabelledMethod, position
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method, resolve_method
 from rag_middle_reproduce.last_token import last_token_masses
+from rag_middle_reproduce.tables import markdown_table
 from rag_middle_reproduce.views import Asked, Shown, View
 
 if TYPE_CHECKING:
@@ -33,23 +34,29 @@ Panels = Literal["layers", "heads"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentAttention:
-    """Attention of the last prompt token, averaged over prompts.
+    """Attention of the last token of prompts.
 
     Attributes:
         layers: 0-based; layers without softmax attention are not among them.
         heads: 0-based.
-        by_head: mass of the prompt's first token (the usual attention sink), of the rest of the
+        by_prompt: mass of the prompt's first token (the usual attention sink), of the rest of the
             prefix, of each document in the prompt's own order, and of what follows the documents,
-            `[layers, h, 2 + D + 1]`.
+            `[prompts, layers, h, 2 + D + 1]`.
     """
 
     layers: tuple[int, ...]
     heads: tuple[int, ...]
-    by_head: NDArray[np.float64]
+    by_prompt: NDArray[np.float64]
+
+    @property
+    def by_head(self) -> NDArray[np.float64]:
+        """Averaged over prompts, `[layers, h, 2 + D + 1]`."""
+        mean: NDArray[np.float64] = self.by_prompt.mean(axis=0)
+        return mean
 
     @property
     def documents(self) -> NDArray[np.float64]:
-        """Mass of each document, `[layers, h, D]`."""
+        """Mass of each document, averaged over prompts, `[layers, h, D]`."""
         return self.by_head[:, :, 2:-1]
 
     def chosen(
@@ -65,7 +72,7 @@ class DocumentAttention:
         return DocumentAttention(
             layers=tuple(self.layers[row] for row in rows),
             heads=tuple(self.heads[column] for column in columns),
-            by_head=self.by_head[rows][:, columns],
+            by_prompt=self.by_prompt[:, rows][:, :, columns],
         )
 
 
@@ -86,7 +93,7 @@ def document_attention(
     template: Any = "auto",
     per_token: bool = False,
 ) -> DocumentAttention:
-    """Attention by layer, head and document, averaged over prompts.
+    """Attention by layer, head and document.
 
     The masses of a head sum to one, except in layers with a learned sink and under methods that
     scale weights without normalising them again (SIW).
@@ -116,13 +123,11 @@ def document_attention(
             f"{chosen.name} combines several forward passes, each with attention of its own: look "
             "at the model under one of them."
         )
-    masses = np.mean(
-        [_masses(model, prompt, chosen, template, per_token) for prompt in prompts], axis=0
-    )
+    masses = np.stack([_masses(model, p, chosen, template, per_token) for p in prompts])
     return DocumentAttention(
         layers=tuple(sorted(model_traits(model.model).layers)),
-        heads=tuple(range(masses.shape[1])),
-        by_head=masses,
+        heads=tuple(range(masses.shape[2])),
+        by_prompt=masses,
     )
 
 
@@ -190,13 +195,15 @@ class AttentionView(View):
     def shown(
         self, model: RagMiddleModel, asked: Sequence[Asked], methods: Sequence[LabelledMethod]
     ) -> Iterator[Shown]:
-        """A picture for each task and method, and the masses by layer and head."""
+        """A picture for each task and method with the masses by layer and head; then what the
+        methods change in the mass of each document, averaged over all that is shown."""
         for label, task, measurement in asked:
             items = task.items(measurement.limit, measurement.seed)
             golds = measurement.gold_positions(task)
             if self.show == "gold" and not golds:
                 raise ConfigError(f"{label} has no gold documents to move.")
             conditions: list[Condition] = [position(gold) for gold in golds] or [AS_GIVEN]
+            masses = dict[str, NDArray[np.float64]]()  # [prompts, D] of each method
             for method in methods:
                 views = [
                     document_attention(
@@ -221,6 +228,10 @@ class AttentionView(View):
                 }
                 figure = self._figure(np.stack([v.documents for v in views]), views[0], golds)
                 yield Shown(name=f"{label}--{method.label}", numbers=numbers, figure=figure)
+                by_condition = [view.by_prompt[..., 2:-1].mean(axis=(1, 2)) for view in views]
+                masses[method.label] = np.mean(by_condition, axis=0)
+            if "none" in masses and len(masses) > 1:
+                yield _changes(label, masses)
 
     def _figure(
         self, masses: NDArray[np.float64], view: DocumentAttention, golds: Sequence[int]
@@ -246,6 +257,33 @@ class AttentionView(View):
         elif row_axis < panel_axis:
             shown = shown.swapaxes(0, 1)
         return _heat_maps(shown, titles, row_title, names)
+
+
+def _changes(label: str, masses: dict[str, NDArray[np.float64]]) -> Shown:
+    """What methods change in the masses `[prompts, D]` of documents, as a share of none's.
+
+    Intervals are those of a paired bootstrap over prompts.
+    """
+    plain, rows, numbers = masses["none"], [], {}
+    documents = plain.shape[1]
+    for method, own in masses.items():
+        if method == "none":
+            continue
+        bootstrap = Bootstrap(np.hstack([plain, own]))
+        changes = [
+            bootstrap.estimate(
+                lambda means, d=d: means[..., documents + d] / means[..., d] - 1  # type: ignore[misc]
+            )
+            for d in range(documents)
+        ]
+        rows.append([method, *(change.text(share=True, signed=True) for change in changes)])
+        numbers[method] = [[c.value, c.low, c.high] for c in changes]
+    headers = ["% of none's mass", *(f"document {d + 1}" for d in range(documents))]
+    return Shown(
+        name=f"{label}--changes",
+        numbers={"task": label, "prompts": len(plain), "changes": numbers},
+        table=markdown_table(headers, rows),
+    )
 
 
 def _heat_maps(

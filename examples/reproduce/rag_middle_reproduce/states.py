@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.attention import applied, in_eval_mode
 from rag_middle.calibration import ChannelSearch, mean_hidden_states
-from rag_middle.evaluation import LabelledMethod
+from rag_middle.evaluation import Bootstrap, LabelledMethod
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PositionalHiddenStates
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle_reproduce.fitted import random_pairs
 from rag_middle_reproduce.perturbations import CroppedMask
+from rag_middle_reproduce.tables import markdown_table
 from rag_middle_reproduce.views import Asked, Shown, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["HiddenStatesView", "cropped_hidden_states", "moved_hidden_states"]
+__all__ = [
+    "HiddenStatesView",
+    "cropped_hidden_states",
+    "drift_taken_back",
+    "moved_hidden_states",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +62,9 @@ class HiddenStatesView(View):
     def shown(
         self, model: RagMiddleModel, asked: Sequence[Asked], methods: Sequence[LabelledMethod]
     ) -> Iterator[Shown]:
-        """A picture for each channel and perturbation, and its values."""
+        """A picture for each channel and perturbation, and its values; then what the perturbations
+        take back of the drift."""
         texts = random_pairs(model, texts=self.texts, tokens=self.tokens)
-        states = {"hidden states": mean_hidden_states(model, texts)}
         channels = [
             channel
             for labelled in methods
@@ -63,81 +72,132 @@ class HiddenStatesView(View):
             for channel in labelled.method.channels
         ]
         if not channels:
-            found = ChannelSearch().ranked(states["hidden states"])
+            found = ChannelSearch().ranked(mean_hidden_states(model, texts))
             channels = [found[0].channel] if found else []
         if not channels:
             raise ConfigError("No channel's mean drifts one way along these texts: read more.")
+        reads: dict[str, Callable[[Tensor], Tensor]] = {
+            "hidden states": lambda text: mean_hidden_states(model, text[None])
+        }
         if self.span is not None:
             tokens = range(self.span[0], self.span[1] + 1)
-            states["cropped mask"] = cropped_hidden_states(model, texts, tokens)
-            states["moved positions"] = moved_hidden_states(model, texts, tokens, self.shift)
-        for channel in channels:
-            for name, hidden in states.items():
-                values = hidden[:, :, channel]
+            reads["cropped mask"] = partial(cropped_hidden_states, model, tokens=tokens)
+            reads["moved positions"] = partial(
+                moved_hidden_states, model, tokens=tokens, shift=self.shift
+            )
+        states = {
+            name: torch.stack([read(text)[:, :, channels] for text in texts])
+            for name, read in reads.items()
+        }  # [texts, layers, n, channels]
+        for at, channel in enumerate(channels):
+            own = {name: by_text[..., at] for name, by_text in states.items()}
+            for name, by_text in own.items():
+                values = by_text.mean(0)
                 yield Shown(
                     name=f"channel {channel}, {name}",
                     numbers={"channel": channel, "states": name, "values": values.tolist()},
                     figure=_lines(values, self.skip),
                 )
+            if self.span is not None:
+                yield drift_taken_back(channel, own, tokens, self.skip)
 
 
-def cropped_hidden_states(model: RagMiddleModel, texts: Tensor, tokens: range) -> Tensor:
-    """As `mean_hidden_states`, with the mask of some tokens cropped as by `CroppedMask`.
+def cropped_hidden_states(model: RagMiddleModel, text: Tensor, tokens: range) -> Tensor:
+    """Output of every decoder layer with the mask of some tokens cropped as by `CroppedMask`.
 
     Args:
         model: left as it is found.
-        texts: ids `[texts, n]`.
+        text: ids `[n]`.
         tokens: 0-based positions that attend to themselves and the first token only.
 
+    Returns:
+        float32 `[layers, n, hidden]`, as of `mean_hidden_states`.
+
     Raises:
-        ConfigError: tokens that the texts have not.
+        ConfigError: tokens that the text has not.
     """
-    _require_within(tokens, texts)
-    layout = PromptLayout(texts.shape[1], ((tokens.start, tokens.stop),))
-    means = []
-    for text in texts:
-        prompt = TokenizedPrompt(
-            input_ids=tuple(text.tolist()), layout=layout, document_ids=(None,)
-        )
-        with applied(model.model, CroppedMask(document=0), [prompt]):
-            means.append(mean_hidden_states(model, text[None]))
-    return torch.stack(means).mean(0)
+    _require_within(tokens, text)
+    prompt = TokenizedPrompt(
+        input_ids=tuple(text.tolist()),
+        layout=PromptLayout(len(text), ((tokens.start, tokens.stop),)),
+        document_ids=(None,),
+    )
+    with applied(model.model, CroppedMask(document=0), [prompt]):
+        return mean_hidden_states(model, text[None])
 
 
 @torch.no_grad()
-def moved_hidden_states(model: RagMiddleModel, texts: Tensor, tokens: range, shift: int) -> Tensor:
-    """As `mean_hidden_states`, with the position ids of some tokens less `shift`.
+def moved_hidden_states(model: RagMiddleModel, text: Tensor, tokens: range, shift: int) -> Tensor:
+    """Output of every decoder layer with the position ids of some tokens less `shift`.
 
     Args:
         model: left as it is found.
-        texts: ids `[texts, n]`.
+        text: ids `[n]`.
         tokens: 0-based positions that are moved.
         shift: at most the first of them.
 
+    Returns:
+        float32 `[layers, n, hidden]`, as of `mean_hidden_states`.
+
     Raises:
-        ConfigError: tokens that the texts have not.
+        ConfigError: tokens that the text has not.
     """
-    _require_within(tokens, texts)
-    positions = torch.arange(texts.shape[1], device=model.device)
+    _require_within(tokens, text)
+    positions = torch.arange(len(text), device=model.device)
     positions[tokens.start : tokens.stop] -= shift
-    total: Tensor | float = 0.0
     with in_eval_mode(model.model):
-        for text in texts:
-            states = model.model(
-                input_ids=text[None].to(model.device),
-                position_ids=positions[None],
-                output_hidden_states=True,
-                use_cache=False,
-            ).hidden_states[1:]
-            total = total + torch.stack([layer[0].double().cpu() for layer in states])
-    assert isinstance(total, Tensor)
-    return (total / len(texts)).float()
+        states = model.model(
+            input_ids=text[None].to(model.device),
+            position_ids=positions[None],
+            output_hidden_states=True,
+            use_cache=False,
+        ).hidden_states[1:]
+    return torch.stack([layer[0].float().cpu() for layer in states])
 
 
-def _require_within(tokens: range, texts: Tensor) -> None:
-    if not 0 <= tokens.start < tokens.stop <= texts.shape[1]:
+def drift_taken_back(channel: int, states: Mapping[str, Tensor], tokens: range, skip: int) -> Shown:
+    """The share of a channel's rise that each perturbation takes back, the median over layers.
+
+    The rise is from the mean of as many tokens behind the skipped ones to that of the perturbed
+    ones. Intervals are those of a bootstrap over texts.
+
+    Args:
+        channel: of `states`, of which the first are unperturbed, `[texts, layers, n]` each.
+        states: by name.
+        tokens: that are perturbed.
+        skip: first positions that are not looked at.
+    """
+    plain, *_ = states.values()
+    columns = [plain[..., skip : skip + len(tokens)].mean(-1)]
+    columns += [values[..., tokens.start : tokens.stop].mean(-1) for values in states.values()]
+    bootstrap = Bootstrap(torch.cat(columns, dim=1).double().numpy())
+
+    def share(means: NDArray[np.float64], which: int) -> NDArray[np.float64]:
+        early, late, *changed = np.split(means, len(columns), axis=-1)  # [..., layers] each
+        median: NDArray[np.float64] = np.median((late - changed[which]) / (late - early), axis=-1)
+        return median
+
+    shares = {
+        name: bootstrap.estimate(partial(share, which=which))
+        for which, name in enumerate(list(states)[1:])
+    }
+    return Shown(
+        name=f"channel {channel}, drift",
+        numbers={
+            "channel": channel,
+            "taken_back": {name: [e.value, e.low, e.high] for name, e in shares.items()},
+        },
+        table=markdown_table(
+            ["perturbation", "% of the rise that it takes back"],
+            [[name, estimate.text(share=True)] for name, estimate in shares.items()],
+        ),
+    )
+
+
+def _require_within(tokens: range, text: Tensor) -> None:
+    if not 0 <= tokens.start < tokens.stop <= len(text):
         raise ConfigError(
-            f"Tokens {tokens.start} to {tokens.stop - 1} are not within texts of {texts.shape[1]} "
+            f"Tokens {tokens.start} to {tokens.stop - 1} are not within texts of {len(text)} "
             "tokens: perturb others."
         )
 

@@ -154,7 +154,7 @@ def shown(model: RagMiddleModel, view: AttentionView) -> list[Any]:
 def test_rows_panels_and_what_is_averaged(
     view: AttentionView, panels: int, shape: tuple[int, int], axes: Any, model: RagMiddleModel
 ) -> None:
-    plain, scaled = shown(model, view)
+    plain, scaled, changes = shown(model, view)
     assert (plain.numbers["method"], scaled.numbers["method"]) == ("none", "ms_poe")
     assert scaled.numbers["prompts"] == 2
     masses = np.array(list(scaled.numbers["documents"].values()))  # [positions, layers, h, D]
@@ -169,6 +169,12 @@ def test_rows_panels_and_what_is_averaged(
     expected = document_attention(model, prompts, method="ms_poe", template="raw")
     expected = expected.chosen(view.layers)
     assert np.allclose(masses[1], expected.documents, atol=1e-5)
+    before = np.array(list(plain.numbers["documents"].values()))
+    expected_change = masses.mean(axis=(0, 1, 2)) / before.mean(axis=(0, 1, 2)) - 1
+    values, lows, highs = np.transpose(changes.numbers["changes"]["ms_poe"])
+    assert np.allclose(values, expected_change, atol=1e-3)
+    assert (lows <= values).all()
+    assert (values <= highs).all()
 
 
 def test_rows_that_are_none_are_refused() -> None:

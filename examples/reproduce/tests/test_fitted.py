@@ -23,7 +23,11 @@ from rag_middle_reproduce.fitted import (
     InitialTokenFit,
     RandomFactors,
 )
-from rag_middle_reproduce.states import cropped_hidden_states, moved_hidden_states
+from rag_middle_reproduce.states import (
+    cropped_hidden_states,
+    drift_taken_back,
+    moved_hidden_states,
+)
 
 TASK = KeyValueRetrieval(keys=3, identifier_characters=6)
 FIT = ChannelFit(label="a", factor=0.5, layers=(1, 2), texts=2, tokens=60, questions=1, pairs=5)
@@ -114,25 +118,39 @@ def test_factors_follow_the_gradient_of_the_loss(model: RagMiddleModel) -> None:
 
 
 def test_perturbed_tokens_have_the_states_of_a_text_of_their_own(model: RagMiddleModel) -> None:
-    texts = torch.randint(5, 200, (3, 40), generator=torch.Generator().manual_seed(0))
-    hidden = cropped_hidden_states(model, texts, range(20, 30))
+    text = torch.randint(5, 200, (40,), generator=torch.Generator().manual_seed(0))
+    hidden = cropped_hidden_states(model, text, range(20, 30))
     seen = torch.tensor([0, *range(20, 30)])
     with torch.no_grad():
         alone = model.model(
-            input_ids=texts[:, seen], position_ids=seen.expand(3, -1), output_hidden_states=True
+            input_ids=text[None, seen], position_ids=seen[None], output_hidden_states=True
         ).hidden_states
     # The last entry is normalised once more.
-    expected = torch.stack(alone[1:-1]).mean(dim=1)
+    expected = torch.cat(alone[1:-1])
     torch.testing.assert_close(hidden[:-1, seen], expected, atol=1e-5, rtol=0)
-    plain = mean_hidden_states(model, texts)
-    moved = moved_hidden_states(model, texts, range(20, 30), shift=0)
+    plain = mean_hidden_states(model, text[None])
+    moved = moved_hidden_states(model, text, range(20, 30), shift=0)
     torch.testing.assert_close(moved, plain, atol=1e-5, rtol=0)
-    moved = moved_hidden_states(model, texts, range(20, 30), shift=15)
+    moved = moved_hidden_states(model, text, range(20, 30), shift=15)
     for states in (hidden, moved):
         torch.testing.assert_close(states[:, :20], plain[:, :20], atol=1e-5, rtol=0)
         assert (states[1, 20:30] - plain[1, 20:30]).abs().max() > 1e-3
     with pytest.raises(ConfigError, match="within texts of 40 tokens"):
-        cropped_hidden_states(model, texts, range(30, 41))
+        cropped_hidden_states(model, text, range(30, 41))
+
+
+def test_drift_that_perturbations_take_back_has_an_interval_over_texts() -> None:
+    """A channel that rises by one a token, in two layers, and half as much in the last text."""
+    rise = torch.arange(60.0).expand(4, 2, 60) * torch.tensor([1, 1, 1, 0.5])[:, None, None]
+    flat, half = rise.clone(), rise.clone()
+    flat[..., 40:50] = rise[..., 10:20]
+    half[:3, :, 40:50] -= 15  # half of the rise, and nothing in the last text
+    states = {"hidden states": rise, "flat": flat, "half": half}
+    taken = drift_taken_back(3, states, range(40, 50), skip=10).numbers["taken_back"]
+    assert taken["flat"] == pytest.approx([1, 1, 1])
+    value, low, high = taken["half"]
+    assert value == pytest.approx(45 / 105)
+    assert low < value < high <= 0.5
 
 
 def factors_of(method: Any) -> tuple[float, ...]:
