@@ -177,6 +177,16 @@ def test_nothing_is_left_after_parameters_that_do_not_fit(
         pass
 
 
+def test_modules_stay_in_training_or_evaluation() -> None:
+    model = FAMILIES["llama"].build().train()  # new: its traits are not known yet
+    frozen = attention_of(model, 1).eval()
+    modes = [module.training for module in model.modules()]
+    with applied(model, ACTIVE["positional_hidden_states"], [LONG.tokens]):
+        assert not frozen.training
+        prompt_logits(model, LONG)
+    assert [module.training for module in model.modules()] == modes
+
+
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 @pytest.mark.one_in(12)
 def test_other_threads_see_the_unmodified_model(
