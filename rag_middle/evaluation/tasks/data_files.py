@@ -7,13 +7,13 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rag_middle.documents import Document
 from rag_middle.errors import FileFormatError
+from rag_middle.evaluation.conditions import Item
 from rag_middle.extras import require
 from rag_middle.registry import suggest
 
@@ -142,61 +142,36 @@ def as_document(value: Any, line: str) -> Document:
     return Document(value["text"], title=title, id=identifier)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionLine:
-    """A question of a file, with its documents.
+def read_questions(path: str | Path, shown: Callable[[Document], Document]) -> list[Item]:
+    """The questions of a file, at least one, with the documents that it gives them.
 
-    Attributes:
-        name: for messages ("data.jsonl:3").
-        index: 0-based.
-        question: as the model reads it.
-        answers: what counts as right.
-        documents: in the order of the file.
-        gold_position: 0-based, of the gold one among them.
-        nearest: 0-based indices of other lines, whose gold documents are most like the question.
-    """
+    Their `details` have ``nearest``: 0-based indices of other lines, whose gold documents are most
+    like the question.
 
-    name: str
-    index: int
-    question: str
-    answers: tuple[str, ...]
-    documents: tuple[Document, ...]
-    gold_position: int
-    nearest: tuple[int, ...] = ()
-
-    @property
-    def gold(self) -> Document:
-        """The gold document."""
-        return self.documents[self.gold_position]
-
-    @property
-    def others(self) -> tuple[Document, ...]:
-        """The documents that are not gold."""
-        return tuple(d for at, d in enumerate(self.documents) if at != self.gold_position)
-
-
-def read_questions(path: str | Path) -> list[QuestionLine]:
-    """The questions of a file, at least one.
+    Args:
+        path: of the file.
+        shown: a document as the prompt shows it.
 
     Raises:
         FileFormatError: the file or a line of it cannot be read.
     """
     first_entry(path)
-    lines = []
-    for index, (name, content) in enumerate(read_entries(path)):
-        documents, gold_position = documents_of(content, name)
-        lines.append(
-            QuestionLine(
-                name=name,
-                index=index,
-                question=get_field(content, "question", str, name),
-                answers=answers_of(content, name),
-                documents=tuple(documents),
+    items = []
+    for index, (line, content) in enumerate(read_entries(path)):
+        documents, gold_position = documents_of(content, line)
+        gold, *others = map(shown, [documents.pop(gold_position), *documents])
+        items.append(
+            Item(
+                id=f"{index}",
+                question=get_field(content, "question", str, line),
+                answers=answers_of(content, line),
+                gold=gold,
+                others=tuple(others),
                 gold_position=gold_position,
-                nearest=tuple(content.get("nearest") or ()),
+                details={"nearest": content.get("nearest") or ()},
             )
         )
-    return lines
+    return items
 
 
 def documents_of(content: Mapping[str, Any], line: str) -> tuple[list[Document], int]:

@@ -104,7 +104,7 @@ class KeyValueRetrieval(Task):
 
 
 def _item(index: int, pairs: list[tuple[str, str]], gold_position: int) -> Item:
-    documents = [_pair(key, value) for key, value in pairs]
+    documents = [Document(f'"{key}": "{value}"', id=key) for key, value in pairs]
     gold = documents.pop(gold_position)
     key, value = pairs[gold_position]
     return Item(
@@ -115,7 +115,3 @@ def _item(index: int, pairs: list[tuple[str, str]], gold_position: int) -> Item:
         others=tuple(documents),
         gold_position=gold_position,
     )
-
-
-def _pair(key: str, value: str) -> Document:
-    return Document(f'"{key}": "{value}"', id=key)

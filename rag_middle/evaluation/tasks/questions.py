@@ -19,7 +19,7 @@ from rag_middle.errors import FileFormatError
 from rag_middle.evaluation.conditions import Condition, Item, distinct_questions
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.tasks.base import Task, question_prompt, require_one_of, require_whole
-from rag_middle.evaluation.tasks.data_files import QuestionLine, first_entry, read_questions
+from rag_middle.evaluation.tasks.data_files import first_entry, read_questions
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -71,32 +71,31 @@ class OwnQuestions(Task):
         return self.documents
 
     @cached_property
-    def _lines(self) -> list[QuestionLine]:
-        lines = read_questions(self.data)
-        return [replace(line, documents=tuple(map(self._shown, line.documents))) for line in lines]
+    def _lines(self) -> list[Item]:
+        return read_questions(self.data, self._shown)
+
+    @cached_property
+    def _golds(self) -> list[Document]:
+        """The gold document of each line."""
+        return [line.gold for line in self._lines if line.gold]
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        items = (self._item(line, seed) for line in self._lines)
+        items = (self._filled(line, seed) for line in self._lines)
         return list(islice(distinct_questions(items), limit))
 
-    def _item(self, line: QuestionLine, seed: int) -> Item:
+    def _filled(self, line: Item, seed: int) -> Item:
+        """A question with as many documents as a prompt has."""
         others, gold_position = line.others, line.gold_position
         if len(others) < self.num_positions - 1:
-            rng = random.Random(f"{self.name} {seed} {line.index}")
+            rng = random.Random(f"{self.name} {seed} {line.id}")
             drawn = self._drawn(line, rng)
             # The most alike must not always stand first: distractors have no positions.
             rng.shuffle(drawn)
             others, gold_position = (*others, *drawn), 0
-        return Item(
-            id=f"{line.index}",
-            question=line.question,
-            answers=line.answers,
-            gold=line.gold,
-            others=others[: self.num_positions - 1],
-            gold_position=min(gold_position, self.num_positions - 1),
-        )
+        last = self.num_positions - 1
+        return replace(line, others=others[:last], gold_position=min(gold_position, last))
 
-    def _drawn(self, line: QuestionLine, rng: random.Random) -> list[Document]:
+    def _drawn(self, line: Item, rng: random.Random) -> list[Document]:
         """The documents that a line lacks: the first candidates that hold no answer.
 
         Neither in title nor in text (`best_subspan_em`).
@@ -105,8 +104,8 @@ class OwnQuestions(Task):
             FileFormatError: there are not so many.
             MissingExtraError, RagMiddleError: for hard ones, the embedder cannot be had.
         """
-        near = line.nearest if self.distractors == "hard" else ()
-        hardest = [self._lines[other].gold for other in near if 0 <= other < len(self._lines)]
+        near = line.details["nearest"] if self.distractors == "hard" else ()
+        hardest = [self._golds[other] for other in near if 0 <= other < len(self._golds)]
         count = self.num_positions - len(line.documents)
         taken = {document.text for document in line.documents}
         drawn: list[Document] = []
@@ -127,8 +126,8 @@ class OwnQuestions(Task):
     def _pool(self) -> list[Document]:
         """Documents to draw distractors from; of equal texts, the first one is kept."""
         by_text: dict[str, Document] = {}
-        for line in self._lines:
-            by_text.setdefault(line.gold.text, line.gold)
+        for gold in self._golds:
+            by_text.setdefault(gold.text, gold)
         return list(by_text.values())
 
     def _ranked_pool(self, question: str, rng: random.Random) -> Iterator[Document]:
