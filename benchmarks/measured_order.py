@@ -30,10 +30,11 @@ from typing import Any
 import numpy as np
 import torch
 from reporting import Facts, facts, report
+from scipy.stats import binomtest
 
 from rag_middle import RagMiddleModel
 from rag_middle.evaluation.conditions import AS_GIVEN, Item, question_digest
-from rag_middle.evaluation.statistics import comparison_confidence, paired_difference, wilson
+from rag_middle.evaluation.statistics import comparison_confidence, paired_difference
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
 from rag_middle.methods import MeasuredOrder, Method, resolve_method
@@ -208,12 +209,12 @@ def _rows(
     }
     confidence, rows = comparison_confidence(len(labels) - 1), []
     for label, own in correct.items():
-        share = wilson(int(own.sum()), len(own))
+        interval = binomtest(int(own.sum()), len(own)).proportion_ci(0.95, "wilson")
         row = {
             "order": label,
             "right": int(own.sum()),
-            "accuracy": share.value,
-            "interval": [share.low, share.high],
+            "accuracy": float(own.mean()),
+            "interval": [interval.low, interval.high],
             "seconds": float(np.mean([records[label, item.id]["seconds"] for item in items])),
         }
         if label != BASELINE:

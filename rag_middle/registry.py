@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
-from rag_middle.errors import RegistrationError, UnknownNameError
+from rag_middle.errors import RagMiddleError, RegistrationError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -142,6 +142,18 @@ class Registry(Generic[T]):
                 f"{type(error).__name__}: {str(error).rstrip('.')}.{remedy}"
             ) from error
         return cast(T, target)
+
+
+def check_names(
+    owner: str, given: Iterable[str], known: Sequence[str], error: type[RagMiddleError]
+) -> None:
+    """Raise `error` where `given` has an option that `owner` does not know."""
+    for name in given:
+        if name not in known:
+            raise error(
+                f"{owner} has no option {name!r}.{suggest(name, known)} Options: "
+                f"{', '.join(known) or 'none'}."
+            )
 
 
 def suggest(name: object, known: Iterable[str]) -> str:

@@ -180,11 +180,7 @@ class Answer:
             "sources": [source.to_dict() for source in self.sources],
             "dropped": [i for i, source in enumerate(self.sources) if source.position is None],
             **{name: generation[name] for name in same},
-            "timings": {
-                **asdict(self.timings),
-                "time_to_first_token": self.timings.time_to_first_token,
-                "total": self.timings.total,
-            },
+            "timings": self.timings.to_dict(),
         }
 
 

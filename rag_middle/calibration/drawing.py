@@ -13,6 +13,7 @@ from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Item, Task, spread_positions
 from rag_middle.evaluation.conditions import position, question_and_gold
 from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.evaluation.tasks.base import as_continuation
 
 _HELD_OUT_POSITIONS = 5
 #: Added to the seed of drawn questions: an evaluation with the same seed draws others.
@@ -91,13 +92,12 @@ def draw_examples(
 
     def example(item: Item, gold_position: int, weight: float = 1.0) -> Example:
         condition = position(gold_position)
-        prompt, answer = task.prompt(item, condition), task.target(item, condition)
-        spaced = chat or prompt.suffix[-1:].isspace()
+        prompt = task.prompt(item, condition)
         return Example(
             question=item.id,
             position=gold_position,
             prompt=prompt,
-            answer=answer if spaced else f" {answer}",
+            answer=as_continuation(task.target(item, condition), prompt, chat=chat),
             answers=item.answers,
             metric=metric,
             max_new_tokens=task.max_new_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -19,7 +19,7 @@ from rag_middle.calibration.objective import (
 from rag_middle.calibration.search import Candidate
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation.records import Journal
-from rag_middle.generation.sharing import load_copy
+from rag_middle.generation.sharing import ModelCopy
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
 from rag_middle.workers import Workers
@@ -59,27 +59,17 @@ def score_job(objective: Objective, job: ScoringJob) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromDisk:
-    """Loads a model in a worker, which then scores jobs on these examples.
+class FromDisk(ModelCopy):
+    """Loads a model in a worker, which then scores jobs on these examples."""
 
-    Attributes:
-        model: directory or hub name.
-        options: of `RagMiddleModel.from_pretrained`.
-        digests: what tells the model from others (`model_digests`), so that a worker that finds
-            another one refuses it; without any, nothing is checked.
-    """
-
-    model: str
     examples: tuple[Example, ...]
     criterion: Criterion
-    options: Mapping[str, Any] = field(default_factory=dict)
     max_batch_size: int = 8
     template: TemplateName = "auto"
-    digests: Mapping[str, str | None] = field(default_factory=dict)
 
     def __call__(self) -> Callable[[ScoringJob], Outcome]:
         objective = ExampleObjective(
-            load_copy(self.model, self.options, digests=self.digests),
+            self.load(),
             self.examples,
             criterion=self.criterion,
             max_batch_size=self.max_batch_size,

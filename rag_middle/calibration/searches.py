@@ -15,7 +15,7 @@ from rag_middle.calibration.grids import (
 )
 from rag_middle.calibration.search import Search
 from rag_middle.errors import ConfigError
-from rag_middle.registry import suggest
+from rag_middle.registry import check_names, suggest
 
 #: By the name of the method.
 SEARCHES: dict[str, type[Search]] = {
@@ -58,10 +58,5 @@ def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
         )
     search = SEARCHES[method]
     parameters = [field.name for field in fields(search)]
-    for option in options or {}:
-        if option not in parameters:
-            raise ConfigError(
-                f"The search for {method} has no option {option!r}.{suggest(option, parameters)} "
-                f"Options: {', '.join(parameters)}."
-            )
+    check_names(f"The search for {method}", options or {}, parameters, ConfigError)
     return search(**{**preset, **(options or {})})

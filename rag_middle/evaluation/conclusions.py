@@ -13,7 +13,6 @@ from math import ceil, log
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.measurement import BASELINE
@@ -21,8 +20,10 @@ from rag_middle.evaluation.metrics import Metric, best_subspan_em
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Summary
 from rag_middle.evaluation.statistics import (
     CONFIDENCE,
+    NONE_SEEN,
     RESAMPLES,
     SHAPES,
+    Array,
     Bootstrap,
     Estimate,
     Shape,
@@ -30,8 +31,6 @@ from rag_middle.evaluation.statistics import (
     high_positions,
 )
 from rag_middle.wording import counted, listed, percent, shortened
-
-Array = NDArray[np.float64]
 
 MIN_QUESTIONS = 20
 _MIN_ACCURACY = 0.05  # below it, position is not the problem
@@ -268,13 +267,15 @@ def verdict_on(
         own: of the method, likewise.
         confidence: of each interval.
     """
+    if np.array_equal(own, base):
+        return Verdict(
+            label=label, worst_difference=NONE_SEEN, mean_difference=NONE_SEEN, helps=False
+        )
     paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples)
-    count, exact = base.shape[1], np.array_equal(own, base)
-    worst = paired.least_gain(confidence, exact=exact)
+    count = base.shape[1]
+    worst = paired.least_gain(confidence)
     mean = paired.estimate(
-        lambda means: np.mean(means[..., count:], -1) - np.mean(means[..., :count], -1),
-        confidence,
-        exact=exact,
+        lambda means: np.mean(means[..., count:], -1) - np.mean(means[..., :count], -1), confidence
     )
     # Sums of the same scores in another order differ by rounding.
     helps = worst.low > 0 and mean.value >= -1e-9

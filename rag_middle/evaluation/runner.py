@@ -22,8 +22,9 @@ from rag_middle.evaluation.measurement import (
 from rag_middle.evaluation.records import AnswerRecord, Key, Records
 from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
+from rag_middle.evaluation.tasks.base import as_continuation
 from rag_middle.generation import Generation, MethodLike, RagMiddleModel, Score, TextGenerator
-from rag_middle.generation.sharing import load_copy
+from rag_middle.generation.sharing import ModelCopy
 from rag_middle.methods import Method
 from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import uses_chat_template
@@ -70,27 +71,16 @@ AnsweringWorkers: TypeAlias = Workers[Batch, list[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(ModelCopy):
     """Loads a model in a worker, which answers there.
-
-    Attributes:
-        model: directory or hub name.
-        options: of `RagMiddleModel.from_pretrained`.
-        digests: what tells the model from others (`model_digests`), so that a worker that finds
-            another one refuses it; without any, nothing is checked.
 
     Example:
         >>> with closing(Processes(Answering("my-model"), 4, threads_each=1)) as workers:
         ...     results = run(model, task, ["pine"], workers=workers)
     """
 
-    model: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    digests: Mapping[str, str | None] = field(default_factory=dict)
-
     def __call__(self) -> Callable[[Batch], list[Reply]]:
-        model = load_copy(self.model, self.options, digests=self.digests)
-        return partial(answered, model)
+        return partial(answered, self.load())
 
 
 def answered(model: TextGenerator, batch: Batch) -> list[Reply]:
@@ -443,8 +433,7 @@ class _Asker:
             yield from enumerate(made, starts[index])
 
     def _target(self, model: RagMiddleModel, trial: _Trial) -> str:
-        """The answer as it would follow the prompt: after a space, unless a chat's turn begins."""
-        target = self.task.target(trial.item, trial.condition)
-        if uses_chat_template(model.tokenizer, self.measurement.template):
-            return target
-        return target if trial.prompt.suffix[-1:].isspace() else f" {target}"
+        chat = uses_chat_template(model.tokenizer, self.measurement.template)
+        return as_continuation(
+            self.task.target(trial.item, trial.condition), trial.prompt, chat=chat
+        )

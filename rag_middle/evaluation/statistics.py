@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import sqrt
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Literal, SupportsFloat
 
 import numpy as np
@@ -68,6 +67,10 @@ class Estimate:
         return f"{value} [{low}, {high}]"
 
 
+#: Of a difference, gap or flip rate that is zero for every question.
+NONE_SEEN = Estimate(0.0, 0.0, 0.0, exact=True)
+
+
 class Bootstrap:
     """Column means of scores, and the same for resampled questions.
 
@@ -93,20 +96,12 @@ class Bootstrap:
         )
 
     def estimate(
-        self,
-        statistic: Callable[[Array], Array],
-        confidence: float = CONFIDENCE,
-        *,
-        exact: bool = False,
+        self, statistic: Callable[[Array], Array], confidence: float = CONFIDENCE
     ) -> Estimate:
         """A function of the column means, with its percentile interval.
 
-        Args:
-            statistic: takes `[..., columns]`, gives `[...]`.
-            exact: it is zero for every question; nothing is estimated.
+        `statistic` takes `[..., columns]` and gives `[...]`.
         """
-        if exact:
-            return Estimate(0.0, 0.0, 0.0, exact=True)
         low, high = np.quantile(statistic(self.resampled_means), _ends(confidence))
         return _estimate(statistic(self.means), low, high)
 
@@ -128,7 +123,7 @@ class Bootstrap:
         where every question scores the same in all columns.
         """
         if self._columns_agree:
-            return Estimate(0.0, 0.0, 0.0, exact=True)
+            return NONE_SEEN
         deviations = self.resampled_means - self.means
         half = float(np.quantile(np.ptp(deviations, axis=1), CONFIDENCE))
         value = float(np.ptp(self.means))
@@ -141,14 +136,8 @@ class Bootstrap:
             np.append(self.means, 0.0), np.hstack([self.resampled_means, nothing]), 1
         )
 
-    def least_gain(self, confidence: float = CONFIDENCE, *, exact: bool = False) -> Estimate:
-        """Lowest of the second half of the columns minus lowest of the first: `least_difference`.
-
-        Args:
-            exact: both halves are equal for every question; nothing is estimated.
-        """
-        if exact:
-            return Estimate(0.0, 0.0, 0.0, exact=True)
+    def least_gain(self, confidence: float = CONFIDENCE) -> Estimate:
+        """Lowest of the last half of the columns minus lowest of the first: `least_difference`."""
         half = len(self.means) // 2
         own_first = np.roll(self.resampled_means, half, axis=1)
         return least_difference(np.roll(self.means, half), own_first, half, confidence)
@@ -205,9 +194,9 @@ def _estimate(*values: SupportsFloat) -> Estimate:
 
 def paired_difference(own: Array, other: Array, confidence: float = CONFIDENCE) -> Estimate:
     """Mean of `own` minus that of `other`, both `[questions]`, the same ones; exact where equal."""
-    return Bootstrap((own - other)[:, None]).estimate(
-        lambda means: means[..., 0], confidence, exact=np.array_equal(own, other)
-    )
+    if np.array_equal(own, other):
+        return NONE_SEEN
+    return Bootstrap((own - other)[:, None]).estimate(lambda means: means[..., 0], confidence)
 
 
 def comparison_confidence(methods: int) -> float:
@@ -249,7 +238,7 @@ class Consistency:
     changed: Estimate
 
 
-def consistency(answers: Sequence[Sequence[object]], *, resamples: int = RESAMPLES) -> Consistency:
+def consistency(answers: Sequence[Sequence[object]]) -> Consistency:
     """How much the answers to each question agree over orders of its documents.
 
     Exact where no question has two answers: nothing is estimated then.
@@ -263,28 +252,8 @@ def consistency(answers: Sequence[Sequence[object]], *, resamples: int = RESAMPL
     ]
     scores = np.array([[fmean(pairs), any(pairs)] for pairs in differs])
     if not scores.any():
-        none = Estimate(0.0, 0.0, 0.0, exact=True)
-        return Consistency(none, none)
-    return Consistency(*Bootstrap(scores, resamples=resamples).estimates())
-
-
-def wilson(right: int, asked: int) -> Estimate:
-    """A share with Wilson's score interval (95 %).
-
-    Unlike a bootstrap interval it has a width where all or none of the answers are right.
-
-    Args:
-        asked: number of questions, at least one.
-    """
-    share = right / asked
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    centre = share + z * z / (2 * asked)
-    half = z * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
-    scale = 1 + z * z / asked
-    # At the ends the formula gives the share itself, up to rounding.
-    return Estimate(
-        share, max(0.0, min(share, (centre - half) / scale)), min(1.0, (centre + half) / scale)
-    )
+        return Consistency(NONE_SEEN, NONE_SEEN)
+    return Consistency(*Bootstrap(scores).estimates())
 
 
 # -- the shape of a curve over positions ----------------------------------------------------------

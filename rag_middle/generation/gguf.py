@@ -7,7 +7,6 @@ any other folder, so nothing else in this package knows of GGUF.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.extras import require
-from rag_middle.files import reason, user_cache
+from rag_middle.files import file_sha256, reason, user_cache
 from rag_middle.model_files import bad_model_file, format_errors
 
 #: A folder with one of these is loaded as it is, whatever GGUF files lie beside them.
@@ -36,7 +35,7 @@ _ADDED = (3, 4)
 #: Version of transformers from which on end tokens and thinking tags of GGUF files are right.
 _READS_TOKENIZERS = (5, 18)
 #: Options of loading that `hf_hub_download` takes too.
-_HUB_OPTIONS = frozenset(
+HUB_OPTIONS = frozenset(
     "cache_dir force_download local_files_only revision subfolder token".split()
 )
 
@@ -66,7 +65,7 @@ def find_gguf(source: str, gguf_file: str | None, options: Mapping[str, Any]) ->
         return _in_folder(Path(source, options.get("subfolder") or ""), gguf_file)
     if gguf_file is None:
         return None
-    access = {name: options[name] for name in _HUB_OPTIONS if name in options}
+    access = {name: options[name] for name in HUB_OPTIONS if name in options}
     try:
         return Path(hf_hub_download(source, gguf_file, **access))
     except (OSError, ValueError) as error:  # of the hub, its transport, or the name
@@ -175,7 +174,8 @@ def _check_control_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Non
 def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
     """A file's folder `name` in the cache; `write` fills it if it is not there."""
     cache = user_cache("gguf")
-    target = cache / _digest(file) / name
+    # Moved, it is the same model. About a second for each gigabyte.
+    target = cache / file_sha256(file) / name
     if target.is_dir():
         return target
     for package in ("gguf", "accelerate"):
@@ -201,9 +201,3 @@ def _kept(file: Path, name: str, write: Callable[[Path], Any]) -> Path:
                 "Free space, correct the permissions, or set XDG_CACHE_HOME to another folder."
             ) from error
     return target
-
-
-def _digest(file: Path) -> str:
-    """Of what the file holds: moved, it is the same model. About a second for each gigabyte."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

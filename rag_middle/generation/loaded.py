@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,10 @@ from rag_middle.plain_data import check_keywords
 from rag_middle.wording import shortened
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedParts:
-    """What a loaded model consists of.
-
-    Attributes:
-        network: the model.
-        tokenizer: its tokenizer.
-        options: of generation, that a pipeline was made with.
-    """
-
-    network: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    options: dict[str, Any]
-
-
 def loaded_parts(
     model: Any, tokenizer: Any = None, tokenizer_options: Mapping[str, Any] | None = None
-) -> LoadedParts:
-    """Network, tokenizer and options of a loaded model.
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    """A loaded model, its tokenizer, and the options of generation that a pipeline was made with.
 
     Args:
         model: a causal language model of transformers, or a pipeline with one.
@@ -67,7 +51,7 @@ def loaded_parts(
         )
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer, {"tokenizer_options": tokenizer_options})
-    return LoadedParts(model, tokenizer, options)
+    return model, tokenizer, options
 
 
 def _options_of(pipeline: Any) -> dict[str, Any]:

@@ -28,7 +28,12 @@ from rag_middle.errors import (
     ModelNotFoundError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation.gguf import dequantised_model, dequantised_tokenizer, find_gguf
+from rag_middle.generation.gguf import (
+    HUB_OPTIONS,
+    dequantised_model,
+    dequantised_tokenizer,
+    find_gguf,
+)
 from rag_middle.model_files import bad_model_file, format_errors, named_backends
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.plain_data import check_keywords, parse_json
@@ -36,9 +41,7 @@ from rag_middle.registry import suggest
 from rag_middle.small_model import HUB_NAME
 
 #: Options of loading that say how files are reached.
-_ACCESS = frozenset(
-    "cache_dir force_download local_files_only proxies revision subfolder token".split()
-)
+_ACCESS = HUB_OPTIONS | {"proxies"}
 _BASE = "base_model_name_or_path"  # in the config of an adapter
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
@@ -152,7 +155,21 @@ def checked_backend(
             )
             raise bad_model_file(source, "config.json", reason)
     flash = next((name for name in backends if name.startswith("flash_attention")), None)
-    return _available_backend(attn_implementation or flash)
+    name = attn_implementation or flash
+    if name is None or not name.startswith("flash_attention"):
+        return name
+    number = name.removeprefix("flash_attention").lstrip("_")
+    available = getattr(transformers.utils, f"is_flash_attn_{number}_available", None)
+    if available is None or available():
+        return name  # transformers knows better what it does not know
+    warn_caller(
+        BackendFallbackWarning(
+            f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): "
+            "using sdpa, which gives the same results. `pip install flash-attn`, or pass "
+            "attn_implementation='sdpa' (--attn-implementation sdpa)."
+        )
+    )
+    return "sdpa"
 
 
 def check_loading(loading: Mapping[str, Any]) -> None:
@@ -362,21 +379,3 @@ def _device(device: str | torch.device | None) -> torch.device:
             "GPU. Pass device='cpu' (--device cpu), or install PyTorch for CUDA."
         )
     return chosen
-
-
-def _available_backend(name: str | None) -> str | None:
-    """`name`, or ``"sdpa"`` with a warning where `name` is a flash attention not installed."""
-    if name is None or not name.startswith("flash_attention"):
-        return name
-    number = name.removeprefix("flash_attention").lstrip("_")
-    available = getattr(transformers.utils, f"is_flash_attn_{number}_available", None)
-    if available is None or available():
-        return name  # transformers knows better what it does not know
-    warn_caller(
-        BackendFallbackWarning(
-            f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): "
-            "using sdpa, which gives the same results. `pip install flash-attn`, or pass "
-            "attn_implementation='sdpa' (--attn-implementation sdpa)."
-        )
-    )
-    return "sdpa"

@@ -58,6 +58,11 @@ class Timings:
         """Everything."""
         return self.time_to_first_token + self.decode
 
+    def to_dict(self) -> dict[str, float]:
+        """The fields and their sums."""
+        sums = {name: getattr(self, name) for name in ("time_to_first_token", "total")}
+        return {**asdict(self), **sums}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedDocument:
@@ -142,11 +147,7 @@ class Generation:
         return {
             **asdict(self),
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
-            "timings": {
-                **asdict(self.timings),
-                "time_to_first_token": self.timings.time_to_first_token,
-                "total": self.timings.total,
-            },
+            "timings": self.timings.to_dict(),
             "tokens_per_second": self.tokens_per_second,
         }
 

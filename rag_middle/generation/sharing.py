@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -122,35 +123,45 @@ def origin(model: RagMiddleModel) -> dict[str, Any]:
     """Where workers find the model, in any working directory, and what tells it from others.
 
     Returns:
-        The fields ``model`` and ``digests`` of `Answering` and `FromDisk`.
+        The fields ``model`` and ``digests`` of `ModelCopy`.
     """
     name = str(model.model.config._name_or_path)
     return {"model": _located(name), "digests": model_digests(model.model, model.tokenizer)}
 
 
-def load_copy(
-    name: str, options: Mapping[str, Any], *, digests: Mapping[str, str | None]
-) -> RagMiddleModel:
-    """The model of a run, in a worker.
+@dataclass(frozen=True, slots=True)
+class ModelCopy:
+    """The model of a run, as a worker loads it.
 
-    `digests` are what `model_digests` says of the model of the run; None among them is not
-    compared.
-
-    Raises:
-        ConfigError: the model here is another one.
-        RagMiddleError: it cannot be loaded.
+    Attributes:
+        model: directory or hub name.
+        options: of `RagMiddleModel.from_pretrained`.
+        digests: what tells the model from others (`model_digests`), so that a worker that finds
+            another one refuses it; what is None, or not there, is not compared.
     """
-    loaded = RagMiddleModel.from_pretrained(name, **options)
-    digests_here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
-    different = [
-        part
-        for part, digest in digests.items()
-        if digest and digests_here.get(part) not in (None, digest)
-    ]
-    if different:
-        raise ConfigError(
-            f"A worker found other {', '.join(different)} under {name!r} than this run has. "
-            "Save the model as it is, copy it to every machine, under the same path, and run it "
-            "again."
-        )
-    return loaded
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str | None] = field(default_factory=dict)
+
+    def load(self) -> RagMiddleModel:
+        """The model, in this process.
+
+        Raises:
+            ConfigError: the model here is another one.
+            RagMiddleError: it cannot be loaded.
+        """
+        loaded = RagMiddleModel.from_pretrained(self.model, **self.options)
+        here = model_digests(loaded.model, loaded.tokenizer) if self.digests else {}
+        different = [
+            part
+            for part, digest in self.digests.items()
+            if digest and here.get(part) not in (None, digest)
+        ]
+        if different:
+            raise ConfigError(
+                f"A worker found other {', '.join(different)} under {self.model!r} than this run "
+                "has. Save the model as it is, copy it to every machine, under the same path, and "
+                "run it again."
+            )
+        return loaded

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rag_middle.generation.results import FinishReason
 from rag_middle.generation.tool_use import ToolReader
-from rag_middle.tools.formats import ToolMessage
+from rag_middle.tools.formats import ToolMessage, half_way
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -124,7 +124,8 @@ class Completion:
         """Text not taken yet that stays, whatever comes: no beginning of a stop string or call."""
         text, end = self.answer, len(self.answer)
         if self.finish_reason is None:
-            end -= self._held_back()
+            starts = [half_way(text, stop) for stop in self._stops]
+            end = min((start for start in starts if start >= 0), default=end)
             if self._calls is not None:
                 end = min(end, self._calls.call_start(text, self._places))
         start, self._taken = self._taken, max(self._taken, end)
@@ -140,14 +141,6 @@ class Completion:
             at, self.stop = stop_found
             self.text = self.text[:at]
             self.finish_reason = "stop"
-
-    def _held_back(self) -> int:
-        """Characters at the end that some stop string begins with."""
-        for length in range(min(self._overlap, len(self.text)), 0, -1):
-            end = self.text[-length:]
-            if any(stop.startswith(end) for stop in self._stops):
-                return length
-        return 0
 
 
 def first_stop(text: str, stops: Sequence[str], start: int = 0) -> tuple[int, str] | None:

@@ -14,7 +14,7 @@ from rag_middle.methods.base import METHODS, Method, Provenance
 from rag_middle.methods.compose import Compose
 from rag_middle.plain_data import check_keywords
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
-from rag_middle.registry import suggest
+from rag_middle.registry import check_names, suggest
 
 _PROFILE = "profile"
 
@@ -70,12 +70,7 @@ def resolve_method(
     if colon:
         return preset(name, chosen)
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for option in options or {}:
-        if option not in names:
-            raise MethodConfigError(
-                f"{name} has no option {option!r}.{suggest(option, names)} Options: "
-                f"{', '.join(names) or 'none'}."
-            )
+    check_names(name, options or {}, names, MethodConfigError)
     return kind(**dict(options or {}))
 
 

@@ -111,7 +111,8 @@ def encode(
     asked: ContextPrompt | Conversation | Sequence[Message] = prompt
     if rewrite is not None:
         asked = _rewritten(prompt, rewrite, allow_control_tokens, continued)
-    if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
+    is_chat = uses_chat_template(tokenizer, template)
+    if tools and not is_chat:
         raise ChatTemplateError(
             "tools go through the tokenizer's chat template: it has none, or another template "
             "was chosen. Leave out template=, or use a model whose chat template knows tools."
@@ -123,9 +124,7 @@ def encode(
             "A template function writes the whole prompt: leave out allow_control_tokens, "
             "template_options and add_generation_prompt."
         )
-    if isinstance(asked, ContextPrompt) and not (
-        callable(template) or uses_chat_template(tokenizer, template)
-    ):
+    if isinstance(asked, ContextPrompt) and not (callable(template) or is_chat):
         if template_options:
             raise PromptError("template_options were given, but no chat template is used.")
         return _encode_raw(encoder, asked, system, allow_control_tokens)

@@ -122,7 +122,7 @@ class ToolFormat:
         if self.whole and text[begin:].lstrip()[:1] in ("", self.whole):
             return begin
         starts = [answer.find(opener, begin) for opener in self.openers]
-        starts += [_half_way(text, it) for it in self.openers if it not in answer.tokens]
+        starts += [half_way(text, it) for it in self.openers if it not in answer.tokens]
         return min((start for start in starts if start >= 0), default=len(text))
 
     def message(self, answer: AnswerText, tools: Tools) -> ToolMessage:
@@ -241,8 +241,8 @@ def format_of(template: str) -> ToolFormat | None:
     return None
 
 
-def _half_way(text: str, opener: str) -> int:
-    """Where `text` ends with the beginning of `opener`; -1 if it does not."""
+def half_way(text: str, opener: str) -> int:
+    """Where `text` ends with a part of `opener`, from its beginning on; -1 if it does not."""
     for length in range(min(len(opener) - 1, len(text)), 0, -1):
         if text.endswith(opener[:length]):
             return len(text) - length

@@ -146,8 +146,8 @@ def _with_loaded(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     from rag_middle.generation import loaded_parts
 
-    parts = loaded_parts(model, fields.pop("tokenizer", None))
+    network, tokenizer, options = loaded_parts(model, fields.pop("tokenizer", None))
     own = {name: fields.pop(name) for name in ("context_window", "self_check") if name in fields}
     own = {name: value for name, value in own.items() if value is not None}
-    fields["model"] = RagMiddleModel(parts.network, parts.tokenizer, **own)
-    return {**renamed(parts.options), **fields}
+    fields["model"] = RagMiddleModel(network, tokenizer, **own)
+    return {**renamed(options), **fields}

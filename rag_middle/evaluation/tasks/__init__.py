@@ -11,7 +11,7 @@ from rag_middle.errors import ConfigError, FileFormatError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.data_files import first_entry
 from rag_middle.passages import passages_path
-from rag_middle.registry import Registry, suggest
+from rag_middle.registry import Registry, check_names
 
 __all__ = ["TASKS", "Task", "make_task", "shipped_questions", "task_for_file"]
 
@@ -48,12 +48,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     kind = TASKS.get(name)
     values = dict(options or {})
     names = [field.name for field in fields(kind)]
-    for option in values:
-        if option not in names:
-            raise ConfigError(
-                f"Task {name} has no option {option!r}.{suggest(option, names)} Options: "
-                f"{', '.join(names) or 'none'}."
-            )
+    check_names(f"Task {name}", values, names, ConfigError)
     for field in fields(kind):
         if field.default is MISSING and values.get(field.name) is None:
             raise ConfigError(f"Task {name} needs {field.name!r}, such as the path of its data.")

@@ -129,6 +129,11 @@ class Task(ABC):
         return {"task": self.name, "version": self.version, **parameters}
 
 
+def as_continuation(answer: str, prompt: ContextPrompt, *, chat: bool) -> str:
+    """The answer as it follows the prompt: after a space, unless a chat's turn begins with it."""
+    return answer if chat or prompt.suffix[-1:].isspace() else f" {answer}"
+
+
 def require_gold_documents(task: Task) -> None:
     """Raise ConfigError where a task has no gold document."""
     if not task.num_positions:

@@ -59,12 +59,12 @@ def wrapped_model(
             f"model= is a loaded model, got {str(model)!r}: pass model_name={str(model)!r}."
         )
     if not isinstance(model, RagMiddleModel):
-        parts = loaded_parts(model, tokenizer, tokenizer_kwargs)
-        return RagMiddleModel(parts.network, parts.tokenizer), parts.options
+        network, loaded, options = loaded_parts(model, tokenizer, tokenizer_kwargs)
+        return RagMiddleModel(network, loaded), options
     if tokenizer is not None:
-        parts = loaded_parts(model.model, tokenizer, tokenizer_kwargs)
+        network, loaded, _ = loaded_parts(model.model, tokenizer, tokenizer_kwargs)
         own: Any = {"method": model.method, "context_window": model.context_window}
-        model = RagMiddleModel(parts.network, parts.tokenizer, **own)
+        model = RagMiddleModel(network, loaded, **own)
     return model, {}
 
 
