@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -47,8 +46,8 @@ _DECIDING = ("rag-middle", "torch", "transformers")  # other versions may answer
 
 # -- who answers ----------------------------------------------------------------------------------
 
-#: A generated answer, or the log-likelihood of a given one.
-Reply: TypeAlias = Generation | Score
+#: The index of a prompt, and its generated answer or the log-likelihood of a given one.
+IndexedReply: TypeAlias = tuple[int, Generation | Score]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class Batch:
 
 
 #: Workers that do a batch at a time.
-AnsweringWorkers: TypeAlias = Workers[Batch, list[Reply]]
+AnsweringWorkers: TypeAlias = Workers[Batch, list[IndexedReply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +78,12 @@ class Answering(ModelCopy):
         ...     results = run(model, task, ["pine"], workers=workers)
     """
 
-    def __call__(self) -> Callable[[Batch], list[Reply]]:
-        return partial(answered, self.load())
+    def __call__(self) -> Callable[[Batch], list[IndexedReply]]:
+        model = self.load()
+        return lambda batch: [*answered(model, batch)]
 
 
-def answered(model: TextGenerator, batch: Batch) -> list[Reply]:
-    """The reply to each prompt of a batch."""
-    return [reply for _, reply in sorted(_replies(model, batch), key=lambda pair: pair[0])]
-
-
-def _replies(model: TextGenerator, batch: Batch) -> Iterator[tuple[int, Reply]]:
+def answered(model: TextGenerator, batch: Batch) -> Iterator[IndexedReply]:
     """The index of each prompt with its reply, as they come."""
     if batch.targets is None:
         yield from model.as_completed(batch.prompts, **batch.options)
@@ -414,10 +409,10 @@ class _Asker:
                 unfinished=said is None,
             )
 
-    def _replies(self, batch: Batch) -> Iterator[tuple[int, Reply]]:
+    def _replies(self, batch: Batch) -> Iterator[IndexedReply]:
         """The index of each prompt with its reply; workers take parts of the batch."""
         if self.workers is None:
-            yield from _replies(self.model, batch)
+            yield from answered(self.model, batch)
             return
         size = self.measurement.max_batch_size
         starts = range(0, len(batch.prompts), size)
@@ -430,7 +425,7 @@ class _Asker:
             for start in starts
         ]
         for index, made in self.workers.results(parts):
-            yield from enumerate(made, starts[index])
+            yield from ((starts[index] + at, reply) for at, reply in made)
 
     def _target(self, model: RagMiddleModel, trial: _Trial) -> str:
         chat = uses_chat_template(model.tokenizer, self.measurement.template)

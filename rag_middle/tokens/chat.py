@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from random import Random
 
@@ -37,19 +36,6 @@ _NOT_EXACT = (
     "field of its own, such as reasoning_content). Compare the decoded input_ids of the prompt "
     "with tokenizer.apply_chat_template(..., tokenize=False)."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """A rendered conversation, in pieces of text to tokenise one by one.
-
-    Attributes:
-        before: the text before the documents; all of it where there are none.
-        after: the text after the documents.
-    """
-
-    before: tuple[str, ...]
-    after: tuple[str, ...] = ()
 
 
 class Rendering:
@@ -83,15 +69,18 @@ class Rendering:
         if template:
             self._names, phrases = vocabulary(tuple(template.sources))
         self._phrases = re.compile(f"({phrases})")
-        strings = [conversation.prompt.prefix, conversation.prompt.suffix]
-        map_strings(
-            [conversation.messages, conversation.tools, template and template.given], strings.append
-        )
+        self._texts = [conversation.prompt.prefix, conversation.prompt.suffix]
+        map_strings([conversation.messages, conversation.tools], self._texts.append)
+        strings = [*self._texts]
+        map_strings(template and template.given, strings.append)
         self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
         self._stands_for: dict[str, str] = {}
 
-    def render(self) -> RenderedChat:
+    def render(self) -> list[list[str]]:
         """The conversation as the template writes it, or as near to that as is safe.
+
+        Pieces of text to tokenise one by one: those before the documents, and those after them; all
+        of them where there are none.
 
         Raises:
             ChatTemplateError: the template fails, leaves out tools or a message, drops or repeats
@@ -103,17 +92,17 @@ class Rendering:
         if isinstance(self._write, ChatTemplate) and self._conversation.tools:
             self._write.check_tools(self._conversation.messages)
         text = self._apply(str, str)
-        plain = self._split(text)
+        plain = [part.split(self._cut) for part in self._parts(text)]
         if self._names is not None:  # a caller's function may leave out what it likes
             self._check_messages(text)
         if self._is_harmless() and self._control_ids(plain) == self._own_control_ids():
             return plain
-        texts = ["".join(part) for part in (plain.before, plain.after)]
+        texts = ["".join(part) for part in plain]
         # Where the template looks for control tokens in contents, it finds none in the second.
         fenced = self._fenced(self._fence) or self._fenced(
             lambda text: self._fence(self._inert(text))
         )
-        if fenced is not None and [*map(self._joined, fenced)] == texts[: len(fenced)]:
+        if fenced is not None and [*map(self._joined, fenced)] == texts:
             return self._inert_chat(fenced)
         if fenced is not None:
             aligned = [*map(self._aligned, fenced, texts)]
@@ -203,11 +192,9 @@ class Rendering:
             segments += [(True, plain[end:place]), (False, text)]
             end = place + len(shown_text)
         segments.append((True, plain[end:]))
-        texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
-        map_strings([self._conversation.messages, self._conversation.tools], texts.append)
         in_messages, in_segments = (
             Counter(self._encoder.control_ids(self._encoder.encode(pieces, continues=True)))
-            for pieces in (texts, [text for inside, text in segments if inside])
+            for pieces in (self._texts, [text for inside, text in segments if inside])
         )
         own_ids = {token for part in self._own_ids([segments]) for token in part}
         return segments if in_segments <= in_messages and own_ids.isdisjoint(in_segments) else None
@@ -215,10 +202,10 @@ class Rendering:
     def _joined(self, segments: Segments) -> str:
         return "".join(text for _, text in segments).replace(self._cut, "")
 
-    def _inert_chat(self, rendered: list[Segments]) -> RenderedChat:
+    def _inert_chat(self, rendered: list[Segments]) -> list[list[str]]:
         """Pieces in which what messages say is inert, whatever the template did to it."""
         own = self._own_ids(rendered)
-        parts: list[tuple[str, ...]] = []
+        parts: list[list[str]] = []
         for index, segments in enumerate(rendered):
             text = "".join(
                 self._cut.join(self._encoder.inert_pieces(text)) if inside else text
@@ -230,8 +217,8 @@ class Rendering:
                 pieces = []
                 for inside, text in segments:
                     pieces += self._encoder.inert_pieces(text) if inside else text.split(self._cut)
-            parts.append(tuple(pieces))
-        return RenderedChat(*parts)
+            parts.append(pieces)
+        return parts
 
     def _fenced_segments(
         self,
@@ -286,19 +273,16 @@ class Rendering:
 
     def _own_ids(self, rendered: list[Segments]) -> list[list[int]]:
         """The control tokens in what the template wrote itself, before and after the documents."""
+        return self._control_ids(
+            [piece for inside, text in part if not inside for piece in text.split(self._cut)]
+            for part in rendered
+        )
+
+    def _control_ids(self, rendered: Iterable[list[str]]) -> list[list[int]]:
+        """The control tokens of pieces of text, before and after the documents, in order."""
         return [
-            self._encoder.control_ids(
-                self._encoder.encode(
-                    [
-                        piece
-                        for inside, text in part
-                        if not inside
-                        for piece in text.split(self._cut)
-                    ],
-                    continues=index > 0,
-                )
-            )
-            for index, part in enumerate(rendered)
+            self._encoder.control_ids(self._encoder.encode(pieces, continues=index > 0))
+            for index, pieces in enumerate(rendered)
         ]
 
     def _is_harmless(self) -> bool:
@@ -309,19 +293,13 @@ class Rendering:
         map_strings(self._conversation.tools, texts.append)
         return not any(map(self._encoder.has_control_characters, texts))
 
-    def _own_control_ids(self) -> list[int] | None:
+    def _own_control_ids(self) -> list[list[int]] | None:
         """The control tokens of the same conversation with nothing in it; None if it is refused."""
         try:
             text = self._apply(self._harmless, self._harmless, self._harmless_role)
-            return self._control_ids(self._split(text))
+            return self._control_ids(part.split(self._cut) for part in self._parts(text))
         except ChatTemplateError:
             return None
-
-    def _control_ids(self, rendered: RenderedChat) -> list[int]:
-        """The control tokens of a rendered conversation, in order."""
-        before = self._encoder.encode(rendered.before, continues=False)
-        after = self._encoder.encode(rendered.after, continues=True)
-        return self._encoder.control_ids(before + after)
 
     def _apply(
         self,
@@ -381,9 +359,6 @@ class Rendering:
                 "last user message, or use template='raw' (--template raw)."
             )
         return parts
-
-    def _split(self, text: str) -> RenderedChat:
-        return RenderedChat(*(tuple(part.split(self._cut)) for part in self._parts(text)))
 
     def _checked_role(self, role: str) -> str:
         # A plain word may be a control token of its own where a template is written so.

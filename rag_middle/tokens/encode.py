@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
@@ -144,9 +145,9 @@ def encode(
             )
         _warn_of_unread_options(tokenizer, template_options or {})
         template = ChatTemplate(tokenizer, options)
-    rendered = Rendering(template, encoder, conversation).render()
-    prefix = encoder.encode(rendered.before, continues=False)
-    suffix = encoder.encode(rendered.after, continues=True)
+    before, *after = Rendering(template, encoder, conversation).render()
+    prefix = encoder.encode(before, continues=False)
+    suffix = encoder.encode(chain(*after), continues=True)
     tokens = _assembled(encoder, prefix, conversation.prompt, suffix)
     return replace(tokens, shows_tools=bool(conversation.tools))
 

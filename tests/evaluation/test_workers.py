@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rag_middle.evaluation import (
     Measurement,
     run,
 )
-from rag_middle.evaluation.runner import Batch, Reply, answered
+from rag_middle.evaluation.runner import Batch, IndexedReply, answered
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.sharing import origin
 from rag_middle.workers import Processes, RayWorkers, Workers, torch_threads
@@ -29,17 +28,17 @@ def measurement(**options: Any) -> Measurement:
     return Measurement(limit=5, positions=2, max_batch_size=2, max_new_tokens=3, **options)
 
 
-class Backwards(Workers[Batch, list[Reply]]):
+class Backwards(Workers[Batch, list[IndexedReply]]):
     """Several workers, the last of which are the fastest; one may end after some batches."""
 
     count = 3
 
     def __init__(self, model: RagMiddleModel, lives: int = 1000) -> None:
-        super().__init__(partial(answered, model))
+        super().__init__(lambda batch: [*answered(model, batch)])
         self.sizes: list[int] = []
         self.lives = lives
 
-    def results(self, tasks: Sequence[Batch]) -> Iterator[tuple[int, list[Reply]]]:
+    def results(self, tasks: Sequence[Batch]) -> Iterator[tuple[int, list[IndexedReply]]]:
         self.sizes += [len(task.prompts) for task in tasks]
         for index, replies in reversed(list(super().results(tasks))):
             if not self.lives:
@@ -88,7 +87,7 @@ def test_several_processes_give_the_answers_of_one(
     answering = Answering(str(tmp_path / "model"), {"device": "cpu"})
     if kind == "ray":
         pytest.importorskip("ray", reason="needs Ray (extra ray)")
-        made: Workers[Batch, list[Reply]] = RayWorkers(answering, 2, 1)
+        made: Workers[Batch, list[IndexedReply]] = RayWorkers(answering, 2, 1)
     else:
         made = Processes(answering, 2, 1)
     with closing(made) as workers, torch_threads(1):
