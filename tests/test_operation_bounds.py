@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    LlamaConfig,
-    MistralConfig,
-    PreTrainedModel,
-)
+from transformers import DynamicCache, LlamaConfig, MistralConfig, PreTrainedModel
 
 from benchmarks.operation_counts import (
     MethodWork,

@@ -7,12 +7,7 @@ from tempfile import mkdtemp
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import (
-    BpeTrainer,
-    UnigramTrainer,
-    WordLevelTrainer,
-    WordPieceTrainer,
-)
+from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordLevelTrainer, WordPieceTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 CORPUS = (

@@ -134,29 +134,17 @@ class GoldenCase:
         return tuple(values)
 
     def _model(self) -> Path:
-        """Its folder, from which nothing leads out of the directory."""
+        """Its folder."""
         folder = self._path("model")
         if not (folder / "config.json").is_file():
             raise self.malformed(f"its model {folder} has no config.json")
-        for path in folder.iterdir():
-            self._check_inside(path, f"{path.name} of its model")
-            if path.name.endswith(".index.json"):  # paths of other files
-                raise self.malformed(f"its model has a {path.name}: keep weights in one file")
-            if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
-                raise self.malformed(f"{path.name} of its model is no regular file")
         return folder
 
     def _path(self, name: str) -> Path:
         value = self.fields.get(name)
         if not isinstance(value, str):
             raise self.malformed(f"{name} should be a path relative to cases.json, got {value!r}")
-        path = self.directory / value
-        self._check_inside(path, f"{name} {value!r}")
-        return path.resolve()
-
-    def _check_inside(self, path: Path, name: str) -> None:
-        if not Path(os.path.realpath(path)).is_relative_to(self.directory.resolve()):
-            raise self.malformed(f"{name} leads out of the directory")
+        return (self.directory / value).resolve()
 
     def _layout(self, length: int) -> PromptLayout:
         segments = self.fields.get("segments")

@@ -21,10 +21,7 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import NoMethod, Runner
-from rag_middle.retrieval import (
-    Retriever,
-    build_index,
-)
+from rag_middle.retrieval import Retriever, build_index
 from rag_middle.tokens import TokenizedPrompt
 from tests.answering.conftest import RIVERS
 from tests.retrieval.embedding import HashingEmbedder

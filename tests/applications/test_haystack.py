@@ -12,9 +12,7 @@ from haystack import Document, Pipeline
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.generators.chat import FallbackChatGenerator
 from haystack.components.generators.chat.llm import LLM
-from haystack.components.retrievers.in_memory import (
-    InMemoryBM25Retriever,
-)
+from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
 from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import (

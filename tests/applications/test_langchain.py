@@ -15,12 +15,8 @@ from langchain_classic.chains import (
 )
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_classic.output_parsers import RegexParser
-from langchain_classic.retrievers import (
-    ContextualCompressionRetriever,
-)
-from langchain_classic.retrievers.document_compressors import (
-    DocumentCompressorPipeline,
-)
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
@@ -37,13 +33,7 @@ from langchain_rag_middle import (
     format_docs,
 )
 from rag_middle import RagMiddleModel
-from tests.applications.world import (
-    QUESTION,
-    Applications,
-    WordEmbeddings,
-    documents,
-    is_right,
-)
+from tests.applications.world import QUESTION, Applications, WordEmbeddings, documents, is_right
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The apply_and_parse method is deprecated"  # LangChain's own, in map_rerank

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from llama_index.core import PromptTemplate, VectorStoreIndex, get_response_synthesizer
 from llama_index.core.node_parser import SentenceWindowNodeParser
-from llama_index.core.postprocessor import (
-    MetadataReplacementPostProcessor,
-)
+from llama_index.core.postprocessor import MetadataReplacementPostProcessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
     CustomQueryEngine,
@@ -32,14 +30,7 @@ from llama_index.llms.rag_middle import (
 )
 
 from rag_middle import RagMiddleModel
-from tests.applications.world import (
-    QUESTION,
-    TEXTS,
-    Applications,
-    WordEmbedding,
-    is_right,
-    nodes,
-)
+from tests.applications.world import QUESTION, TEXTS, Applications, WordEmbedding, is_right, nodes
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::rag_middle.generation.NumberedDocumentsWarning"  # citation engines number sources

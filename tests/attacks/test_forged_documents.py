@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from rag_middle.documents import (
-    ContextPrompt,
-    mark,
-    parse,
-    unmark,
-)
+from rag_middle.documents import ContextPrompt, mark, parse, unmark
 from rag_middle.errors import PromptError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER, escape, seal

@@ -1,7 +1,7 @@
 """Modules that do more than hand queries, keys and values to transformers' attention interface."""
 
 import contextlib
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -13,16 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
-from rag_middle.methods import (
-    APE,
-    LPES,
-    PINE,
-    Method,
-    MoICE,
-    MsPoE,
-    NoMethod,
-    SelfExtend,
-)
+from rag_middle.methods import APE, LPES, PINE, Method, MoICE, MsPoE, NoMethod, SelfExtend
 from tests import tiny_models
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import at_once, distance, generated, prompt_logits, recomputed
@@ -119,37 +110,38 @@ def test_without_modules_of_attention_only_methods_around_the_model_run() -> Non
             assert distance(model(LONG.ids).logits, plain) == 0
 
 
-def test_a_module_may_take_views_of_what_attention_gives() -> None:
+@pytest.mark.parametrize("name", ACTIVE)
+@pytest.mark.one_in(6)
+def test_a_module_may_take_views_of_what_attention_gives(name: str) -> None:
     model = build("jetmoe", tiny(hf.JetMoeConfig), "sdpa")
-    for method in ACTIVE.values():
-        with torch.no_grad(), applied(model, method, [LONG.tokens, SHORT.tokens]):
-            assert generated(model, [LONG, SHORT])[1].isfinite().all()
+    with torch.no_grad(), applied(model, ACTIVE[name], [LONG.tokens, SHORT.tokens]):
+        assert generated(model, [LONG, SHORT])[1].isfinite().all()
 
 
-def test_neutral_parameters_leave_queries_that_grow_as_they_are() -> None:
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.one_in(4)
+def test_neutral_parameters_leave_queries_that_grow_as_they_are(name: str) -> None:
     """Tokens that are read again (DySCO) keep their place among those that were."""
-    model = _growing_queries()
-    for example in EXAMPLES.values():
-        prompt = example.neutral_prompt
-        with torch.no_grad():
-            expected = generated(model, [prompt])[1]
-            with contextlib.suppress(UnsupportedArchitectureError):
-                with applied(model, example.neutral, [prompt.tokens]):
-                    logits = generated(model, [prompt])[1]
-                assert distance(logits, expected) < 1e-4, example.neutral
+    model, example = _growing_queries(), EXAMPLES[name]
+    prompt = example.neutral_prompt
+    with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
+        expected = generated(model, [prompt])[1]
+        with applied(model, example.neutral, [prompt.tokens]):
+            logits = generated(model, [prompt])[1]
+        assert distance(logits, expected) < 1e-4
 
 
-def test_queries_grow_by_place_with_a_cache_and_without() -> None:
+# CacheBlend recomputes other tokens in another pass.
+@pytest.mark.parametrize("name", [name for name in ACTIVE if not name.startswith("cacheblend")])
+@pytest.mark.one_in(5)
+def test_queries_grow_by_place_with_a_cache_and_without(name: str) -> None:
     model = _growing_queries()
-    for method in ACTIVE.values():
-        if method.name == "cacheblend":
-            continue  # recomputes other tokens in another pass
-        with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
-            with applied(model, method, [LONG.tokens]):
-                tokens, logits = generated(model, [LONG])
-            with applied(model, method, [LONG.tokens]):
-                whole = at_once(model, LONG, tokens[0])
-            assert distance(logits[0], whole) < 1e-4, method
+    with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
+        with applied(model, ACTIVE[name], [LONG.tokens]):
+            tokens, logits = generated(model, [LONG])
+        with applied(model, ACTIVE[name], [LONG.tokens]):
+            whole = at_once(model, LONG, tokens[0])
+        assert distance(logits[0], whole) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["pine", "ape", "set_based_prompting"])
@@ -188,6 +180,7 @@ HYBRID: dict[str, Any] = {
 }  # fmt: skip
 
 
+@cache
 def _growing_queries() -> PreTrainedModel:
     """Every few positions, as in released models every 16384."""
     rope = {

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    DynamicCache,
-    LlamaConfig,
-    PreTrainedModel,
-    StaticCache,
-)
+from transformers import DynamicCache, LlamaConfig, PreTrainedModel, StaticCache
 
 from benchmarks.operation_counts import prompt_of, without_numbers
 from rag_middle.attention import applied
@@ -73,6 +68,7 @@ def _continued(model: Any, method: Method, cache: Any, tokens: Sequence[int]) ->
 
 @anew
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.one_in(3)
 def test_a_cache_and_its_copy_are_continued_in_turn(
     family_model: FamilyModel, name: str, new: NewCache
 ) -> None:
@@ -162,7 +158,7 @@ def _of_rows(
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 def test_prompts_may_take_more_rows_once_they_are_read(
     family_model: FamilyModel, family: str, name: str
 ) -> None:

@@ -38,7 +38,7 @@ def by_layer(model: PreTrainedModel) -> Any:
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("compiled", [wrapped, in_place, by_layer])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_none_and_new_orders_work_and_the_rest_is_refused(
     compiled: Callable[[PreTrainedModel], Any],
 ) -> None:
@@ -64,7 +64,7 @@ def test_none_and_new_orders_work_and_the_rest_is_refused(
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("part", ["mlp", "self_attn.v_proj"])
 @pytest.mark.parametrize("method", ["pine", PositionalHiddenStates(channels=(3,))])
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_parts_without_attention_may_be_wrapped(part: str, method: Any) -> None:
     torch.compiler.reset()  # what is compiled too often runs eagerly
     tokenizer = byte_level_bpe()
@@ -90,11 +90,9 @@ def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
         model.generate(PROMPT, max_new_tokens=1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-@pytest.mark.parametrize(
-    "name",
-    ["lpes", "pine"],
-)
+@pytest.mark.parametrize("name", ["lpes", "pine"])
 def test_a_rotary_module_may_be_compiled_by_itself(name: str) -> None:
     method = ACTIVE[name]
     model: Any = FAMILIES["llama"].build()

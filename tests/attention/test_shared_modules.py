@@ -16,13 +16,7 @@ from transformers import LlamaConfig, MistralConfig, PreTrainedModel, PreTrained
 from rag_middle import ContextPrompt, applied
 from rag_middle.attention import model_lock, model_traits
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import (
-    Method,
-    ParallelContextWindows,
-    SelfExtend,
-    ZeroTuning,
-    method_name,
-)
+from rag_middle.methods import Method, ParallelContextWindows, SelfExtend, ZeroTuning, method_name
 from tests.contract.cases import LONG
 from tests.contract.running import distance, prompt_logits
 from tests.tiny_models import build, tiny

@@ -11,11 +11,7 @@ import pytest
 from rag_middle.calibration import Example, FromDisk
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.scoring import Outcomes, ScoringJob
-from rag_middle.errors import (
-    ContextOverflowError,
-    FileFormatError,
-    MissingExtraError,
-)
+from rag_middle.errors import ContextOverflowError, FileFormatError, MissingExtraError
 from rag_middle.methods import LPES, PositionalHiddenStates
 from rag_middle.workers import Processes, RayWorkers
 

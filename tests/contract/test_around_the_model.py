@@ -8,14 +8,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import SIW, AttentionBuckets, Compose, RoToR
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
-from tests.contract.cases import (
-    AROUND,
-    LONG,
-    ONE_DOCUMENT,
-    SHORT,
-    Prompt,
-    expected_refusal,
-)
+from tests.contract.cases import AROUND, LONG, ONE_DOCUMENT, SHORT, Prompt, expected_refusal
 from tests.contract.running import distance
 from tests.families import FAMILIES
 from tests.tokenizers import byte_level_bpe

@@ -15,10 +15,7 @@ from rag_middle.conventions.citations import (
     openai_citations,
     plain_citations,
 )
-from rag_middle.conventions.documents import (
-    content_parts,
-    parsed_document,
-)
+from rag_middle.conventions.documents import content_parts, parsed_document
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel

@@ -11,22 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_middle import markers
-from rag_middle.documents import (
-    ContextPrompt,
-    Document,
-    MarkedText,
-    mark,
-    parse,
-    unmark,
-)
+from rag_middle.documents import ContextPrompt, Document, MarkedText, mark, parse, unmark
 from rag_middle.errors import MarkerError, PromptError
-from rag_middle.markers import (
-    CLOSE_MARKER,
-    MARKER_KEY_VARIABLE,
-    OPEN_MARKER,
-    escape,
-    unescape,
-)
+from rag_middle.markers import CLOSE_MARKER, MARKER_KEY_VARIABLE, OPEN_MARKER, escape, unescape
 from rag_middle.notices import UnreadMarkersWarning
 
 O, C = OPEN_MARKER, CLOSE_MARKER  # noqa: E741

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from rag_middle.evaluation import Bootstrap
-from rag_middle.evaluation.conclusions import (
-    answer,
-    next_steps,
-    order_advice,
-    recommend,
-)
+from rag_middle.evaluation.conclusions import answer, next_steps, order_advice, recommend
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.evaluation.results import PositionCurves, curve_of
 from rag_middle.evaluation.statistics import shape_of

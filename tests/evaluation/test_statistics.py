@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from rag_middle.evaluation.statistics import (
-    Bootstrap,
-    Estimate,
-    consistency,
-    shape_of,
-)
+from rag_middle.evaluation.statistics import Bootstrap, Estimate, consistency, shape_of
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.errors import ConfigError, FileFormatError, MethodConfigError, UnknownNameError
-from rag_middle.evaluation import (
-    Measurement,
-    position,
-    run,
-    task_for_file,
-)
+from rag_middle.evaluation import Measurement, position, run, task_for_file
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from rag_middle.cli.measuring import start_workers
 from rag_middle.errors import ConfigError, RagMiddleError
-from rag_middle.evaluation import (
-    Answering,
-    Measurement,
-    run,
-)
+from rag_middle.evaluation import Answering, Measurement, run
 from rag_middle.evaluation.runner import Batch, IndexedReply, answered
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.sharing import origin
@@ -96,6 +93,16 @@ def test_several_processes_give_the_answers_of_one(
     assert {key: record.answer for key, record in results.records.items()} == {
         key: record.answer for key, record in alone.records.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "told"),
+    [("cuda:1", "ray", "Leave the number out of --device"), ("cuda", "processes", "--backend ray")],
+)
+def test_workers_on_gpus_are_placed_by_ray(device: str, backend: str, told: str) -> None:
+    how: Any = {"backend": backend, "count": 2, "threads": 1, "on_gpu": True}
+    with pytest.raises(ConfigError, match=told):
+        start_workers(lambda: print, {"device": device}, **how)
 
 
 def test_other_weights_under_the_same_name_are_refused(

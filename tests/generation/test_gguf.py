@@ -13,10 +13,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.checkpoints import checkpoint_states
-from rag_middle.errors import (
-    ModelNotFoundError,
-    UnsupportedGenerationError,
-)
+from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation.identity import model_identity
 
 gguf = pytest.importorskip("gguf")

@@ -14,11 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, modeling_util
 from transformers.utils import logging as transformers_logging
 
 from rag_middle import ContextPrompt
-from rag_middle.errors import (
-    FileFormatError,
-    ModelNotFoundError,
-    UnsupportedGenerationError,
-)
+from rag_middle.errors import FileFormatError, ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
 
 

@@ -64,8 +64,10 @@ def test_the_least_relevant_documents_are_left_out_and_reported(
     assert generation.usage == expected.usage
 
 
-@pytest.mark.parametrize("scores", [(1, 2, None, 4), (1, 2, "3", 4), (1, 2, float("nan"), 4)])
-def test_without_scores_the_last_documents_go_first(
+@pytest.mark.parametrize(
+    "scores", [(1, 2, None, 4), (1, 2, "3", 4), (1, 2, float("nan"), 4), (3, 2, 2, 2)]
+)
+def test_without_scores_or_of_equal_ones_the_last_documents_go_first(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, scores: tuple[object, ...]
 ) -> None:
     prompt = scored(*scores)

@@ -11,13 +11,7 @@ from rag_middle import ContextPrompt, PromptLayout, applied
 from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import (
-    PINE,
-    Method,
-    NoMethod,
-    Permutation,
-    PositionalHiddenStates,
-)
+from rag_middle.methods import PINE, Method, NoMethod, Permutation, PositionalHiddenStates
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.adapters import PromptTuned, Wrapper
 from tests.conftest import FamilyModel

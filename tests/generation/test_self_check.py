@@ -7,10 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt
 from rag_middle.attention import AttentionPlan, ModelTraits, model_traits
-from rag_middle.errors import (
-    MethodConfigError,
-    PatchIneffectiveError,
-)
+from rag_middle.errors import MethodConfigError, PatchIneffectiveError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, resolve_method
 from rag_middle.tokens import TokenizedPrompt

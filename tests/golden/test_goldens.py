@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 from rag_middle.errors import FileFormatError, UnknownNameError
 from rag_middle.methods import METHODS
@@ -167,15 +165,6 @@ def test_a_search_that_ranks_differently_fails(
     assert failure.reason == "differs in order"
 
 
-def test_a_method_that_does_not_exist_here_is_no_success(single: SingleCase) -> None:
-    single.case |= {"method": "from_the_future", "params": {"group_size": 2}}
-    single.write()
-    report = verify(single.path)
-    assert not report.passed
-    assert [result.status for result in report.results] == ["unknown"]
-    assert "no method for 'from_the_future'" in report.failures[0].reason
-
-
 def test_a_case_that_raises_fails_and_says_why(single: SingleCase) -> None:
     config = single.path / single.case["model"] / "config.json"
     config.write_text('{"model_type": "never_heard_of"}', encoding="utf-8")
@@ -219,19 +208,12 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "nowhere")
 
 
-def test_a_directory_without_cases_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match=r"has no cases\.json"):
-        verify(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("{", "cannot be read"),
-        ("[]", "without a list of cases"),
         ('{"format_version": 1, "cases": []}', "has no cases"),
         ('{"format_version": 2, "cases": [{}]}', "has format_version 2"),
-        ('{"format_version": 1, "cases": [3]}', "that is no object"),
         ('{"format_version": 1, "cases": [{"id": "x"}]}', "whose 'method' is not a str"),
     ],
 )
@@ -245,9 +227,7 @@ def test_a_list_of_cases_that_is_none_is_refused(tmp_path: Path, text: str, prob
     ("change", "problem"),
     [
         ({"input_ids": "1 2 3"}, "input_ids should be a list of integers"),
-        ({"input_ids": []}, "input_ids is empty"),
         ({"model": "models/elsewhere"}, "has no config.json"),
-        ({"model": "../../outside"}, "leads out of the directory"),
         ({"arrays": "arrays/none.npz"}, "are missing"),
         ({"segments": {"prefix": [0, 1]}}, "segments are wrong"),
         (
@@ -278,35 +258,6 @@ def test_code_that_comes_with_a_model_is_not_even_offered(
     (path / "own.py").write_text("raise SystemExit('the code was run')\n", encoding="utf-8")
     [failure] = verify(single.path).failures
     assert "custom code" in failure.reason
-
-
-@pytest.mark.parametrize("way", ["index", "link"])
-def test_weights_that_lie_elsewhere_are_refused(
-    single: SingleCase, tmp_path: Path, way: str
-) -> None:
-    folder, elsewhere = single.path / single.case["model"], tmp_path / "elsewhere.safetensors"
-    weights = folder / "model.safetensors"
-    weights.rename(elsewhere)
-    if way == "link":
-        weights.symlink_to(elsewhere)
-    else:
-        with safe_open(elsewhere, "pt") as file:
-            index = {"weight_map": dict.fromkeys(file.keys(), str(elsewhere))}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(FileFormatError, match=r"leads out of the directory|in one file"):
-        verify(single.path)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-@pytest.mark.parametrize("name", ["cases.json", "arrays", "model.safetensors"])
-def test_pipes_are_not_waited_for(single: SingleCase, name: str) -> None:
-    path = {"arrays": single.arrays, "cases.json": single.path / name}.get(
-        name, single.path / single.case["model"] / name
-    )
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(FileFormatError, match="no regular file"):
-        verify(single.path)
 
 
 def test_an_id_used_twice_is_refused(single: SingleCase) -> None:

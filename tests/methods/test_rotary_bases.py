@@ -15,11 +15,7 @@ from examples.train_moice import new_routers, train_routers
 from rag_middle.attention import model_traits
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import (
-    AttentionBuckets,
-    MoICE,
-    NoMethod,
-)
+from rag_middle.methods import AttentionBuckets, MoICE, NoMethod
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.ops.rope import RotaryStyle, rotate

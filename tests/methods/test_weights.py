@@ -12,11 +12,7 @@ from transformers import GraniteSWAConfig
 from rag_middle.attention import AttentionCall, applied, base_attention, weights
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import (
-    SIW,
-    Method,
-    ZeroTuning,
-)
+from rag_middle.methods import SIW, Method, ZeroTuning
 from rag_middle.methods.dsas.attention import document_relevance, exponents
 from rag_middle.methods.siw import attention as siw_attention
 from rag_middle.methods.siw.attention import document_density

@@ -12,15 +12,10 @@ from torch import Tensor
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
-from rag_middle.methods.pine.kernels.importance import (
-    document_importance,
-    document_shifts,
-)
+from rag_middle.methods.pine.kernels.importance import document_importance, document_shifts
 from rag_middle.ops import scores
 from rag_middle.ops.rope import RotaryStyle
-from rag_middle.ops.scores import (
-    ScoreRule,
-)
+from rag_middle.ops.scores import ScoreRule
 from tests.reference.pine import naive_pine, rotary_place
 
 

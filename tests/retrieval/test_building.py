@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import (
-    ConfigError,
-    FileFormatError,
-    OutputWriteError,
-)
+from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.retrieval import (
     Built,
     Changes,

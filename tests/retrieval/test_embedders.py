@@ -14,11 +14,7 @@ from transformers import BertConfig, BertModel
 
 from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
-from rag_middle.retrieval import (
-    DEFAULT_EMBEDDER,
-    SentenceTransformerEmbedder,
-    split,
-)
+from rag_middle.retrieval import DEFAULT_EMBEDDER, SentenceTransformerEmbedder, split
 from tests.tokenizers import wordpiece
 
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.llms.rag_middle import (
-    RagMiddleLLM,
-)
+from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError

@@ -6,17 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-)
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.rag_middle import ContextWindowError, RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
-from rag_middle import (
-    ContextOverflowError,
-    PromptError,
-    UnsupportedGenerationError,
-)
+from rag_middle import ContextOverflowError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning
 
 if TYPE_CHECKING:

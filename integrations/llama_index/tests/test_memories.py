@@ -6,10 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from llama_index.core.memory import (
-    ChatSummaryMemoryBuffer,
-    FactExtractionMemoryBlock,
-)
+from llama_index.core.memory import ChatSummaryMemoryBuffer, FactExtractionMemoryBlock
 
 from rag_middle import mark
 

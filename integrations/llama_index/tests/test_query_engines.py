@@ -13,9 +13,7 @@ import pytest
 from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
-from llama_index.core.query_engine import (
-    RouterQueryEngine,
-)
+from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.schema import MetadataMode
 from llama_index.core.tools import QueryEngineTool
 from llama_index.llms.rag_middle import (

@@ -10,11 +10,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.load import dumps
 from langchain_core.prompt_values import StringPromptValue
 
-from langchain_rag_middle import (
-    ChatRagMiddle,
-    DocumentPrompt,
-    RagMiddleLLM,
-)
+from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, RagMiddleLLM
 from rag_middle import (
     MethodConfigError,
     RagMiddleModel,

@@ -27,6 +27,7 @@ def test_options_are_those_of_the_library() -> None:
             assert (field.default or None) == (declaration.default or None)
 
 
+@pytest.mark.slow  # imports LangChain in another process
 def test_importing_loads_no_deep_learning_library() -> None:
     code = (
         "import sys, langchain_rag_middle;"
