@@ -68,11 +68,14 @@ def byte_level_bpe(
     add_prefix_space: bool = False,
     lowercase: bool = False,
     added: Sequence[AddedToken] = (),
+    corpus: Sequence[str] = CORPUS,
+    learned: int = 360,
 ) -> PreTrainedTokenizerFast:
     """GPT-2, Llama 3 and Qwen style: every text is encoded without loss, unless lower-cased.
 
-    Fewer than 400 tokens. Special: ``<s>`` (written before a text if ``bos``), ``</s>``, ``<pad>``
-    and ``CONTROL_TOKENS``; added but not special: ``TOOL_TOKENS``. ``added``: more tokens.
+    Tokens: so many ``learned`` from a corpus, and others. Special: ``<s>`` (written before a text
+    if ``bos``), ``</s>``, ``<pad>`` and ``CONTROL_TOKENS``; added but not special: ``TOOL_TOKENS``.
+    ``added``: more tokens.
     """
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -80,8 +83,8 @@ def byte_level_bpe(
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = BpeTrainer(vocab_size=360, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(CORPUS, trainer)
+    trainer = BpeTrainer(vocab_size=learned, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(corpus, trainer)
     for token in added:
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
     return _finished(backend, chat_template, bos)

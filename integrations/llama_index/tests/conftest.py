@@ -18,21 +18,16 @@ from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PR
 from llama_index.core.query_engine.citation_query_engine import CITATION_QA_TEMPLATE
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.rag_middle import DocumentPromptHelper, RagMiddleLLM
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, RagMiddleModel, mark
 from rag_middle.documents import MarkedText
 from rag_middle.generation import GenerationStream
 from rag_middle.options import EncodeKwargs
 from tests.scripted import write
+from tests.tiny_models import build, tiny
+from tests.tokenizers import CHATML, byte_level_bpe
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 SENTENCES = (
     "Lyon lies where the Rhône and the Saône meet.",
     "Nantes lies on the Loire, not far from the sea.",
@@ -91,58 +86,20 @@ def plain_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def small_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    corpus = [
-        *SENTENCES,
-        CITATION_QA_TEMPLATE.get_template(),
-        DEFAULT_TEXT_QA_PROMPT_SEL.default_template.get_template(),
-    ]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(corpus, trainer)
-    control = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
-    backend.add_special_tokens([AddedToken(text, special=True) for text in control])
-    backend.post_processor = TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="</s>",
-        chat_template=chat_template,
-    )
+    templates = (CITATION_QA_TEMPLATE, DEFAULT_TEXT_QA_PROMPT_SEL.default_template)
+    corpus = [*SENTENCES, *(template.get_template() for template in templates)]
+    return byte_level_bpe(bos=True, chat_template=chat_template, corpus=corpus, learned=600)
 
 
 @pytest.fixture(scope="session")
-def network(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def network(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Two layers of random weights, large enough that order matters. It ends no text itself."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = LlamaForCausalLM(config)
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                weight.normal_(std=1.0 if "embed" in name or "q_proj" in name else 0.4)
-    model.generation_config = GenerationConfig(pad_token_id=0)
-    return model.eval().requires_grad_(False)
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096}
+    return build("llama_index", tiny(LlamaConfig, num_hidden_layers=2, **sizes), "sdpa")
 
 
 @pytest.fixture(scope="session")
-def make_llm(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> MakeLLM:
+def make_llm(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> MakeLLM:
     """``make_llm(method=..., ...)``: an LLM of the tiny model; eight tokens per answer."""
 
     def make(**options: Any) -> RagMiddleLLM:
@@ -279,7 +236,7 @@ def marked() -> str:
 
 
 @pytest.fixture
-def said(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable]:
+def said(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable]:
     """``said("first answer", "second answer")``: what the model will write, call after call."""
     model = RagMiddleModel(network, tokenizer)  # finds out about the network by running it
     handles: list[Any] = []

@@ -8,7 +8,6 @@ every eighth. What is skipped there, and why:
 - `test_stream_time`: it measures against recorded traffic of a service.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
 from rag_middle import RagMiddleModel
+from tests.scripted import prefer, write
 
 pytestmark = pytest.mark.anyio
 
@@ -49,20 +49,13 @@ class TestToolsAndStructuredOutput(ChatModelIntegrationTests):
     local: RagMiddleModel
 
     @pytest.fixture(autouse=True)
-    def _local(
-        self,
-        request: pytest.FixtureRequest,
-        make_model: Callable[..., RagMiddleModel],
-        templates: Mapping[str, str],
-        write: Callable[..., None],
-        prefer: Callable[..., None],
-    ) -> None:
-        self.local = make_model(templates["tools"])
+    def _local(self, request: pytest.FixtureRequest, local: RagMiddleModel) -> None:
+        self.local = local
         wishes = WISHES.get(request.node.originalname)
         if wishes is None:
-            prefer(self.local, '"', "}", " 3", "3")  # of a string its end, of a number a 3
+            prefer(local, '"', "}", " 3", "3")  # of a string its end, of a number a 3
         else:
-            write(self.local, *wishes)
+            write(local, *wishes)
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:

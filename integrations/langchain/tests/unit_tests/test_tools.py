@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pytest
@@ -17,10 +16,9 @@ from pydantic import BaseModel, Field
 
 from langchain_rag_middle import ChatRagMiddle, DocumentPrompt
 from rag_middle import ChatTemplateError, RagMiddleModel, UnsupportedGenerationError
+from tests.scripted import prefer, write
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
-
-Write = Callable[..., None]
 
 
 class River(BaseModel):
@@ -54,17 +52,11 @@ def search(query: str) -> str:
     return query
 
 
-@pytest.fixture
-def local(make_model: Any, templates: Mapping[str, str]) -> RagMiddleModel:
-    model: RagMiddleModel = make_model(templates["tools"])
-    return model
-
-
 def chat(model: RagMiddleModel, **settings: Any) -> ChatRagMiddle:
     return ChatRagMiddle(model=model, **{"max_tokens": 100, **settings})
 
 
-def test_calls_come_back_with_what_the_model_says_beside_them(local: Any, write: Write) -> None:
+def test_calls_come_back_with_what_the_model_says_beside_them(local: Any) -> None:
     write(local, f"Let me look.\n{CALL}")
     model = chat(local).bind_tools([search])
     answer = model.invoke("Where is Nantes?")
@@ -83,7 +75,7 @@ def test_calls_come_back_with_what_the_model_says_beside_them(local: Any, write:
     assert [call["args"] for call in whole.tool_calls] == [{"query": "Nantes"}]
 
 
-def test_a_call_that_is_cut_is_an_invalid_one(local: Any, write: Write) -> None:
+def test_a_call_that_is_cut_is_an_invalid_one(local: Any) -> None:
     write(local, CALL)
     answer = chat(local, max_tokens=30).bind_tools([search]).invoke("Where is Nantes?")
     assert answer.tool_calls == []
@@ -103,9 +95,7 @@ INVALID = [
 
 @pytest.mark.parametrize("written", INVALID, ids=range(len(INVALID)))
 @pytest.mark.one_in(4)
-def test_an_invalid_call_is_no_call_in_a_stream_either(
-    local: Any, write: Write, written: str
-) -> None:
+def test_an_invalid_call_is_no_call_in_a_stream_either(local: Any, written: str) -> None:
     write(local, written)
     bound = chat(local, max_tokens=len(written.encode())).bind_tools([search])
     whole = bound.invoke("Where is Nantes?")
@@ -121,7 +111,7 @@ def test_an_invalid_call_is_no_call_in_a_stream_either(
 
 
 def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
-    local: Any, write: Write, rivers: list[Document]
+    local: Any, rivers: list[Document]
 ) -> None:
     local.checked_method("pine")  # runs the model, which is told afterwards what to write
     write(local, CALL, "The Loire.")
@@ -140,7 +130,7 @@ def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
 @pytest.mark.one_in(3)
 def test_structured_output_is_of_the_schema_whatever_the_model_would_write(
-    local: Any, method: Any, prefer: Callable[..., None]
+    local: Any, method: Any
 ) -> None:
     prefer(local, '"', "}", " 3", "3")
     model = chat(local, method="pine", on_missing_documents="ignore")
@@ -156,18 +146,14 @@ def test_structured_output_is_of_the_schema_whatever_the_model_would_write(
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 @pytest.mark.parametrize("schema", [Node, TREE, {**TREE, "title": "Tree"}])
 @pytest.mark.one_in(3)
-def test_recursive_schemas_reach_the_model_whole(
-    local: Any, method: Any, schema: Any, prefer: Callable[..., None]
-) -> None:
+def test_recursive_schemas_reach_the_model_whole(local: Any, method: Any, schema: Any) -> None:
     prefer(local, "]", "]}", "}")
     structured = chat(local).with_structured_output(schema, method=method)
     assert Node.model_validate(structured.invoke("Grow.")) == Node(name="n", children=[])
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-def test_structured_output_that_is_cut_is_an_error(
-    local: Any, method: Any, prefer: Callable[..., None]
-) -> None:
+def test_structured_output_that_is_cut_is_an_error(local: Any, method: Any) -> None:
     prefer(local, "a")
     structured = chat(local, max_tokens=20).with_structured_output(River, method=method)
     with pytest.raises(OutputParserException, match="raise max_tokens"):
