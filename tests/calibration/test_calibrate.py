@@ -33,6 +33,8 @@ from tests.tokenizers import CHATML, byte_level_bpe
 
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=5, parents=3, mutants=3, crossovers=1, generations=2)
+#: Two candidates.
+TINY = LayerSearch(population=2, parents=2, generations=0, control_points=2)
 EVERY: list[tuple[str, dict[str, Any]]] = [
     ("lpes", {"population": 4, "parents": 2, "mutants": 2, "crossovers": 1, "generations": 1}),
     ("positional_hidden_states", {"texts": 16, "tokens": 100, "top": 1, "factors": (-1.0,)}),
@@ -45,7 +47,7 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "options"), EVERY, ids=[name for name, _ in EVERY])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 def test_every_search_ends_in_a_profile_that_works(
     method: str,
     options: dict[str, Any],
@@ -116,7 +118,7 @@ def test_a_score_that_is_no_finite_number_is_refused_at_once(
 
 def test_what_does_not_help_is_not_recommended(model: RagMiddleModel, examples: Examples) -> None:
     # The random model's own answers are among the right ones: any change can only lose them.
-    calibration = calibrate(model, SMALL, examples(9), examples(9, start=50))
+    calibration = calibrate(model, TINY, examples(9), examples(9, start=50))
     assert calibration.profile.recommended is False
     assert "No candidate scores higher than the unmodified model" in calibration.verdict
     assert "is not statistically significant" in calibration.profile.note
@@ -208,12 +210,12 @@ def test_other_examples_do_not_continue_a_search(
     model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:
     state, out = tmp_path / "s.state", tmp_path / "p.json"
-    calibrate(model, SMALL, examples(4), state=state, out=out)
+    calibrate(model, TINY, examples(4), state=state, out=out)
     assert str(tmp_path) not in out.read_text(encoding="utf-8")
     with pytest.raises(FileFormatError, match=r"data\.search\.prompts is 4 there and 5"):
-        calibrate(model, SMALL, examples(5), state=state)
+        calibrate(model, TINY, examples(5), state=state)
     with pytest.raises(FileFormatError, match="seed is 0 there and 1"):
-        calibrate(model, SMALL, examples(4), state=state, seed=1)
+        calibrate(model, TINY, examples(4), state=state, seed=1)
 
 
 def test_the_cost_is_told_before_and_progress_on_the_way(
@@ -245,9 +247,7 @@ def test_prompts_are_written_as_they_are_asked_for(
     scores = {}
     templates: tuple[Literal["auto", "raw"], ...] = ("auto", "raw")
     for template in templates:
-        calibration = calibrate(
-            chatting, SMALL, made, criterion="log_likelihood", template=template
-        )
+        calibration = calibrate(chatting, TINY, made, criterion="log_likelihood", template=template)
         scores[template] = calibration.profile.scores["search"]["before"]["score"]
         objective = ExampleObjective(chatting, made, criterion="log_likelihood", template=template)
         assert scores[template] == objective(NoMethod())

@@ -25,8 +25,8 @@ from rag_middle.generation import RagMiddleModel
 @pytest.mark.parametrize(
     "search",
     [
-        ChannelSearch(texts=1, tokens=20, top=2, factors=(0.5, -1.0)),
         RatioSearch(ranges=((1.0, 1.5), (1.0, 2.0)), first_layers=(0,)),
+        ChannelSearch(texts=1, tokens=20, top=2, factors=(0.5, -1.0)),
         LayerSearch(population=5, parents=3, mutants=3, crossovers=0, generations=2),
     ],
     ids=lambda search: search.method,
