@@ -144,6 +144,9 @@ FAULTS: tuple[Fault, ...] = (
             "stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)",
             "rotary.register_forward_hook(record, with_kwargs=True)",
         ),
+    ),
+    *_faults(
+        f"{A}/seam.py",
         (
             "other threads see the method",
             "if handler_of(self._owner or module) is None:",
@@ -282,7 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{M}/positional_hidden_states/attention.py",
-        ("whole channel added, not its excess", "(self.method.factor - 1)", "self.method.factor"),
+        ("whole channel added, not its excess", "(self._method.factor - 1)", "self._method.factor"),
     ),
     *_faults(
         f"{M}/scales.py",

@@ -2,97 +2,68 @@
 
 from __future__ import annotations
 
+# Sorted, every name would have an import of its own.
+# isort: off
 from typing import TYPE_CHECKING
 
 from rag_middle.attention.change import (
-    ASPECTS,
-    Aspect,
-    AttentionContext,
-    Layer,
-    LayerChange,
-    LayerHandler,
-    Rotation,
+    ASPECTS as ASPECTS,
+    Aspect as Aspect,
+    AttentionContext as AttentionContext,
+    Layer as Layer,
+    LayerChange as LayerChange,
+    LayerHandler as LayerHandler,
+    Rotation as Rotation,
 )
-from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.plan import AttentionPlan as AttentionPlan
 from rag_middle.attention.traits import (
-    LayerTraits,
-    ModelTraits,
-    context_window,
-    input_device,
-    puts_virtual_tokens,
-    vocabulary_size,
-    waits_for_invocation,
+    LayerTraits as LayerTraits,
+    ModelTraits as ModelTraits,
+    context_window as context_window,
+    input_device as input_device,
+    puts_virtual_tokens as puts_virtual_tokens,
+    vocabulary_size as vocabulary_size,
+    waits_for_invocation as waits_for_invocation,
 )
 from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
-    from rag_middle.attention.capturing import capture
-    from rag_middle.attention.observe import last_token_attention
+    from rag_middle.attention.capturing import capture as capture
+    from rag_middle.attention.observe import last_token_attention as last_token_attention
     from rag_middle.attention.patch import (
-        Planner,
-        applied,
-        assume_traits,
-        kernels_in_use,
-        model_traits,
-        modules_by_layer,
-        use_kernels,
+        Planner as Planner,
+        applied as applied,
+        assume_traits as assume_traits,
+        kernels_in_use as kernels_in_use,
+        model_traits as model_traits,
+        modules_by_layer as modules_by_layer,
+        use_kernels as use_kernels,
     )
-    from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
-    from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
+    from rag_middle.attention.request import (
+        Request as Request,
+        RowGroup as RowGroup,
+        in_rows as in_rows,
+        join_rows as join_rows,
+    )
+    from rag_middle.attention.rotary import (
+        LayerStack as LayerStack,
+        RotaryCall as RotaryCall,
+        on_device as on_device,
+        pair_tables as pair_tables,
+    )
     from rag_middle.attention.seam import (
-        AttentionCall,
-        backend_name,
-        base_attention,
-        config_views,
-        in_eval_mode,
+        AttentionCall as AttentionCall,
+        backend_name as backend_name,
+        base_attention as base_attention,
+        config_views as config_views,
+        in_eval_mode as in_eval_mode,
     )
-    from rag_middle.attention.turns import model_lock, turn
-    from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
-
-__all__ = [
-    "ASPECTS",
-    "Aspect",
-    "AttentionCall",
-    "AttentionContext",
-    "AttentionPlan",
-    "Layer",
-    "LayerChange",
-    "LayerHandler",
-    "LayerStack",
-    "LayerTraits",
-    "ModelAttention",
-    "ModelTraits",
-    "Planner",
-    "Request",
-    "RotaryCall",
-    "Rotation",
-    "RowGroup",
-    "applied",
-    "assume_traits",
-    "attention_scores",
-    "backend_name",
-    "base_attention",
-    "capture",
-    "config_views",
-    "context_window",
-    "in_eval_mode",
-    "in_rows",
-    "input_device",
-    "join_rows",
-    "kernels_in_use",
-    "last_rows_attention",
-    "last_token_attention",
-    "model_lock",
-    "model_traits",
-    "modules_by_layer",
-    "on_device",
-    "pair_tables",
-    "puts_virtual_tokens",
-    "turn",
-    "use_kernels",
-    "vocabulary_size",
-    "waits_for_invocation",
-]
+    from rag_middle.attention.turns import model_lock as model_lock, turn as turn
+    from rag_middle.attention.weights import (
+        ModelAttention as ModelAttention,
+        attention_scores as attention_scores,
+        last_rows_attention as last_rows_attention,
+    )
 
 # Methods are listed and checked without PyTorch, which these need.
 __getattr__, __dir__ = names_on_first_use(__name__)

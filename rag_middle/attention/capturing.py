@@ -7,7 +7,7 @@ before (projections, fused or quantised, adapters, norms) is done by it, not imi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from rag_middle.attention.seam import (
     AttentionCall,
     CacheTap,
+    MethodHook,
     cache_argument,
     handle_attention,
-    handler_of,
 )
 
 
@@ -86,17 +86,11 @@ def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
 @contextmanager
 def skip_modules(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
     """Let these submodules hand their input through unchanged, in this thread's request."""
-
-    def skip(_module: nn.Module, args: tuple[Any, ...], _output: Any) -> Tensor | None:
-        # Another thread may be using the model as it is.
-        return None if handler_of(module) is None else args[0]
-
-    handles = [module.get_submodule(name).register_forward_hook(skip) for name in names]
-    try:
+    skip = MethodHook(lambda _module, args, _output: args[0], module)
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.callback(module.get_submodule(name).register_forward_hook(skip).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def random_normal(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:

@@ -149,9 +149,9 @@ class Layer:
         traits: what is known of it.
         request: the request.
         stack: takes what is to be undone when the request ends.
-        guard: makes a hook that acts in the request's thread only.
         model: that the request runs, for changes that let it read a token more than once: `hook`
             its forward pass.
+        read: what went through it.
         start: columns of prompt and generated tokens before the call under way.
         prompt_states: keys and values of the prompt, where the cache drops some of them.
     """
@@ -160,39 +160,14 @@ class Layer:
     traits: LayerTraits
     request: Request
     stack: ExitStack
-    guard: Callable[[Callable[..., Any]], Callable[..., Any]]
     model: nn.Module
+    read: ReadColumns
     start: int = 0
     prompt_states: tuple[Tensor, Tensor] | None = None
-    _read: ReadColumns = field(init=False)
-
-    def __post_init__(self) -> None:
-        from rag_middle.attention.caches import ReadColumns
-
-        index: int = self.module.layer_idx  # type: ignore[assignment]
-        self._read = ReadColumns(index, self.request.prefilled)
-
-    def begin_call(self, arguments: dict[str, Any]) -> Any | None:
-        """Find out how many columns are cached before a call; returns its cache.
-
-        Args:
-            arguments: the module's, by name.
-
-        Raises:
-            UnsupportedGenerationError: the cache holds more or less than went through the layer in
-                this request.
-        """
-        from rag_middle.attention.seam import cache_argument
-
-        name = cache_argument(self.module)
-        cache = arguments.get(name) if name else None
-        columns = arguments["hidden_states"].shape[1]
-        self.start = self._read.begin(cache, columns, self.request.width)
-        return cache
 
     def end_call(self, columns: int) -> None:
         """Count the columns of a call as cached."""
-        self._read.end(self.start + columns)
+        self.read.end(self.start + columns)
 
     @property
     def rotary(self) -> RotaryCall | None:
@@ -262,7 +237,9 @@ class Layer:
         self, register: Callable[..., Any], function: Callable[..., Any], **options: Any
     ) -> None:
         """Register a hook of PyTorch for the length of the request, in its thread only."""
-        self.stack.callback(register(self.guard(function), **options).remove)
+        from rag_middle.attention.seam import MethodHook
+
+        self.stack.callback(register(MethodHook(function, self.module), **options).remove)
 
 
 @dataclass(slots=True)

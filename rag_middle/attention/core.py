@@ -79,15 +79,16 @@ class LayerCore:
         """Forward pre-hook: the arguments the module shall run with."""
         arguments = keyword_arguments(module, args, kwargs)
         name = cache_argument(module)
-        request, filled = self._layer.request, arguments.get(name) if name else None
-        if filled is not None and request.cache() is not filled:
-            request.cache = ref(filled)
+        request, cache = self._layer.request, arguments.get(name) if name else None
+        if cache is not None and request.cache() is not cache:
+            request.cache = ref(cache)
         if not self.needs_attention_call:
             request.attention_calls += 1
             for handler in self._handlers:
                 handler.before(arguments)
             return (), arguments
-        cache = self._layer.begin_call(arguments)
+        columns = arguments["hidden_states"].shape[1]
+        self._layer.start = self._layer.read.begin(cache, columns, request.width)
         self._tap = CacheTap(cache)
         if name is not None and cache is not None:
             arguments[name] = self._tap

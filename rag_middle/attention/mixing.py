@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from rag_middle.attention.capturing import Constant, alike, capture, random_normal
 from rag_middle.attention.seam import (
+    MethodHook,
     cache_argument,
     handle_attention,
-    handler_of,
     keyword_arguments,
     uncompiled,
 )
@@ -58,21 +58,20 @@ def mixes_in_layer(
     tokens = arguments[name].shape[:-1]
 
     def keep(part: nn.Module, _args: Any, output: Any) -> None:
-        if handler_of(modules[0]) is None:  # another thread is using the model
-            return
         output = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, Tensor) and output.shape[:-1] == tokens:
             seen.setdefault(part, []).append(output[..., -1, :].clone())
 
-    hooks = [part.register_forward_hook(keep) for part in layer.modules() if part is not layer]
+    hook = MethodHook(keep, modules[0])
+    hooks = [part.register_forward_hook(hook) for part in layer.modules() if part is not layer]
     try:
         with handle_attention(dict.fromkeys(modules, Constant(0.0))), torch.no_grad():
             for hidden in _two_pasts(arguments[name]):
                 # Not layer(...): hooks of whoever watches the model must not see this call.
                 keep(layer, (), layer.forward(**arguments | {name: hidden}))
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
     for outputs in seen.values():
         half = len(outputs) // 2
         # An expert that one of them asks once more is no part of every token's way.

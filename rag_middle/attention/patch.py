@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from rag_middle.attention.caches import ReadColumns
 from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
 from rag_middle.attention.plan import AttentionPlan
@@ -31,7 +32,6 @@ from rag_middle.attention.seam import (
     cache_name,
     config_views,
     handle_attention,
-    handler_of,
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
@@ -224,8 +224,8 @@ def _install(
         module, of_layer = modules.get(index), traits.layers.get(index)
         if module is None or of_layer is None:
             continue  # a layer without softmax attention: nothing to plan there
-        guard = partial(_Guarded, owner=module)
-        layer = Layer(module, of_layer, request, stack, guard, runs)
+        read = ReadColumns(index, request.prefilled)
+        layer = Layer(module, of_layer, request, stack, runs, read)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
         layer.hook(module.register_forward_pre_hook, core.before, with_kwargs=True)
@@ -234,7 +234,7 @@ def _install(
     depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
     first = next(iter(cores), None)
     for number, rotary in enumerate(rotary_modules(model)):
-        record = _Guarded(partial(request.tables.record, number), owner=first)
+        record = MethodHook(partial(request.tables.record, number), first)
         stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
 
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -270,9 +270,9 @@ def _install(
         begun = False
 
     for module in filter(None, (runs, inside)):
-        hook = module.register_forward_pre_hook(_Guarded(begin, owner=first), with_kwargs=True)
+        hook = module.register_forward_pre_hook(MethodHook(begin, first), with_kwargs=True)
         stack.callback(hook.remove)
-    hook = runs.register_forward_hook(_Guarded(end, owner=first), always_call=True)
+    hook = runs.register_forward_hook(MethodHook(end, first), always_call=True)
     stack.callback(hook.remove)
     stack.enter_context(handle_attention(cores))
 
@@ -311,19 +311,6 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
         for module in attention_modules(model)
         if module.layer_idx in traits.layers
     }
-
-
-class _Guarded(MethodHook):
-    """A hook that acts only in the thread whose request it belongs to."""
-
-    def __init__(self, hook: Callable[..., Any], *, owner: nn.Module | None = None) -> None:
-        self._hook = hook
-        self._owner = owner
-
-    def __call__(self, module: nn.Module, *arguments: Any) -> Any:
-        if handler_of(self._owner or module) is None:
-            return None
-        return self._hook(module, *arguments)
 
 
 def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:

@@ -45,12 +45,12 @@ from rag_middle.attention.rotary import (
 )
 from rag_middle.attention.seam import (
     AttentionCall,
+    MethodHook,
     backend_name,
     base_attention,
     cache_argument,
     config_views,
     handle_attention,
-    handler_of,
     in_eval_mode,
     keyword_arguments,
     parameters,
@@ -170,18 +170,15 @@ def _probed_layers(
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if handler_of(module) is not None:  # else another thread is using the model
-            arguments[module] = keyword_arguments(module, args, kwargs)
+        arguments[module] = keyword_arguments(module, args, kwargs)
 
     def keep(number: int, _module: Any, _args: Any, kwargs: dict[str, Any], made: Any) -> None:
-        if handler_of(modules[0]) is not None and "layer_type" not in kwargs:
+        if "layer_type" not in kwargs:
             tables[number] = made
 
     by_parts: dict[tuple[Any, ...], bool] = {}
 
     def mix(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if handler_of(modules[0]) is None:
-            return
         parts = tuple((name, type(part)) for name, part in layer.named_modules())
         if parts not in by_parts:  # one of each kind: not twice the work of the pass
             by_parts[parts] = mixes_in_layer(layer, within[layer], args, kwargs)
@@ -201,12 +198,14 @@ def _probed_layers(
         handle_attention(dict.fromkeys(modules, Observe())),
     ):
         for module in modules:
-            hooks.callback(module.register_forward_pre_hook(remember, with_kwargs=True).remove)
+            hook = MethodHook(remember)
+            hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for layer in within:
-            hooks.callback(layer.register_forward_pre_hook(mix, with_kwargs=True).remove)
+            hook = MethodHook(mix, modules[0])
+            hooks.callback(layer.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for number, rotary in enumerate(rotary_modules(model) if modules else ()):
-            hook = rotary.register_forward_hook(partial(keep, number), with_kwargs=True)
-            hooks.callback(hook.remove)
+            hook = MethodHook(partial(keep, number), modules[0])
+            hooks.callback(rotary.register_forward_hook(hook, with_kwargs=True).remove)
         runs(input_ids=tokens, use_cache=False)
 
     rotaries = [uncompiled(rotary_modules(model)[number]) for number in tables]
@@ -386,20 +385,16 @@ def _is_cos_sin(embeddings: Any) -> bool:
 @contextmanager
 def _watch_norms(module: nn.Module, seen: dict[str, list[Tensor]]) -> Iterator[None]:
     """Record the inputs of the module's q/k norms, call by call."""
-    handles = []
-    for name, child in module.named_children():
-        if "norm" in name.lower() or "Norm" in type(child).__name__:
 
-            def record(_m: nn.Module, args: tuple[Any, ...], name: str = name) -> None:
-                if handler_of(module) is not None:
-                    seen.setdefault(name, []).append(args[0].clone())
+    def record(name: str, _m: nn.Module, args: tuple[Any, ...]) -> None:
+        seen.setdefault(name, []).append(args[0].clone())
 
-            handles.append(child.register_forward_pre_hook(record))
-    try:
+    with ExitStack() as hooks:
+        for name, child in module.named_children():
+            if "norm" in name.lower() or "Norm" in type(child).__name__:
+                hook = MethodHook(partial(record, name), module)
+                hooks.callback(child.register_forward_pre_hook(hook).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _find_rotation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -35,6 +35,18 @@ class RowGroup:
     def take(self, tensor: Tensor) -> Tensor:
         """These rows of a tensor `[b, ...]`; a view where they are contiguous."""
         return tensor[self.index]
+
+
+def row_groups(layouts: Sequence[PromptLayout], rows: int, width: int) -> tuple[RowGroup, ...]:
+    """The rows of prompts of `width` columns, each of which takes as many in a row."""
+    grouped: dict[tuple[int, PromptLayout], list[int]] = {}
+    for row in range(rows):
+        layout = layouts[row * len(layouts) // rows]
+        grouped.setdefault((width - layout.length, layout), []).append(row)
+    return tuple(
+        RowGroup(rows=tuple(members), padding=padding, layout=layout)
+        for (padding, layout), members in grouped.items()
+    )
 
 
 def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool = True) -> Tensor:
@@ -167,14 +179,7 @@ class Request:
                 f"The batch has {rows} rows for {len(self.layouts)} layouts: give one layout per "
                 "row, or per prompt where each prompt takes several rows in a row (beams)."
             )
-        grouped: dict[tuple[int, PromptLayout], list[int]] = {}
-        for row in range(rows):
-            layout = self.layouts[row // repeats]
-            grouped.setdefault((width - layout.length, layout), []).append(row)
-        self.groups = tuple(
-            RowGroup(rows=tuple(members), padding=padding, layout=layout)
-            for (padding, layout), members in grouped.items()
-        )
+        self.groups = row_groups(self.layouts, rows, width)
         self.rows, self.width = rows, width
 
     def check_prompt(self, tokens: Tensor | None, attention_mask: Any, cached: int = 0) -> None:

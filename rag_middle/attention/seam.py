@@ -63,10 +63,6 @@ class AttentionCall:
         return AttentionCall(self.module, query, key, value, mask, self.options)
 
 
-class MethodHook:
-    """A hook by which a method acts on a module, to be told from hooks of others."""
-
-
 class AttentionHandler(Protocol):
     """Answers the attention calls of one module during one request."""
 
@@ -118,6 +114,24 @@ def handle_attention(handlers: Mapping[nn.Module, AttentionHandler | None]) -> I
 def handler_of(module: nn.Module) -> AttentionHandler | None:
     """What answers this module's attention calls in this thread, ``None`` outside a request."""
     return _here.by_module.get(module)
+
+
+class MethodHook:
+    """A hook that acts only in the thread whose request it belongs to.
+
+    Args:
+        hook: of PyTorch.
+        owner: a module whose attention calls the request answers; ``None`` for the one hooked.
+    """
+
+    def __init__(self, hook: Callable[..., Any], owner: nn.Module | None = None) -> None:
+        self._hook = hook
+        self._owner = owner
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> Any:
+        if handler_of(self._owner or module) is None:
+            return None
+        return self._hook(module, *arguments)
 
 
 def _attention_function(

@@ -18,7 +18,7 @@ from rag_middle.methods import (
 from rag_middle.methods.ms_poe import attention
 from rag_middle.methods.ms_poe.attention import position_awareness
 from rag_middle.methods.self_extend import kernels
-from rag_middle.methods.self_extend.kernels import TwoFold, attend
+from rag_middle.methods.self_extend.kernels import TwoFold, attend, weights_of, weights_on
 from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
@@ -96,7 +96,9 @@ def test_a_window_of_the_models_own_hides_what_is_beyond(
     scores = scores.masked_fill(hidden, -torch.inf)
     extra = sinks[None, :, None, None].expand(1, 4, rows, 1)
     weights = torch.cat((scores, extra), dim=-1).softmax(-1)[..., :-1]
-    read = attend(q, k, v, window, rule, sinks=sinks, watch=watch, key=key)
+    out, lse = attend(q, k, v, window, rule, sinks=sinks)
+    how = (q, k, lse, window, rule)
+    read = (out, weights_on(key, *how), weights_of(watch, *how))
     expected = (weights @ v.repeat_interleave(2, dim=1), weights[..., key], weights[:, :, watch])
     for got, want in zip(read, expected, strict=True):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=0)

@@ -295,7 +295,7 @@ class APE(DocumentsApart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheBlend(DocumentsApart):
+class CacheBlend(DocumentsApart, LayerChange):
     r"""Documents are read apart, and the tokens that this changes most are recomputed together.
 
     Keys and values of documents begin as a document KV cache holds them: each document was read
@@ -343,18 +343,22 @@ class CacheBlend(DocumentsApart):
         "second prefill",
         can_hurt_when="the share is small and documents have to be read together",
     )
+    claims = frozenset(ASPECTS)
+
     recompute_share: float = option(0.15, number(least=0, most=1), neutral=1)
     check_layer: int = option(1, whole(1))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart, and blended from the check layer on."""
-        from rag_middle.methods.document_blocks.blending import BlendedDocuments
-
         plan = super().plan(prompts, traits)
         chosen_layers((self.check_layer,), traits)
-        if not self.recompute_share:
-            return plan
-        return AttentionPlan.uniform(plan.layers, BlendedDocuments(self))
+        return AttentionPlan.uniform(plan.layers, self) if self.recompute_share else plan
+
+    def start(self, layer: Layer) -> LayerHandler:
+        """Blends what was read apart with what is read together."""
+        from rag_middle.methods.document_blocks.blending import BlendingLayer
+
+        return BlendingLayer(layer, self)
 
     @property
     def reading(self) -> DocumentAttention:

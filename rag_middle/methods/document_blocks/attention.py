@@ -35,6 +35,7 @@ from rag_middle.methods.document_blocks.kernels import (
     token_positions,
 )
 from rag_middle.ops.flash import with_sinks
+from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.rope import WideTables, rotate_wide, wide_tables
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
@@ -49,6 +50,37 @@ def placed_columns(
         placed = token_positions(group.layout, placement, (tokens - group.padding).clamp(min=0))
         of_row |= dict.fromkeys(group.rows, placed)
     return torch.stack([of_row[row] for row in sorted(of_row)])
+
+
+class DocumentsLast(LayerHandler):
+    """Attention in which each document stands last of all where its own tokens are read."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+        self._traits = layer.traits
+
+    @property
+    def groups(self) -> tuple[RowGroup, ...]:
+        """Rows by layout."""
+        return self._layer.request.groups
+
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        request, start = self._layer.request, self._layer.start
+        request.see(rows, columns, start)
+        if start >= request.width:  # generated tokens stand where the model puts them
+            return None
+        return placed_columns("last", self.groups, start, columns)
+
+    def prompt_columns(self, device: torch.device) -> PromptColumns:
+        """Of all prompts of the batch, for Triton kernels; made once per request."""
+
+        def make() -> PromptColumns:
+            of_row = {row: group for group in self.groups for row in group.rows}
+            groups = [of_row[row] for row in sorted(of_row)]
+            layouts = [group.layout for group in groups]
+            return PromptColumns(layouts, [group.padding for group in groups], device)
+
+        return self._layer.request.shared(("prompt columns", device), make)
 
 
 class DocumentHandler(LayerHandler):

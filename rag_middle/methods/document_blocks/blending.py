@@ -10,7 +10,7 @@ pass the later layers too, where nothing attends to them: who wants to save that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,26 +18,13 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from rag_middle.attention import ASPECTS, AttentionContext, Layer, LayerChange, LayerHandler
+from rag_middle.attention import AttentionContext, Layer, LayerHandler
 from rag_middle.attention.caches import begins_prompt
 from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.seam import CacheTap, cache_name, keyword_arguments, parameters
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.document_blocks import CacheBlend
 from rag_middle.methods.document_blocks.kernels import deviations, most_deviating
-
-
-@dataclass(frozen=True, slots=True)
-class BlendedDocuments(LayerChange):
-    """Keys and values of documents read apart, but for the tokens that deviate most."""
-
-    claims = frozenset(ASPECTS)
-
-    method: CacheBlend
-
-    def start(self, layer: Layer) -> LayerHandler:
-        readings = layer.request.shared("cacheblend", lambda: _Readings(self.method, layer))
-        return _BlendingLayer(layer, readings)
 
 
 class _Readings:
@@ -99,11 +86,13 @@ class _StatesTap(CacheTap):
         return key, value
 
 
-class _BlendingLayer(LayerHandler):
-    def __init__(self, layer: Layer, readings: _Readings) -> None:
+class BlendingLayer(LayerHandler):
+    """Keys and values of documents read apart, but for the tokens that deviate most."""
+
+    def __init__(self, layer: Layer, method: CacheBlend) -> None:
         self._layer = layer
-        self._readings = readings
-        self._blocks = replace(readings.method.reading, from_model=True).start(layer)
+        self._readings = layer.request.shared("cacheblend", lambda: _Readings(method, layer))
+        self._blocks = replace(method.reading, from_model=True).start(layer)
         #: Keys and values of the prompt whose documents were read apart.
         self._apart: tuple[Tensor, Tensor] | None = None
 

@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import (
+    ASPECTS,
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+)
 from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.requirements import layers_by_document
 from rag_middle.methods.rules import one_of, option
@@ -33,7 +40,7 @@ _RANKINGS: Mapping[Ablation | None, Ranking] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PINE(Method):
+class PINE(Method, LayerChange):
     """Position-invariant inference: documents attend to each other, ranked by each query.
 
     A document token sees the prefix, its own document causally and all other documents entirely;
@@ -76,6 +83,8 @@ class PINE(Method):
         "puts the best document where the model reads best",
     )
     needs_documents = True
+    claims = frozenset(ASPECTS)
+    defers_rotation = True
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "
         "invariance. Use it alone"
@@ -97,7 +106,14 @@ class PINE(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Document order in every layer."""
-        from rag_middle.methods.pine.attention import DocumentOrder
+        return AttentionPlan.uniform(layers_by_document("pine", traits, rotates="queries"), self)
 
-        layers = layers_by_document("pine", traits, rotates="queries")
-        return AttentionPlan.uniform(layers, DocumentOrder(_RANKINGS[self.ablation]))
+    @property
+    def has_kernels(self) -> bool:
+        return self.ablation is None  # they know no other ranking
+
+    def start(self, layer: Layer) -> LayerHandler:
+        """Ranks documents in one layer."""
+        from rag_middle.methods.pine.attention import PineAttention
+
+        return PineAttention(layer, _RANKINGS[self.ablation])

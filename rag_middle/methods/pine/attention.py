@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from rag_middle.attention import (
-    ASPECTS,
-    AttentionContext,
-    Layer,
-    LayerChange,
-    LayerHandler,
-    in_rows,
-    join_rows,
-    pair_tables,
-)
+from rag_middle.attention import AttentionContext, Layer, in_rows, join_rows, pair_tables
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.document_blocks.attention import placed_columns
+from rag_middle.methods.document_blocks.attention import DocumentsLast
 from rag_middle.methods.pine.kernels.attend import PineState, decode, prefill
 from rag_middle.methods.pine.kernels.check import CHECK
 from rag_middle.methods.pine.kernels.importance import Ranking
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
 from rag_middle.methods.pine.kernels.tables import PineTables, base_rotate
 from rag_middle.ops.kernels import uses_triton
-from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.scores import ScoreRule
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentOrder(LayerChange):
-    """Every query sees all documents, nearest the ones it attends to most.
-
-    Attributes:
-        ranking: which ones are nearest; see `document_shifts`.
-    """
-
-    ranking: Ranking = "importance"
-
-    claims = frozenset(ASPECTS)
-    defers_rotation = True
-
-    def start(self, layer: Layer) -> LayerHandler:
-        return _PineAttention(layer, self.ranking)
-
-    @property
-    def has_kernels(self) -> bool:
-        return self.ranking == "importance"  # they know no other
-
-
-class _PineAttention(LayerHandler):
+class PineAttention(DocumentsLast):
     """Position-invariant attention of one layer during one request.
 
     Triton kernels take all prompts of a batch at once, PyTorch's operators one after the other:
@@ -65,21 +32,12 @@ class _PineAttention(LayerHandler):
     """
 
     def __init__(self, layer: Layer, ranking: Ranking) -> None:
-        self._layer = layer
+        super().__init__(layer)
         self._ranking = ranking
-        self._traits = layer.traits
         #: Of each group.
         self._states: list[PineState] = []
         #: Whether Triton kernels read the prompt.
         self._triton = False
-
-    def query_positions(self, rows: int, columns: int) -> Tensor | None:
-        """Each document stands last of all where its tokens are read."""
-        request, start = self._layer.request, self._layer.start
-        request.see(rows, columns, start)
-        if start >= request.width:  # generated tokens stand where the model puts them
-            return None
-        return placed_columns("last", request.groups, start, columns)
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come un-rotated."""
@@ -102,14 +60,9 @@ class _PineAttention(LayerHandler):
 
     def _by_triton(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
         call, request = context.call, self._layer.request
-        start, stop, device = context.start, context.stop, call.query.device
+        start, stop = context.start, context.stop
         request.kernels_used = "triton"
-
-        def make() -> PromptColumns:
-            paddings, layouts = zip(*request.row_layouts(), strict=True)
-            return PromptColumns(layouts, paddings, device)
-
-        columns = request.shared(("pine prompts", device), make)
+        columns = self.prompt_columns(call.query.device)
         angles = self._layer.angles(stop)
         if start == 0:
             out, lse, keys = prefill_triton(call.query, call.key, call.value, columns, angles, rule)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +12,6 @@ from rag_middle.attention import (
     AttentionContext,
     Layer,
     LayerHandler,
-    LayerTraits,
-    RotaryCall,
     base_attention,
     capture,
 )
@@ -25,13 +22,29 @@ if TYPE_CHECKING:
     from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
 
 
+#: Length of the unit vectors that columns are read off with. A bias is rounded beside a column: in
+#: half precision one of 100 would swallow a weight of 0.02. A power of two rounds nothing itself.
+_UNIT = 1024.0
+
+#: Queries of the last rows `[b, h, rows, d]`, keys and values of all tokens `[b, g, n, d]`.
+_Projected = tuple[Tensor, Tensor, Tensor]
+
+
 class ScaledRows(LayerHandler):
-    """Scales the cached keys of one layer, and the attention of the rows that are to be scaled."""
+    """Scales the cached keys of one layer, and the attention of the rows that are to be scaled.
+
+    Where projections are affine, scaling a channel adds a rank-one term to what the module
+    computed already: ``K + (s - 1) h_t (x) W_K[:, t]``, the column rotated to each position. The
+    columns come from running the module on unit vectors, so fused, quantised or adapted layers
+    need no code of their own. Elsewhere (norms between projection and rotation) the module
+    projects the scaled hidden states a second time.
+    """
 
     def __init__(self, layer: Layer, method: PositionalHiddenStates) -> None:
         self._layer = layer
+        self._traits = layer.traits
         self._method = method
-        self._scaler = _Scaler(layer.module, layer.traits, method)
+        self._begin_prompt()
         values = layer.traits.value_projection
         #: Whether the module can make a generated token's queries and keys of scaled hidden states,
         #: and its values of plain ones.
@@ -43,6 +56,18 @@ class ScaledRows(LayerHandler):
         if values is not None and self._module_scales and not method.scale_values:
             projection = layer.module.get_submodule(values)
             layer.hook(projection.register_forward_pre_hook, self._plain_values)
+
+    def _begin_prompt(self) -> None:
+        """Look at the module anew: adapters may have been switched since the last prompt."""
+        #: Un-rotated projections of the unit vectors, times ``s - 1``: queries' and keys'
+        #: `[h + g, C, d]`, values' `[g, C, dv]`.
+        self._columns: tuple[Tensor, Tensor] | None = None
+        rotation_known = not self._traits.uses_rope or self._traits.rotary is not None
+        self._ranks_one = (
+            self._traits.affine_projections
+            and rotation_known
+            and not _projects_by_row(self._layer.module)
+        )
 
     def before(self, arguments: dict[str, Any]) -> None:
         """Scale a generated token's hidden state: one operation, whatever the module does then."""
@@ -70,19 +95,17 @@ class ScaledRows(LayerHandler):
             return base_attention(call)[0], None
         columns, width = call.query.shape[2], self._layer.request.width
         if not context.start:
-            self._scaler.begin_prompt()
+            self._begin_prompt()
         if not context.in_prompt and not method.scales_generated:
             return context.proceed()
         rows = columns
         if method.last_tokens is not None:
             rows = min(columns, context.stop - max(context.start, width - method.last_tokens))
         keep = self._unscaled_tokens(context)
-        plain = Projected(call.query, call.key, call.value)
-        scaled = self._scaler.apply(context.arguments, plain, rows, keep, self._layer.rotary)
-        stored_key, stored_value = context.cache.store(scaled.key, scaled.value)
-        tail = AttentionCall(
-            call.module, scaled.query, stored_key, stored_value, call.mask, call.options
-        )
+        project = self._rank_one if self._ranks_one else self._projected_again
+        query, key, value = project(context, rows, keep)
+        stored_key, stored_value = context.cache.store(key, value)
+        tail = AttentionCall(call.module, query, stored_key, stored_value, call.mask, call.options)
         if rows == columns:
             if call.mask is None:  # nothing hides the empty columns of a static cache
                 tail.key, tail.value = (x[:, :, : context.stop] for x in (tail.key, tail.value))
@@ -122,6 +145,81 @@ class ScaledRows(LayerHandler):
             keep = keep | (columns[None, :] >= request.width)
         return keep
 
+    def _projected_again(
+        self, context: AttentionContext, rows: int, keep: Tensor | None
+    ) -> _Projected:
+        """What the module makes of scaled hidden states; its own keys and values where kept.
+
+        Args:
+            context: of the call, with the module's own queries, keys and values.
+            rows: queries wanted, counted from the end.
+            keep: tokens whose keys and values stay as they are, boolean `[b, n]`, or ``None``.
+        """
+        method, call = self._method, context.call
+        hidden = context.arguments["hidden_states"].clone()
+        hidden[..., list(method.channels)] *= method.factor
+        scaled = capture(self._layer.module, context.arguments, hidden_states=hidden)
+        key, value = scaled.key, scaled.value if method.scale_values else call.value
+        if keep is not None:
+            where = keep[:, None, :, None]
+            key, value = torch.where(where, call.key, key), torch.where(where, call.value, value)
+        return scaled.query[:, :, -rows:], key, value
+
+    def _rank_one(self, context: AttentionContext, rows: int, keep: Tensor | None) -> _Projected:
+        """The same by a term for each channel; arguments are those of `_projected_again`."""
+        call, arguments, rotary = context.call, context.arguments, self._layer.rotary
+        query, key, value = call.query[:, :, -rows:], call.key, call.value
+        if self._columns is None:
+            self._columns = self._unit_columns(arguments)
+        columns, value_columns = self._columns
+        tables, style = None, self._traits.rotary
+        if rotary is not None and style is not None:  # of the rotation in force, `[b or 1, n, 2r]`
+            tables = rotary.wide_of(
+                arguments["position_embeddings"], self._traits.table_format, style
+            )
+            tables = WideTables(*(table.to(key.device) for table in tables))
+        heads, hidden = self._traits.heads, arguments["hidden_states"]
+        for index, channel in enumerate(self._method.channels):
+            step = hidden[:, None, :, channel : channel + 1]  # [b, 1, n, 1]
+            kept = step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
+            column = columns[:, index, None]  # [h + g, 1, d]
+            of_query = self._placed(column[:heads], tables, query.shape[2])
+            of_key = self._placed(column[heads:], tables, key.shape[2])
+            query = torch.addcmul(query, step[:, :, -query.shape[2] :], of_query)
+            key = torch.addcmul(key, kept, of_key)
+            if self._method.scale_values:
+                value = torch.addcmul(value, kept, value_columns[:, index, None])
+        return query, key, value
+
+    def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
+        """``R(p) column`` at each of the last `rows` tokens: `[b or 1, heads, rows or 1, d]`."""
+        if tables is None or self._traits.rotary is None:
+            return column[None]
+        at = WideTables(*(table[:, None, -rows:] for table in tables))
+        return rotate_wide(column[None], at, self._traits.rotary)
+
+    def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        channels = self._method.channels
+        hidden: Tensor = arguments["hidden_states"]
+        probes = hidden.new_zeros(1, 1 + len(channels), hidden.shape[-1])
+        for row, channel in enumerate(channels):
+            probes[0, 1 + row, channel] = _UNIT
+        replaced: dict[str, Any] = {"hidden_states": probes}
+        if self._traits.uses_rope:
+            cos, sin = arguments["position_embeddings"]
+            shape = (1, probes.shape[1], cos.shape[-1])
+            replaced["position_embeddings"] = (cos.new_ones(shape), sin.new_zeros(shape))
+        if isinstance(place := arguments.get("position_ids"), Tensor):
+            # Which ones does not matter: where they scale queries, nothing is affine.
+            shape = (*place.shape[:-2], *probes.shape[:2])
+            replaced["position_ids"] = place[..., :1, :1].expand(shape)  # a view: no launch
+        call = capture(self._layer.module, arguments, **replaced)
+        query, key, value = (
+            (t[0, :, 1:] - t[0, :, :1]) * ((self._method.factor - 1) / _UNIT)
+            for t in (call.query, call.key, call.value)
+        )
+        return torch.cat((query, key)), value
+
 
 def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:
     """`plain` in the shape of what a cache stored: static caches are longer than the prompt."""
@@ -130,19 +228,6 @@ def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:
     whole = stored.clone()
     whole[:, :, : plain.shape[2]] = plain
     return whole
-
-
-#: Length of the unit vectors that columns are read off with. A bias is rounded beside a column: in
-#: half precision one of 100 would swallow a weight of 0.02. A power of two rounds nothing itself.
-_UNIT = 1024.0
-
-
-class Projected(NamedTuple):
-    """Queries of the last rows `[b, h, rows, d]`, keys and values of all tokens `[b, g, n, d]`."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
 
 
 def _ones_in(like: Tensor, channels: tuple[int, ...]) -> Tensor:
@@ -165,139 +250,3 @@ def _projects_by_row(module: nn.Module) -> bool:
         if part is not module
         for number in part._forward_pre_hooks_with_kwargs
     )
-
-
-@dataclass(slots=True)
-class _Scaler:
-    """Scaled queries, keys and values of one layer during one request.
-
-    Where projections are affine, scaling a channel adds a rank-one term to what the module
-    computed already: ``K + (s - 1) h_t (x) W_K[:, t]``, the column rotated to each position. The
-    columns come from running the module on unit vectors, so fused, quantised or adapted layers
-    need no code of their own. Elsewhere (norms between projection and rotation) the module
-    projects the scaled hidden states a second time.
-    """
-
-    module: nn.Module
-    traits: LayerTraits
-    method: PositionalHiddenStates
-    _ranks_one: bool = field(init=False)
-    #: Un-rotated projections of the unit vectors, times ``s - 1``: queries' and keys'
-    #: `[h + g, C, d]`, values' `[g, C, dv]`.
-    _columns: tuple[Tensor, Tensor] | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.begin_prompt()
-
-    def begin_prompt(self) -> None:
-        """Look at the module anew: adapters may have been switched since the last prompt."""
-        self._columns = None
-        rotation_known = not self.traits.uses_rope or self.traits.rotary is not None
-        self._ranks_one = (
-            self.traits.affine_projections and rotation_known and not _projects_by_row(self.module)
-        )
-
-    def apply(
-        self,
-        arguments: dict[str, Any],
-        plain: Projected,
-        rows: int,
-        keep: Tensor | None,
-        rotary: RotaryCall | None,
-    ) -> Projected:
-        """Scaled counterparts of the module's own tensors.
-
-        Args:
-            arguments: the module's arguments by name, ``hidden_states`` `[b, n, hidden]` and the
-                position embeddings in force among them.
-            plain: what the module computed, queries of all tokens.
-            rows: queries wanted, counted from the end.
-            keep: tokens whose keys and values stay as they are, boolean `[b, n]`, or ``None``.
-            rotary: the layer's rotary call, if it has one.
-        """
-        if self.ranks_one:
-            plain = plain._replace(query=plain.query[:, :, -rows:])
-            return self._rank_one(arguments, plain, keep, rotary)
-        projected = self._projected_again(arguments, plain.key, plain.value, keep)
-        return projected._replace(query=projected.query[:, :, -rows:])
-
-    def _projected_again(
-        self, arguments: dict[str, Any], key: Tensor, value: Tensor, keep: Tensor | None
-    ) -> Projected:
-        """What the module makes of scaled hidden states; its own `key`, `value` where kept."""
-        hidden = arguments["hidden_states"].clone()
-        hidden[..., list(self.method.channels)] *= self.method.factor
-        call = capture(self.module, arguments, hidden_states=hidden)
-        scaled_value = call.value if self.method.scale_values else value
-        if keep is None:
-            return Projected(call.query, call.key, scaled_value)
-        where = keep[:, None, :, None]
-        return Projected(
-            call.query,
-            torch.where(where, key, call.key),
-            torch.where(where, value, scaled_value),
-        )
-
-    @property
-    def ranks_one(self) -> bool:
-        """Scaling adds a rank-one term that we can compute without projecting again."""
-        return self._ranks_one
-
-    def _rank_one(
-        self,
-        arguments: dict[str, Any],
-        plain: Projected,
-        keep: Tensor | None,
-        rotary: RotaryCall | None,
-    ) -> Projected:
-        query, key, value = plain
-        if self._columns is None:
-            self._columns = self._unit_columns(arguments)
-        columns, value_columns = self._columns
-        tables, style = None, self.traits.rotary
-        if rotary is not None and style is not None:  # of the rotation in force, `[b or 1, n, 2r]`
-            tables = rotary.wide_of(
-                arguments["position_embeddings"], self.traits.table_format, style
-            )
-            tables = WideTables(*(table.to(key.device) for table in tables))
-        heads, hidden = self.traits.heads, arguments["hidden_states"]
-        for index, channel in enumerate(self.method.channels):
-            step = hidden[:, None, :, channel : channel + 1]  # [b, 1, n, 1]
-            kept = step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
-            column = columns[:, index, None]  # [h + g, 1, d]
-            of_query = self._placed(column[:heads], tables, query.shape[2])
-            of_key = self._placed(column[heads:], tables, key.shape[2])
-            query = torch.addcmul(query, step[:, :, -query.shape[2] :], of_query)
-            key = torch.addcmul(key, kept, of_key)
-            if self.method.scale_values:
-                value = torch.addcmul(value, kept, value_columns[:, index, None])
-        return Projected(query, key, value)
-
-    def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
-        """``R(p) column`` at each of the last `rows` tokens: `[b or 1, heads, rows or 1, d]`."""
-        if tables is None or self.traits.rotary is None:
-            return column[None]
-        at = WideTables(*(table[:, None, -rows:] for table in tables))
-        return rotate_wide(column[None], at, self.traits.rotary)
-
-    def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        channels = self.method.channels
-        hidden: Tensor = arguments["hidden_states"]
-        probes = hidden.new_zeros(1, 1 + len(channels), hidden.shape[-1])
-        for row, channel in enumerate(channels):
-            probes[0, 1 + row, channel] = _UNIT
-        replaced: dict[str, Any] = {"hidden_states": probes}
-        if self.traits.uses_rope:
-            cos, sin = arguments["position_embeddings"]
-            shape = (1, probes.shape[1], cos.shape[-1])
-            replaced["position_embeddings"] = (cos.new_ones(shape), sin.new_zeros(shape))
-        if isinstance(place := arguments.get("position_ids"), Tensor):
-            # Which ones does not matter: where they scale queries, nothing is affine.
-            shape = (*place.shape[:-2], *probes.shape[:2])
-            replaced["position_ids"] = place[..., :1, :1].expand(shape)  # a view: no launch
-        call = capture(self.module, arguments, **replaced)
-        query, key, value = (
-            (t[0, :, 1:] - t[0, :, :1]) * ((self.method.factor - 1) / _UNIT)
-            for t in (call.query, call.key, call.value)
-        )
-        return torch.cat((query, key)), value

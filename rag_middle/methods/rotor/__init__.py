@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.attention import (
+    ASPECTS,
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+)
 from rag_middle.errors import PromptError
 from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.requirements import layers_by_document
@@ -25,7 +32,7 @@ Order = Literal["lexical", "frequency", "score", "given"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoToR(Method):
+class RoToR(Method, LayerChange):
     r"""Documents attend to each other, in a circle whose order does not depend on the prompt.
 
     A document token sees the prefix, its own document causally and all other documents entirely;
@@ -67,6 +74,8 @@ class RoToR(Method):
         can_hurt_when="order carries meaning, or documents are numbered in their text",
     )
     needs_documents = True
+    claims = frozenset(ASPECTS)
+    has_kernels = True
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "
         "invariance. Use it alone"
@@ -119,13 +128,13 @@ class RoToR(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """A circle of documents in every layer."""
-        from rag_middle.methods.rotor.attention import DocumentCircle
+        return AttentionPlan.uniform(layers_by_document("rotor", traits, rotates="keys"), self)
 
-        layers = layers_by_document("rotor", traits, rotates="keys")
-        # Of two branches, the first is the unmodified model's.
-        unchanged = tuple(index % 2 == 0 for index in range(len(prompts)))
-        circle = DocumentCircle(unchanged=unchanged if self.combines else ())
-        return AttentionPlan.uniform(layers, circle)
+    def start(self, layer: Layer) -> LayerHandler:
+        """Of two branches, the first is read by the unmodified model."""
+        from rag_middle.methods.rotor.attention import CircleAttention
+
+        return CircleAttention(layer, alternating=self.combines)
 
     @property
     def order_free(self) -> bool:

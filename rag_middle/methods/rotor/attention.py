@@ -7,25 +7,21 @@ is the unmodified model's on the prompt as arranged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from rag_middle.attention import (
-    ASPECTS,
     AttentionCall,
     AttentionContext,
     Layer,
-    LayerChange,
-    LayerHandler,
     RowGroup,
     base_attention,
     join_rows,
     pair_tables,
 )
+from rag_middle.attention.request import row_groups
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.document_blocks.attention import placed_columns
+from rag_middle.methods.document_blocks.attention import DocumentsLast
 from rag_middle.methods.rotor.kernels.circle import (
     CircleTurns,
     attend_by_document,
@@ -34,42 +30,34 @@ from rag_middle.methods.rotor.kernels.circle import (
 from rag_middle.methods.rotor.kernels.launch import CHECK, attend_triton
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.kernels import uses_triton
-from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.scores import ScoreRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentCircle(LayerChange):
-    """Every query sees all documents, in the order of the prompt going round in a circle.
+class CircleAttention(DocumentsLast):
+    """Attention of one layer with documents in a circle, during one request.
 
-    Attributes:
-        unchanged: per prompt, whether it is read as the model does; empty where none is.
+    Args:
+        layer: in a request.
+        alternating: every other prompt, from the first on, is read as the unmodified model does.
     """
 
-    claims = frozenset(ASPECTS)
-    has_kernels = True
+    def __init__(self, layer: Layer, *, alternating: bool) -> None:
+        super().__init__(layer)
+        self._alternating = alternating
 
-    unchanged: tuple[bool, ...] = ()
+    @property
+    def groups(self) -> tuple[RowGroup, ...]:
+        """Rows by layout, those read as they are without documents."""
+        request = self._layer.request
+        if not self._alternating:
+            return request.groups
 
-    def start(self, layer: Layer) -> LayerHandler:
-        return _CircleAttention(layer, self.unchanged)
+        def make() -> tuple[RowGroup, ...]:
+            layouts = list(request.layouts)
+            layouts[::2] = [PromptLayout(layout.length) for layout in layouts[::2]]
+            return row_groups(layouts, request.rows, request.width)
 
-
-class _CircleAttention(LayerHandler):
-    """Attention of one layer with documents in a circle, during one request."""
-
-    def __init__(self, layer: Layer, unchanged: tuple[bool, ...]) -> None:
-        self._layer = layer
-        self._traits = layer.traits
-        self._unchanged = unchanged
-
-    def query_positions(self, rows: int, columns: int) -> Tensor | None:
-        """Each document stands last of all where its tokens are read."""
-        request, start = self._layer.request, self._layer.start
-        request.see(rows, columns, start)
-        if start >= request.width:  # generated tokens stand where the model puts them
-            return None
-        return placed_columns("last", self._groups(), start, columns)
+        return request.shared("circle groups", make)
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come rotated by the model."""
@@ -84,7 +72,7 @@ class _CircleAttention(LayerHandler):
         columns, sinks = call.query.shape[2], call.options.get("s_aux")
         if uses_triton(request.kernels, *tensors, CHECK, style=style, rule=rule):
             return self._by_triton(call, rule), None
-        groups = self._groups()
+        groups = self.groups
         outputs = []
         for group in groups:
             # Without a cache, generated tokens come again with the prompt: part of the suffix.
@@ -103,36 +91,11 @@ class _CircleAttention(LayerHandler):
 
     def _by_triton(self, call: AttentionCall, rule: ScoreRule) -> Tensor:
         """Output `[b, n, h, dv]` of all prompts of the batch."""
-        request, device = self._layer.request, call.query.device
-        request.kernels_used = "triton"
-
-        def make() -> PromptColumns:
-            groups = {row: group for group in self._groups() for row in group.rows}
-            rows = [groups[row] for row in sorted(groups)]
-            return PromptColumns(
-                [row.layout for row in rows], [row.padding for row in rows], device
-            )
-
-        columns = request.shared(("circle of prompts", device), make)
+        self._layer.request.kernels_used = "triton"
+        columns = self.prompt_columns(call.query.device)
         angles = self._layer.angles(columns.longest + 1)
         read = attend_triton(call.query, call.key, call.value, columns, angles, rule)
         return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
-
-    def _groups(self) -> tuple[RowGroup, ...]:
-        """The request's rows by layout, those read as they are without documents."""
-        request = self._layer.request
-        if not any(self._unchanged):
-            return request.groups
-        rows = sum(len(group.rows) for group in request.groups)
-        repeats = rows // len(request.layouts)
-        split = []
-        for group in request.groups:
-            plain = tuple(row for row in group.rows if self._unchanged[row // repeats])
-            circled = tuple(row for row in group.rows if row not in plain)
-            without = PromptLayout(group.layout.length)
-            split += [RowGroup(plain, group.padding, without)] if plain else []
-            split += [RowGroup(circled, group.padding, group.layout)] if circled else []
-        return tuple(split)
 
     def _turns(self, layout: PromptLayout, query: Tensor) -> CircleTurns | None:
         """Tables that move queries on, made once per request; None without rotary embedding."""

@@ -14,8 +14,8 @@ from rag_middle.attention import (
     ModelAttention,
     join_rows,
 )
-from rag_middle.methods.self_extend.kernels import TwoFold, Weighed, attend
-from rag_middle.ops.flash import with_sinks
+from rag_middle.methods.self_extend.kernels import TwoFold, attend, weights_of, weights_on
+from rag_middle.ops.flash import Attended, with_sinks
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.rotate_heads import HEADS_CHECK, rotate_heads
@@ -113,8 +113,8 @@ class _GroupedAttention(ModelAttention):
         self._far_query = far_query
         self._near = window
         self._dropped = dropped  # columns that have left the cache
-        #: By the token whose weight was asked for.
-        self._weighed: dict[int, list[Weighed]] = {}
+        #: Of each group: queries, keys, and what was read.
+        self._read: list[tuple[TwoFold, TwoFold, Attended]] = []
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         if self._start >= self._request.width and reads_spans(
@@ -126,7 +126,7 @@ class _GroupedAttention(ModelAttention):
             {"soft-cap": self._rule.softcap is not None, "dropped columns": self._dropped > 0},
         ):
             return self._by_triton(call), None
-        return self._output(self._results(call, weigh=False)), None
+        return self._output(call), None
 
     def _by_triton(self, call: AttentionCall) -> Tensor:
         """Output `[b, 1, h, dv]` of a generated token."""
@@ -151,43 +151,35 @@ class _GroupedAttention(ModelAttention):
         return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
 
     def last_token_weights(self, call: AttentionCall) -> Tensor:
-        rows = [result.watched for result in self._weigh(call) if result.watched is not None]
-        means = [result.mean(1)[:, None, :, None] for result in rows]
-        return join_rows(self._request.groups, means)[:, 0, : self._request.width, 0]
+        groups, last = self._request.groups, self._request.width - 1
+        means = [
+            weights_of(last - group.padding, q, k, read.lse, self._near, self._rule).mean(1)
+            for group, (q, k, read) in zip(groups, self._of_groups(call), strict=True)
+        ]
+        whole = join_rows(groups, [mean[:, None, :, None] for mean in means])
+        return whole[:, 0, : self._request.width, 0]
 
     def attend_and_weigh(self, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
-        results = self._weigh(call, token)
-        received = [result.received for result in results if result.received is not None]
-        weight = join_rows(self._request.groups, [x[..., None] for x in received])[..., 0]
-        return self._output(results), weight
+        received = [
+            weights_on(token, q, k, read.lse, self._near, self._rule)[..., None]
+            for q, k, read in self._of_groups(call)
+        ]
+        return self._output(call), join_rows(self._request.groups, received)[..., 0]
 
-    def _weigh(self, call: AttentionCall, token: int = 0) -> list[Weighed]:
-        if token not in self._weighed:
-            self._weighed[token] = self._results(call, weigh=True, token=token)
-        return self._weighed[token]
-
-    def _results(self, call: AttentionCall, *, weigh: bool, token: int = 0) -> list[Weighed]:
+    def _of_groups(self, call: AttentionCall) -> list[tuple[TwoFold, TwoFold, Attended]]:
         near, far = call.key.chunk(2, dim=-1)
-        results = []
-        for group in self._request.groups:
+        for group in self._request.groups if not self._read else ():
             # Of queries, too, padding goes first.
             rows = max(0, group.padding - self._start)
             columns = max(0, group.padding - self._dropped)
-            results.append(
-                attend(
-                    TwoFold(*(group.take(x)[:, :, rows:] for x in (call.query, self._far_query))),
-                    TwoFold(*(group.take(x)[:, :, columns:] for x in (near, far))),
-                    group.take(call.value)[:, :, columns:],
-                    self._near,
-                    self._rule,
-                    sinks=call.options.get("s_aux"),
-                    watch=self._request.width - 1 - group.padding if weigh else None,
-                    key=token,
-                )
-            )
-        return results
+            q = TwoFold(*(group.take(x)[:, :, rows:] for x in (call.query, self._far_query)))
+            k = TwoFold(*(group.take(x)[:, :, columns:] for x in (near, far)))
+            value, sinks = group.take(call.value)[:, :, columns:], call.options.get("s_aux")
+            read = attend(q, k, value, self._near, self._rule, sinks=sinks)
+            self._read.append((q, k, read))
+        return self._read
 
-    def _output(self, results: list[Weighed]) -> Tensor:
+    def _output(self, call: AttentionCall) -> Tensor:
+        outputs = [read.out for _, _, read in self._of_groups(call)]
         padded = self._start == 0
-        whole = join_rows(self._request.groups, [result.out for result in results], padded=padded)
-        return whole.transpose(1, 2)
+        return join_rows(self._request.groups, outputs, padded=padded).transpose(1, 2)

@@ -35,21 +35,6 @@ class TwoFold(NamedTuple):
     far: Tensor
 
 
-class Weighed(NamedTuple):
-    """Result of `attend`.
-
-    Attributes:
-        out: `[r, h, m, dv]` in the values' dtype.
-        received: `[r, h, m]` float32, what each query gives to the chosen key, 0 before it; None
-            where not asked for.
-        watched: `[r, h, N]` float32, weights of the watched query; None where not asked for.
-    """
-
-    out: Tensor
-    received: Tensor | None
-    watched: Tensor | None
-
-
 @torch.no_grad()
 def attend(
     q: TwoFold,
@@ -59,9 +44,7 @@ def attend(
     rule: ScoreRule,
     *,
     sinks: Tensor | None = None,
-    watch: int | None = None,
-    key: int = 0,
-) -> Weighed:
+) -> Attended:
     """Causal attention of the last `m` of `N` tokens.
 
     Args:
@@ -71,11 +54,9 @@ def attend(
         window: a key fewer than this many tokens before the query is near.
         rule: from dot products to scores; its window counts tokens.
         sinks: learned extra score per head, `[h]`.
-        watch: index of a query; return its weights, and the chosen key's in all rows, too.
-        key: index of that key.
     """
     read = (_fused if rule.softcap is None else _in_blocks)(q, k, v, window, rule)
-    return _with_weights(with_sinks(read, sinks), q, k, window, rule, watch, key)
+    return with_sinks(read, sinks)
 
 
 def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Attended:
@@ -101,48 +82,52 @@ def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> A
     )
 
 
-def _with_weights(
-    read: Attended,
-    q: TwoFold,
-    k: TwoFold,
-    window: int,
-    rule: ScoreRule,
-    watch: int | None,
-    key: int,
-) -> Weighed:
-    """The weights that were asked for: one row and one column, from their scores."""
-    if watch is None:
-        return Weighed(read.out, None, None)
-    r, h, m, d = q.near.shape
-    g, total = k.near.shape[1], k.near.shape[2]
-    limit = total if rule.window is None else rule.window
+@torch.no_grad()
+def weights_on(
+    key: int, q: TwoFold, k: TwoFold, lse: Tensor, window: int, rule: ScoreRule
+) -> Tensor:
+    """What each query gives to the key of this index, `[r, h, m]` in float32; 0 before it.
 
-    def scores(queries: Tensor, keys: Tensor) -> Tensor:
-        grouped = as_factor(queries.reshape(r * g, -1, d))
-        products_of = products(grouped, as_factor(keys.flatten(0, 1)))
-        return rule.cap_(products_of.view(r, h, -1, keys.shape[2]) * rule.scale)
-
-    first, own = total - m, total - m + watch
+    `lse` is that of `attend`, whose arguments the others are.
+    """
+    m, total = q.near.shape[2], k.near.shape[2]
+    first, limit = total - m, total if rule.window is None else rule.window
     alone = max(0, min(m, key + window - first))
     column = [
-        scores(queries[:, :, rows], keys[:, :, key : key + 1])[..., 0]
+        _scores(rule, queries[:, :, rows], keys[:, :, key : key + 1])[..., 0]
         for queries, keys, rows in (
             (q.near, k.near, slice(0, alone)),
             (q.far, k.far, slice(alone, m)),
         )
         if rows.start < rows.stop
     ]
-    received = torch.exp(torch.cat(column, dim=2) - read.lse)
+    received = torch.exp(torch.cat(column, dim=2) - lse)
     received[:, :, : max(0, key - first)] = 0  # rows before the key
     received[:, :, max(0, key + limit - first) :] = 0  # rows that do not reach it
-    # Behind the watched query there is nothing that it sees, nor before its window.
+    return received
+
+
+@torch.no_grad()
+def weights_of(
+    row: int, q: TwoFold, k: TwoFold, lse: Tensor, window: int, rule: ScoreRule
+) -> Tensor:
+    """Weights of the query of this index, `[r, h, N]` in float32; arguments as for `weights_on`."""
+    m, total = q.near.shape[2], k.near.shape[2]
+    own, limit = total - m + row, total if rule.window is None else rule.window
+    # Behind the query there is nothing that it sees, nor before its window.
     near, begin = max(0, own - min(window, limit) + 1), max(0, own - limit + 1)
-    query = TwoFold(*(x[:, :, watch : watch + 1] for x in q))
-    row = [scores(query.near, k.near[:, :, near : own + 1])]
+    query = TwoFold(*(x[:, :, row : row + 1] for x in q))
+    scores = [_scores(rule, query.near, k.near[:, :, near : own + 1])]
     if begin < near:
-        row.insert(0, scores(query.far, k.far[:, :, begin:near]))
-    seen = torch.exp(torch.cat(row, dim=-1)[:, :, 0] - read.lse[:, :, watch, None])
-    return Weighed(read.out, received, pad(seen, (begin, total - own - 1)))
+        scores.insert(0, _scores(rule, query.far, k.far[:, :, begin:near]))
+    seen = torch.exp(torch.cat(scores, dim=-1)[:, :, 0] - lse[:, :, row, None])
+    return pad(seen, (begin, total - own - 1))
+
+
+def _scores(rule: ScoreRule, query: Tensor, key: Tensor) -> Tensor:
+    (r, h, m, d), (g, n) = query.shape, key.shape[1:3]
+    grouped = as_factor(query.reshape(r * g, -1, d))
+    return rule.cap_(products(grouped, as_factor(key.flatten(0, 1))).view(r, h, m, n) * rule.scale)
 
 
 def _in_blocks(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Attended:

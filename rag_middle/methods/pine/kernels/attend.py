@@ -144,13 +144,11 @@ class _Call:
         self, q: Tensor, k: Tensor, v: Tensor, state: PineState, rule: ScoreRule, need_lse: bool
     ) -> None:
         self._shape = q.shape[:3]
-        self._q, self._k, self._v = (x.flatten(0, 1) for x in (q, k, v))
-        self._document_keys = state.document_keys.flatten(0, 1)
-        self._out = self._q.new_empty(*self._q.shape[:2], v.shape[-1])
-        self._lse = (
-            self._out.new_empty(self._q.shape[:2], dtype=torch.float32) if need_lse else None
-        )
-        self._tables, self._rule = state.tables, rule
+        self.q, self.k, self.v = (x.flatten(0, 1) for x in (q, k, v))
+        self.document_keys = state.document_keys.flatten(0, 1)
+        self.out = self.q.new_empty(*self.q.shape[:2], v.shape[-1])
+        self.lse = self.out.new_empty(self.q.shape[:2], dtype=torch.float32) if need_lse else None
+        self.tables, self.rule = state.tables, rule
 
     def head_blocks(self, start: int, end: int, at_once: int) -> Iterator[_HeadBlock]:
         """As many heads at a time as leave room for the scores of `at_once` query tokens.
@@ -163,73 +161,54 @@ class _Call:
         """
         if start == end:
             return
-        seen = self._k.shape[1] - self._q.shape[1] + end
-        share = self._q.shape[0] // self._k.shape[0]
-        step = max(1, scores_at_once(self._q.device) // max(1, share * at_once * seen))
-        scratch = Scratch(self._q.device)
-        for first in range(0, self._k.shape[0], step):
+        seen = self.k.shape[1] - self.q.shape[1] + end
+        share = self.q.shape[0] // self.k.shape[0]
+        step = max(1, scores_at_once(self.q.device) // max(1, share * at_once * seen))
+        scratch = Scratch(self.q.device)
+        for first in range(0, self.k.shape[0], step):
             keys, queries = slice(first, first + step), slice(first * share, (first + step) * share)
-            yield _HeadBlock(
-                self._q[queries, start:end],
-                self._k[keys, :seen],
-                self._v[keys, :seen],
-                self._document_keys[keys],
-                self._out[queries, start:end],
-                None if self._lse is None else self._lse[queries, start:end],
-                self._tables,
-                self._rule,
-                scratch,
-            )
+            yield _HeadBlock(self, (keys, slice(seen)), (queries, slice(start, end)), scratch)
 
     def result(self) -> tuple[Tensor, Tensor | None]:
         """`[r, h, m, dv]` and `[r, h, m]`."""
-        out = self._out.view(*self._shape, -1)
-        return out, None if self._lse is None else self._lse.view(self._shape)
+        out = self.out.view(*self._shape, -1)
+        return out, None if self.lse is None else self.lse.view(self._shape)
 
 
 class _HeadBlock:
     """`g` key/value heads with their `h` query heads; the last `m` of `N` tokens are queries.
 
     Args:
-        q: `[h, m, d]` un-rotated queries.
-        k: `[g, N, d]` keys at base positions.
-        v: `[g, N, dv]`.
-        document_keys: `[g, T, d]` un-rotated.
-        out: `[h, m, dv]`, filled part by part.
-        lse: `[h, m]`, like `out`; None where not asked for.
-        tables: of the prompt.
-        rule: from dot products to scores.
+        call: that it is a part of.
+        keys: heads and tokens of its keys.
+        queries: heads and tokens of its queries.
         scratch: room for scores.
     """
 
     def __init__(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        document_keys: Tensor,
-        out: Tensor,
-        lse: Tensor | None,
-        tables: PineTables,
-        rule: ScoreRule,
+        call: _Call,
+        keys: tuple[slice, slice],
+        queries: tuple[slice, slice],
         scratch: Scratch,
     ) -> None:
+        tables, rule = call.tables, call.rule
         # float32 throughout: ranking needs it, and half-precision scores would have to be widened
         # for the softmax anyhow.
-        self.q = q.float() * rule.scale
-        self.k = k.float()
-        self.v = v.float()
-        self.document_keys = document_keys.float()
-        self.out, self.lse = out, lse
+        self.q = call.q[queries].float() * rule.scale  # [h, m, d], un-rotated
+        self.k, self.v = call.k[keys].float(), call.v[keys].float()  # [g, N, _], at base positions
+        self.document_keys = call.document_keys[keys[0]].float()  # [g, T, d], un-rotated
+        self.out = call.out[queries]  # [h, m, dv], filled part by part, as the log-sum-exp is
+        self.lse = None if call.lse is None else call.lse[queries]
         self.tables, self.rule, self.scratch = tables, rule, scratch
         self.unscaled = replace(rule, scale=1.0)  # the queries carry the scale
-        self.first_query = k.shape[1] - q.shape[1]
-        self.alive = scores_at_once(q.device)
+        self.first_query = self.k.shape[1] - self.q.shape[1]
+        self.alive = scores_at_once(self.q.device)
         self.first, self.last = tables.layout.prefix_tokens, tables.layout.suffix_start
         # Where documents stand matters to rotations and windows only.
         self.ranks = self.first < self.last and (tables.rotates or rule.window is not None)
-        self.positions = tables.positions(k.shape[1])  # [N]
-        self.later = torch.ones(0, 0, dtype=torch.bool, device=q.device)
+        self.positions = tables.positions(self.k.shape[1])  # [N]
+        self.later = torch.ones(0, 0, dtype=torch.bool, device=self.q.device)
 
     def prefix(self) -> None:
         """Tokens before the documents: plain causal attention."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rag_middle.methods.document_blocks.kernels import token_positions
 from rag_middle.methods.pine.kernels.importance import Ranking, document_means
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.ops.scores import document_tokens, spans_of
@@ -65,10 +66,8 @@ class PineTables:
         self.spans = spans_of(layout.document_lengths)
         self.lengths, self.document_of = document_tokens(layout.document_lengths, device)
         self.means = document_means(layout.document_lengths, device)
-        base_positions = torch.arange(layout.length, device="cpu")
-        for start, end in layout.documents:
-            base_positions[start:end] += layout.suffix_start - end
-        self.base_positions = base_positions.to(device)
+        tokens = torch.arange(layout.length, device="cpu")
+        self.base_positions = token_positions(layout, "last", tokens).to(device)
         self.rotates = style is not None
         if cos is not None and sin is not None and style is not None:
             self.style = style
