@@ -194,15 +194,21 @@ class Layer:
         Args:
             positions: the least that they reach.
         """
-        from rag_middle.attention.rotary import position_angles
+        import torch
+
+        from rag_middle.ops.prompt_kernels import RotaryAngles
 
         rotary, style = self.rotary, self.traits.rotary
         if rotary is None or style is None:
             return None
         reach = self.table_reach(positions)
+
+        def make() -> RotaryAngles:
+            tables = rotary.pairs_at(torch.arange(reach, device=rotary.x.device)[None], style)
+            return RotaryAngles(*(x[0].float().contiguous() for x in tables), style)
+
         key = ("angles", id(rotary.module), rotary.extra, style, reach)
-        table_format = self.traits.table_format
-        return self.request.shared(key, lambda: position_angles(rotary, reach, table_format, style))
+        return self.request.shared(key, make)
 
     def score_rule(self, tokens: int) -> ScoreRule:
         """From dot products to scores; a window that holds all `tokens` is left out."""
@@ -222,7 +228,7 @@ class Layer:
         traits, rotary = self.traits, self.rotary
         rotation = None if rotary is None else (id(rotary.module), rotary.extra)
         heads = (traits.heads, traits.kv_heads, traits.head_size)
-        alike = (name, rotation, heads, traits.rotary, traits.table_format, device)
+        alike = (name, rotation, heads, traits.rotary, device)
         return self.request.shared(alike, LayerStack)
 
     def normalised(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,7 @@ from rag_middle.attention.capturing import (
     skip_modules,
 )
 from rag_middle.attention.mixing import decoder_layers, mixes_in_layer, mixes_in_projections
-from rag_middle.attention.rotary import (
-    TableFormat,
-    pair_tables,
-    rotary_modules,
-    stored_frequencies,
-)
+from rag_middle.attention.rotary import pair_tables, rotary_modules, stored_frequencies
 from rag_middle.attention.seam import (
     AttentionCall,
     MethodHook,
@@ -59,7 +54,7 @@ from rag_middle.attention.seam import (
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window, input_device
 from rag_middle.attention.turns import modules_of
 from rag_middle.attention.windows import windows_of_masks
-from rag_middle.ops.rope import RotaryStyle, rotate
+from rag_middle.ops.rope import RotaryStyle, TableFormat, rotate
 
 _PROBE_TOKENS = 6
 
@@ -283,7 +278,6 @@ def _layer_traits(
     size = size if 0 < size < inf else 1.0
     probed = arguments | {"hidden_states": size * random_normal(hidden.shape, hidden, seed=0)}
     rotary: RotaryStyle | None = None
-    table_format: TableFormat = "halves"
     uses_rope = rotates_by_table = False
     after: tuple[str, ...] = ()
     if _is_cos_sin(embeddings):
@@ -303,7 +297,7 @@ def _layer_traits(
                 if after:
                     plain = capture(module, probed, position_embeddings=ones).query
                 rotated = capture(module, probed).query
-            rotary, table_format = _find_rotation(plain, rotated, cos, sin)
+            rotary = _find_rotation(plain, rotated, cos, sin)
             rotates_by_table = _rotates_by_table(module, probed, cos)
     elif isinstance(embeddings, Tensor):
         # One complex table, say: positions can be rescaled through it, rotation stays unknown.
@@ -321,7 +315,6 @@ def _layer_traits(
         layer_type=_rotary_module(embeddings, tables) if len(tables) > 1 else _layer_type(module),
         uses_rope=uses_rope,
         rotary=rotary,
-        table_format=table_format,
         norms_after_rope=after,
         affine_projections=not after
         and not _knows_place(module, probed)
@@ -397,9 +390,7 @@ def _watch_norms(module: nn.Module, seen: dict[str, list[Tensor]]) -> Iterator[N
         yield
 
 
-def _find_rotation(
-    plain: Tensor, rotated: Tensor, cos: Tensor, sin: Tensor
-) -> tuple[RotaryStyle | None, TableFormat]:
+def _find_rotation(plain: Tensor, rotated: Tensor, cos: Tensor, sin: Tensor) -> RotaryStyle | None:
     """The pairing and table format under which rotating `plain` gives `rotated`."""
     # Two roundings of products and one of their sum, by the model in its own order. Float32: calls
     # may also differ by the order in which a device adds.
@@ -408,17 +399,16 @@ def _find_rotation(
     # Both products are at most as large as these two together. The median: a device's own order
     # of adding shows most in numbers that nearly cancel.
     allowed = tolerance * (plain.abs() + rotated.abs() + plain.abs().median())
-    formats: tuple[TableFormat, ...] = ("halves", "repeated", "single")
-    for table_format in formats:
+    for table_format in get_args(TableFormat):
         pair_cos, pair_sin = pair_tables(cos, sin, table_format)
         if 2 * pair_cos.shape[-1] > plain.shape[-1]:
             continue
         for pairing in ("half", "interleaved"):
-            style = RotaryStyle(pairing=pairing, pairs=pair_cos.shape[-1])
+            style = RotaryStyle(pairing, pair_cos.shape[-1], table_format)
             ours = rotate(plain, pair_cos[:, None], pair_sin[:, None], style)
             if ((ours - rotated).abs() <= allowed).all():
-                return style, table_format
-    return None, "halves"
+                return style
+    return None
 
 
 def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor) -> bool:

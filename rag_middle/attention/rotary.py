@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,15 +18,12 @@ from torch import Tensor, nn
 
 from rag_middle.attention.seam import parameters, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.ops.prompt_kernels import RotaryAngles
-from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
+from rag_middle.ops.rope import RotaryStyle, TableFormat, WideTables, wide_tables
+
+T = TypeVar("T")
 
 #: Positions (over all scales) up to which tables are made in one go.
 _TOGETHER = 1024
-
-#: How a model lays out the angles of its pairs in a cosine table: each angle twice, as two halves
-#: or side by side, or once.
-TableFormat = Literal["halves", "repeated", "single"]
 
 
 def pair_tables(cos: Tensor, sin: Tensor, table_format: TableFormat) -> tuple[Tensor, Tensor]:
@@ -37,15 +34,6 @@ def pair_tables(cos: Tensor, sin: Tensor, table_format: TableFormat) -> tuple[Te
     if table_format == "repeated":
         return cos[..., 0::2], sin[..., 0::2]
     return cos, sin
-
-
-def position_angles(
-    rotary: RotaryCall, positions: int, table_format: TableFormat, style: RotaryStyle
-) -> RotaryAngles:
-    """Tables of the positions before `positions`, as kernels take them."""
-    cos, sin = rotary.at(torch.arange(positions, device=rotary.x.device)[None])
-    cos, sin = (x[0].float().contiguous() for x in pair_tables(cos, sin, table_format))
-    return RotaryAngles(cos, sin, style)
 
 
 def own_heads(turned: Tensor) -> Tensor:
@@ -175,11 +163,28 @@ class RotaryCall:
             tables = tuple(table[0] for table in tables)
         return tables
 
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def pairs_at(
+        self, positions: Tensor, style: RotaryStyle, *, base_factor: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """One cosine and sine per pair at these positions, `[b, n, r]`; see `at`."""
+        cos, sin = self.at(positions, base_factor=base_factor)
+        return pair_tables(cos, sin, style.table_format)
+
+    def turns(self, moves: Tensor, style: RotaryStyle) -> tuple[Tensor, Tensor]:
+        """Tables `[n, r]` in float32 by which what is rotated already moves on by `moves` `[n]`.
+
+        Yarn-like variants multiply a factor into their tables, which that has: these have none.
+        """
+        positions = torch.cat((moves.new_zeros(1), moves))[None].to(self.x.device)
+        cos, sin = (table[0].float() for table in self.pairs_at(positions, style))
+        return cos[1:] / cos[:1], sin[1:] / cos[:1]
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, made once per forward pass for all who say `key`."""
         if key not in self._made:
             self._made[key] = make()
-        return self._made[key]
+        made: T = self._made[key]
+        return made
 
     def rebased_rows(self, factors: tuple[float, ...]) -> Any:
         """The call's own tables with another base in every row, made once per forward pass.
@@ -204,12 +209,7 @@ class RotaryCall:
         return self._once(("rows", factors), make)
 
     def rebased_wide(
-        self,
-        factor: float,
-        name: Hashable,
-        positions: Callable[[], Tensor],
-        table_format: TableFormat,
-        style: RotaryStyle,
+        self, factor: float, name: Hashable, positions: Callable[[], Tensor], style: RotaryStyle
     ) -> WideTables:
         """Tables for `rotate_wide` with another base, made once per forward pass.
 
@@ -217,19 +217,15 @@ class RotaryCall:
             factor: what the base is multiplied by.
             name: of the positions.
             positions: makes them, `[b or 1, n]`.
-            table_format: of the layer.
             style: of the layer.
 
         Returns:
             Cosine and sine `[b or 1, n, 2r]`.
         """
-
-        def make() -> WideTables:
-            cos, sin = self.at(positions(), base_factor=factor)
-            return wide_tables(*pair_tables(cos, sin, table_format), style)
-
-        tables: WideTables = self._once(("rebased", factor, name, table_format, style), make)
-        return tables
+        return self._once(
+            ("rebased", factor, name, style),
+            lambda: wide_tables(*self.pairs_at(positions(), style, base_factor=factor), style),
+        )
 
     @property
     def follows_length(self) -> bool:
@@ -240,7 +236,7 @@ class RotaryCall:
         return not isinstance(kind, str) or kind in ("dynamic", "longrope")
 
     def rebased_distances(
-        self, factors: tuple[float, ...], columns: int, table_format: TableFormat
+        self, factors: tuple[float, ...], columns: int, style: RotaryStyle
     ) -> tuple[Tensor, Tensor]:
         """Tables of the distances to each of the last `columns` tokens, oldest first.
 
@@ -251,18 +247,17 @@ class RotaryCall:
         Args:
             factors: what the base is multiplied by.
             columns: tokens, the newest of them at distance 0.
-            table_format: of the layer.
+            style: of the layer.
 
         Returns:
             Cosine and sine `[columns, factors, r]`.
         """
-        key = ("distances", factors, table_format, id(self.module), self.extra)
+        key = ("distances", factors, style, id(self.module), self.extra)
         kept = self._made if self.follows_length else self.lasting
         if key not in kept or kept[key][0].shape[0] < columns:
             room = 1 << (columns - 1).bit_length()
             distances = torch.arange(room - 1, -1, -1, device=self.x.device)[None]
-            by_factor = [self.at(distances, base_factor=factor) for factor in factors]
-            pairs = [pair_tables(cos, sin, table_format) for cos, sin in by_factor]
+            pairs = [self.pairs_at(distances, style, base_factor=factor) for factor in factors]
             cos, sin = (torch.cat(tables).transpose(0, 1) for tables in zip(*pairs, strict=True))
             factor = cos[-1:]  # of the distance 0
             kept[key] = ((cos * factor).contiguous(), (sin * factor).contiguous())
@@ -331,21 +326,18 @@ class RotaryCall:
         shape = (len(scales), -1)
         return cos.unflatten(0, shape), sin.unflatten(0, shape)
 
-    def wide(
-        self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle
-    ) -> WideTables:
+    def wide(self, scales: tuple[float, ...], style: RotaryStyle) -> WideTables:
         """Tables for `rotate_wide` on every one of these scales, made once per forward pass.
 
         Returns:
             Cosine and sine `[scales, b or 1, n, 2r]`.
         """
-        tables: WideTables = self._once(
-            ("wide", scales, table_format, style),
-            lambda: self._several(self._positions_at(scales), len(scales), table_format, style),
+        return self._once(
+            ("wide", scales, style),
+            lambda: self._several(self._positions_at(scales), len(scales), style),
         )
-        return tables
 
-    def wide_of(self, tables: Any, table_format: TableFormat, style: RotaryStyle) -> WideTables:
+    def wide_of(self, tables: Any, style: RotaryStyle) -> WideTables:
         """The model's own cosine and sine as tables for `rotate_wide`, made once per forward pass.
 
         Returns:
@@ -353,17 +345,11 @@ class RotaryCall:
         """
         cos, sin = tables
         # The table is kept beside what is made of it: its id stays its own.
-        kept: tuple[Tensor, WideTables] = self._once(
-            ("of", id(cos), table_format, style),
-            lambda: (cos, self._widened(cos, sin, table_format, style)),
-        )
-        return kept[1]
+        return self._once(("of", id(cos), style), lambda: (cos, self._widened(cos, sin, style)))[1]
 
-    def _widened(
-        self, cos: Tensor, sin: Tensor, table_format: TableFormat, style: RotaryStyle
-    ) -> WideTables:
-        if table_format != ("halves" if style.pairing == "half" else "repeated"):
-            return wide_tables(*pair_tables(cos, sin, table_format), style)
+    def _widened(self, cos: Tensor, sin: Tensor, style: RotaryStyle) -> WideTables:
+        if style.table_format != ("halves" if style.pairing == "half" else "repeated"):
+            return wide_tables(*pair_tables(cos, sin, style.table_format), style)
         # As wide as they have to be: one operation instead of three, for each generated token.
         key = ("signs", style, sin.dtype, sin.device)
         if key not in self.lasting:
@@ -378,7 +364,6 @@ class RotaryCall:
         several: int,
         positions: Callable[[range], Tensor],
         columns: range,
-        table_format: TableFormat,
         style: RotaryStyle,
         *,
         reach: int,
@@ -392,7 +377,6 @@ class RotaryCall:
             several: how many positions a token has.
             positions: makes those of columns, `[several * b, columns]`.
             columns: of the call.
-            table_format: of the model.
             style: of the model.
             reach: columns to make tables for, at least up to the call's last.
 
@@ -400,23 +384,18 @@ class RotaryCall:
             Cosine and sine `[several, b or 1, columns, 2r]`.
         """
         if self.follows_length:
-            tables: WideTables = self._once(
-                ("columns", name, table_format, style),
-                lambda: self._several(positions(columns), several, table_format, style),
+            return self._once(
+                ("columns", name, style), lambda: self._several(positions(columns), several, style)
             )
-            return tables
-        key = ("columns", name, id(self.module), self.extra, table_format, style)
+        key = ("columns", name, id(self.module), self.extra, style)
         kept = self.lasting.get(key)
         if kept is None or kept.cos.shape[2] < columns.stop:
-            kept = self._several(positions(range(reach)), several, table_format, style)
+            kept = self._several(positions(range(reach)), several, style)
             self.lasting[key] = kept
         return WideTables(*(table[:, :, columns.start : columns.stop] for table in kept))
 
-    def _several(
-        self, positions: Tensor, several: int, table_format: TableFormat, style: RotaryStyle
-    ) -> WideTables:
-        cos, sin = self.at(positions)
-        tables = self._widened(cos, sin, table_format, style)
+    def _several(self, positions: Tensor, several: int, style: RotaryStyle) -> WideTables:
+        tables = self._widened(*self.at(positions), style)
         return WideTables(*(table.unflatten(0, (several, -1)) for table in tables))
 
 

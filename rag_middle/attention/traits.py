@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # methods are planned from traits, and are listed without PyT
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from rag_middle.attention.rotary import TableFormat
     from rag_middle.ops.rope import RotaryStyle
 
 
@@ -33,7 +32,6 @@ class LayerTraits:
             the number of its rotary module, where the model has several.
         uses_rope: queries and keys are rotated (false for NoPE layers).
         rotary: how they are rotated; ``None`` where no known pairing explains the model's output.
-        table_format: layout of the model's cosine and sine tables.
         norms_after_rope: attributes of the attention module that normalise rotated queries and
             keys, so that un-rotated ones must skip them and be normalised later.
         affine_projections: queries, keys and values depend on the hidden state affinely, in the
@@ -61,7 +59,6 @@ class LayerTraits:
     layer_type: str | int | None
     uses_rope: bool
     rotary: RotaryStyle | None
-    table_format: TableFormat
     norms_after_rope: tuple[str, ...]
     affine_projections: bool
     rotates_by_table: bool

@@ -8,7 +8,7 @@ from torch import Tensor
 from rag_middle.attention.request import Request, join_rows
 from rag_middle.attention.seam import AttentionCall, backend_name, base_attention
 from rag_middle.attention.traits import LayerTraits
-from rag_middle.ops.flash import Attended, flash_last, flash_window
+from rag_middle.ops.flash import Attended, flash_window
 from rag_middle.ops.scores import as_factor, products, row_chunks
 
 #: Scores held at once where their log-sum-exp is taken without a fused kernel.
@@ -164,18 +164,12 @@ class ModelAttention:
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
         """Output `[b, n, h, dv]` and log-sum-exp of a prompt, zero in the padding: no masks."""
-        groups, window, scale = (
-            self._request.groups,
-            self._traits.sliding_window,
-            self._traits.score_scale,
-        )
+        groups, scale = self._request.groups, self._traits.score_scale
+        window = self._traits.sliding_window or query.shape[2]
         outputs, sums = [], []
         for group in groups:
             q, k, v = (group.take(x)[:, :, group.padding :] for x in (query, key, value))
-            if window is None:
-                out, lse = flash_last(q, k, v, scale=scale)
-            else:
-                out, lse = flash_window(q, k, v, window, scale=scale)
+            out, lse = flash_window(q, k, v, window, scale=scale)
             outputs.append(out)
             sums.append(lse[..., None])
         whole = join_rows(groups, outputs).transpose(1, 2)

@@ -13,6 +13,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+#: How a model lays out the angles of its pairs in a cosine table: each angle twice, as two halves
+#: or side by side, or once.
+TableFormat = Literal["halves", "repeated", "single"]
+
 
 @dataclass(frozen=True, slots=True)
 class RotaryStyle:
@@ -22,10 +26,12 @@ class RotaryStyle:
         pairing: ``"half"`` pairs dimension ``i`` with ``i + r`` (llama, gpt_neox, ...);
             ``"interleaved"`` pairs ``2i`` with ``2i + 1`` (cohere, glm, ...).
         pairs: ``r``; the first ``2r`` head dimensions are rotated, the others pass through.
+        table_format: how its own tables lay out the angles of the pairs.
     """
 
     pairing: Literal["half", "interleaved"]
     pairs: int
+    table_format: TableFormat = "halves"
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:

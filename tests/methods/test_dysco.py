@@ -14,7 +14,6 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import DySCO
-from rag_middle.methods.dysco.attention import updated_relevance
 from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
@@ -25,14 +24,6 @@ from tests.reader import reader_path
 from tests.tokenizers import byte_level_bpe
 
 METHOD = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5)
-
-
-def test_relevance_decays_and_sums_to_one_where_there_is_attention() -> None:
-    first = updated_relevance(torch.tensor([[0.2, 0.6], [0.0, 0.0]]), None, 0.5)
-    torch.testing.assert_close(first, torch.tensor([[0.25, 0.75], [0.0, 0.0]]))
-    second = updated_relevance(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), first, 0.5)
-    expected = torch.tensor([[0.125 / 1.5, 0.375 / 1.5, 1 / 1.5], [0.0, 0.0, 1.0]])
-    torch.testing.assert_close(second, expected)
 
 
 def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: FamilyModel) -> None:

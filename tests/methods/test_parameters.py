@@ -34,12 +34,10 @@ from tests.prompts import laid_out
 
 PROMPT = laid_out(PromptLayout(20, ((2, 6), (6, 11), (11, 17))))
 
-HEADS = {"heads": ((0, 0),)}
 WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     # Every rule once
     (PositionInterpolation, {"scale": 0}, "scale must be above 0, got 0"),
     (PositionInterpolation, {"scale": nan}, "scale must be a finite number, got nan"),
-    (PositionInterpolation, {"scale": "2"}, "scale must be a finite number, got '2'"),
     (PositionInterpolation, {"scale": True}, "scale must be a finite number, got True"),
     (PositionInterpolation, {"scale": 2, "layers": 3}, "layers must be several indices, got 3"),
     (
@@ -47,14 +45,11 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
         {"scale": 2, "layers": (0, -1)},
         r"layers\[1\] must be a whole",
     ),
-    (MsPoE, {"layers": "12"}, "layers must be several indices, got '12'"),
     (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
     (MsPoE, {"head_order": "rank"}, "one of awareness, sequential, random, entropy, got 'rank'"),
     (MsPoE, {"reference_code": "no"}, "reference_code must be true or false, got 'no'"),
     (LPES, {"factors": ()}, r"factors must be 1 or more factors, got \(\)"),
     (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
-    (LPES, {"factors": None}, "factors must be a finite number, got None"),
-    (LPES, {"factors": -1}, "factors must be above 0, got -1"),
     (LPES, {"factors": 10**400}, "factors must be a finite number"),
     (AttentionCalibration, {"dummy": 3}, "dummy must be text, got 3"),
     (PositionalHiddenStates, {"channels": (4, 4)}, "channels must be different channels"),
@@ -62,11 +57,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (DSAS, {"beta": 1.5}, "beta must be above 0 and at most 1, got 1.5"),
     # What other options allow
     (SIW, {"dense_areas": {0: ()}}, r"dense_areas\[0\] must be 1 or more flags"),
-    (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
     (DySCO, {"heads": ((0, 1, 2),)}, "heads must be pairs"),
-    (DySCO, HEADS | {"strength": 1e308}, "strength must be above 0 and at most 1e"),
-    (DySCO, HEADS | {"template_sequences": ((),)}, r"template_sequences\[0\] must be 1 or more"),
-    (ZeroTuning, {"factor": 2, "heads": ()}, "heads must be 1 or more heads"),
     # What two options say together
     (ZeroTuning, {"factor": (1, 2), "heads": (0,)}, "2 factors for 1 heads"),
     (MsPoE, {"min_ratio": 2.0}, "min_ratio must be at most max_ratio, got 2.0 and 1.8"),

@@ -215,24 +215,6 @@ def test_sums_over_a_few_rows_at_a_time_are_those_of_all(
 # -- documents that are read densely ---------------------------------------------------------------
 
 
-LAYOUT = PromptLayout(20, ((2, 6), (6, 12), (12, 16)))
-
-
-def _attention(*attended: int, tokens: int = 20) -> torch.Tensor:
-    """Attention that prefers these tokens, the first of them most."""
-    attention = torch.linspace(0.01, 0.001, tokens)
-    for rank, token in enumerate(attended):
-        attention[token] = 1 - 0.05 * rank
-    return attention / attention.sum()
-
-
-def test_density_is_a_documents_share_less_that_of_all_documents() -> None:
-    # 30 % of 20 tokens are 6: four in the documents, one before and one after them.
-    density = document_density(_attention(0, 3, 4, 5, 7, 18), LAYOUT, top_share=0.3)
-    expected = torch.tensor([3 / 4, 1 / 6, 0 / 4]) - 4 / 14
-    torch.testing.assert_close(density, expected)
-
-
 @pytest.mark.parametrize("length", [3, 5, 6, 7, 11, 13, 29])
 @pytest.mark.parametrize("documents", [2, 3, 7, 10])
 def test_documents_with_the_same_share_are_exactly_equal(length: int, documents: int) -> None:

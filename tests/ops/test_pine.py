@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
-from rag_middle.methods.pine.kernels.importance import document_importance, document_shifts
 from rag_middle.ops import scores
 from rag_middle.ops.rope import RotaryStyle
-from rag_middle.ops.scores import ScoreRule
+from rag_middle.ops.scores import (
+    ScoreRule,
+)
 from tests.reference.pine import naive_pine, rotary_place
 
 
@@ -168,40 +168,3 @@ def test_inputs_are_left_alone() -> None:
     run(case, q, k, v)
     for now, before in zip((q, k, v), case.qkv(), strict=True):
         assert torch.equal(now, before)
-
-
-def test_a_prompt_in_pieces_is_refused() -> None:
-    case = Case((4, 3))
-    q, k, v = (x[:, :, :5] for x in case.qkv())
-    with pytest.raises(PromptError, match=r"5 tokens were given.*chunked prefill"):
-        prefill(q, k, v, case.tables(), case.rule)
-
-
-def test_importance_prefers_the_document_that_is_looked_at() -> None:
-    # Two dimensions: document 1 looks along the first, where only document 2 has keys.
-    q = torch.tensor([[0.0, 1.0], [0.0, 1.0], [9.0, 0.0], [0.0, 1.0]])
-    k = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    got = document_importance(q[None, None], k[None, None], (2, 1, 1), ScoreRule(scale=1.0))
-    assert got.shape == (1, 1, 3, 3)
-    assert got[0, 0].diagonal().tolist() == [torch.inf] * 3
-    assert got[0, 0, 1, 2] > 0.99 > 0.01 > got[0, 0, 1, 0]
-    away = torch.tensor([1.0, 0.0]).softmax(0)  # document 0 sees one key of each other document
-    torch.testing.assert_close(got[0, 0, 0, 1:], 2 * away)  # summed over its two tokens
-
-
-def test_importance_is_a_mean_over_tokens_not_a_sum() -> None:
-    q = torch.zeros(1, 1, 7, 2)  # indifferent queries
-    k = torch.ones(1, 1, 7, 2)
-    got = document_importance(q, k, (1, 4, 2), ScoreRule(scale=1.0))
-    torch.testing.assert_close(got[0, 0, 0, 1:], torch.full((2,), 1 / 6))
-
-
-def test_shifts_put_the_most_important_nearest_and_keep_order_on_ties() -> None:
-    lengths = torch.tensor([5, 2, 3])
-    importance = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.5, 0.5], [0.0, 0.0, torch.inf]])
-    assert document_shifts(importance, lengths).tolist() == [[5, 0, 2], [0, 5, 7], [3, 8, 0]]
-
-
-def test_base_positions_end_every_document_where_the_last_one_ends() -> None:
-    layout = PromptLayout(length=10, documents=((2, 5), (5, 5), (5, 9)))
-    assert PineTables(layout).base_positions.tolist() == [0, 1, 6, 7, 8, 5, 6, 7, 8, 9]

@@ -187,7 +187,6 @@ class LoadedModel:
                     layer_type=None,
                     uses_rope=rotates,
                     rotary=RotaryStyle(pairing="half", pairs=self.config.get_head_size() // 2),
-                    table_format="halves",
                     norms_after_rope=(),
                     affine_projections=False,
                     rotates_by_table=False,

@@ -21,7 +21,6 @@ from rag_middle.attention import (
     base_attention,
     join_rows,
     on_device,
-    pair_tables,
 )
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.document_blocks import DocumentAttention
@@ -296,13 +295,8 @@ def moved_keys(layer: Layer, key: Tensor, layout: PromptLayout, placement: Place
     def make() -> WideTables:
         documents = torch.arange(span.start, span.stop, device="cpu")
         read = token_positions(layout, placement, documents)
-        shifts = (token_positions(layout, placement, documents, moved=True) - read)[None]
-        cos, sin = rotary.at(shifts.to(rotary.x.device))
-        still, _ = rotary.at(torch.zeros_like(shifts[:, :1]).to(rotary.x.device))
-        pairs = pair_tables(cos.float(), sin.float(), layer.traits.table_format)
-        # Yarn-like variants multiply a factor into the table: keys have it already.
-        factor, _ = pair_tables(still.float(), still.float(), layer.traits.table_format)
-        return wide_tables(pairs[0][0] / factor[0], pairs[1][0] / factor[0], style)
+        moves = token_positions(layout, placement, documents, moved=True) - read
+        return wide_tables(*rotary.turns(moves, style), style)
 
     name: Hashable = (placement, layout, id(rotary.module), rotary.extra, key.device, style)
     tables = WideTables(*(x.to(key.device) for x in layer.request.shared(name, make)))

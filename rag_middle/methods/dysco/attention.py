@@ -271,26 +271,6 @@ class _Passes:
                 layer.end_call(0)  # nothing was added to the cache
             self.reached.clear()
 
-    def notice(self, column: int, weights: Tensor) -> None:
-        """Take the attention `[b, columns]` that one layer's retrieval heads add up to."""
-        so_far = self.attention.get(column)
-        self.attention[column] = weights if so_far is None else so_far + weights.to(so_far.device)
-
-    def check_follows(self, rows: int, start: int) -> None:
-        """Raise where a token does not come behind the last one, in its rows.
-
-        Raises:
-            UnsupportedGenerationError: relevance is of other tokens, or rows.
-        """
-        assert self.relevance is not None
-        before, columns = self.relevance.shape
-        if before not in (1, rows) or columns != start:
-            raise UnsupportedGenerationError(
-                f"DySCO has followed {before} rows up to token {columns}, and is asked to go on "
-                f"from token {start} in {rows} rows. Of a cache and its copies, one is continued, "
-                "and it keeps its rows."
-            )
-
     def bias(self, query: Tensor, stop: int) -> Tensor | None:
         """What is added to scores in the pass under way, made once for all layers.
 
@@ -374,7 +354,14 @@ class _ScaledLayer(LayerHandler):
         if passes.now == "again":
             return self._attend_again(context)
         if passes.now == "before":
-            passes.check_follows(len(call.query), context.start)
+            assert passes.relevance is not None
+            rows, columns = passes.relevance.shape
+            if rows not in (1, len(call.query)) or columns != context.start:
+                raise UnsupportedGenerationError(
+                    f"DySCO has followed {rows} rows up to token {columns}, and is asked to go on "
+                    f"from token {context.start} in {len(call.query)} rows. Of a cache and its "
+                    "copies, one is continued, and it keeps its rows."
+                )
             index = context.layer.traits.layer
             context.cache.cache = _with_copied_layer(context.cache.cache, index)
         self.stored = None  # a growing cache lets go of these tensors as it makes new ones
@@ -465,7 +452,11 @@ class _ScaledLayer(LayerHandler):
             sinks=None if sinks is None else sinks[heads],
         )
         received = weights.nan_to_num(0.0)[:, :, 0].sum(1)  # NaN where the query is padding
-        self._passes.notice(column, torch.nn.functional.pad(received, (self._dropped, 0)))
+        received = torch.nn.functional.pad(received, (self._dropped, 0))
+        attention = self._passes.attention
+        if column in attention:
+            received = attention[column] + received.to(attention[column].device)
+        attention[column] = received
 
     def _follow_beams(self, context: AttentionContext) -> None:
         """Find out how a beam search has put the rows of the cache: by their newest keys.

@@ -101,7 +101,7 @@ class ExpertAttention(LayerHandler):
         assert rotary is not None
         cos, sin = (
             table.to(query.device, query.dtype)
-            for table in rotary.rebased_distances(factors, columns, traits.table_format)
+            for table in rotary.rebased_distances(factors, columns, traits.rotary)
         )
         rule = ScoreRule(scale=traits.score_scale, softcap=traits.softcap)
         scores = expert_scores(query[:, :, 0] * _QUERY_SCALE, keys, cos, sin, traits.rotary)
@@ -142,9 +142,7 @@ class ExpertAttention(LayerHandler):
             paddings = request.paddings(rotary.x.device)
             return (tokens - paddings[:, None]).clamp(min=0)
 
-        tables = rotary.rebased_wide(
-            factor, (first, columns), positions, self._traits.table_format, style
-        )
+        tables = rotary.rebased_wide(factor, (first, columns), positions, style)
         return WideTables(*(table[:, None].to(device) for table in tables))
 
 

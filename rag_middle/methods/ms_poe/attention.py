@@ -83,7 +83,7 @@ class HeadRotation(LayerHandler):
         assert style is not None
         assert choice is not None
         choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
-        tables = rotary.wide(self._ratios, self._traits.table_format, style)
+        tables = rotary.wide(self._ratios, style)
         if uses_triton(request.kernels, call.query, call.key, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"
             copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
@@ -167,18 +167,18 @@ def position_awareness(
     # float32: near-ties between heads decide their order, bf16 would flip them.
     grouped = as_factor(query.reshape(b * g, h // g, d))
     scores = products(grouped, as_factor(key.reshape(b * g, n, d))).view(b, h, n) * scale
-    reaches = torch.gt if strict else torch.ge
+    tokens: Tensor | None = None
+    if padding is not None:
+        hidden = torch.arange(n, device=key.device)[None, :] < padding[:, None]
+        scores = scores.masked_fill(hidden[:, None], -torch.inf)
+        tokens = (n - padding)[:, None].float()
+    attention = scores.softmax(-1)
     if threshold is None:
-        if padding is not None:
-            hidden = torch.arange(n, device=key.device)[None, :] < padding[:, None]
-            scores = scores.masked_fill(hidden[:, None], float("-inf"))
-        entropy: Tensor = torch.special.entr(scores.softmax(-1)).sum(-1)
+        entropy: Tensor = torch.special.entr(attention).sum(-1)
         return entropy
-    if padding is None:
-        return reaches(scores.softmax(-1), threshold / n).float().mean(-1)
-    real = torch.arange(n, device=key.device)[None, :] >= padding[:, None]
-    attention = scores.masked_fill(~real[:, None], float("-inf")).softmax(-1)
-    tokens = (n - padding)[:, None].float()
+    reaches = torch.gt if strict else torch.ge
+    if tokens is None:
+        return reaches(attention, threshold / n).float().mean(-1)
     return reaches(attention, threshold / tokens[..., None]).float().sum(-1) / tokens
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rag_middle.attention import AttentionContext, Layer, in_rows, join_rows, pair_tables
+from rag_middle.attention import AttentionContext, Layer, in_rows, join_rows
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.document_blocks.attention import DocumentsLast
 from rag_middle.methods.pine.kernels.attend import PineState, decode, prefill
@@ -131,19 +131,19 @@ class PineAttention(DocumentsLast):
         positions: int = 0,
     ) -> PineTables:
         """Tables of a prompt, made once per request for all layers with the same frequencies."""
-        rotary = self._layer.rotary
+        rotary, style = self._layer.rotary, self._traits.rotary
         # Room for generated tokens.
         needed = self._layer.table_reach(max(layout.length + 1, positions))
 
         def make() -> PineTables:
-            if rotary is None:
+            if rotary is None or style is None:
                 return PineTables(layout, device=device, ranking=self._ranking)
-            cos, sin = rotary.at(torch.arange(needed, device=rotary.x.device)[None])
-            cos, sin = pair_tables(cos, sin, self._traits.table_format)
-            return PineTables(layout, cos[0], sin[0], self._traits.rotary, device, self._ranking)
+            positions = torch.arange(needed, device=rotary.x.device)[None]
+            cos, sin = rotary.pairs_at(positions, style)
+            return PineTables(layout, cos[0], sin[0], style, device, self._ranking)
 
         frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
-        key = ("pine", self._ranking, layout, frequencies, device, self._traits.rotary, positions)
+        key = ("pine", self._ranking, layout, frequencies, device, style, positions)
         return self._layer.request.shared(key, make)
 
 

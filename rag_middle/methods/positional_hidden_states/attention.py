@@ -174,9 +174,7 @@ class ScaledRows(LayerHandler):
         columns, value_columns = self._columns
         tables, style = None, self._traits.rotary
         if rotary is not None and style is not None:  # of the rotation in force, `[b or 1, n, 2r]`
-            tables = rotary.wide_of(
-                arguments["position_embeddings"], self._traits.table_format, style
-            )
+            tables = rotary.wide_of(arguments["position_embeddings"], style)
             tables = WideTables(*(table.to(key.device) for table in tables))
         heads, hidden = self._traits.heads, arguments["hidden_states"]
         for index, channel in enumerate(self._method.channels):

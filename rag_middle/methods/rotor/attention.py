@@ -17,7 +17,6 @@ from rag_middle.attention import (
     RowGroup,
     base_attention,
     join_rows,
-    pair_tables,
 )
 from rag_middle.attention.request import row_groups
 from rag_middle.layout import PromptLayout
@@ -104,15 +103,9 @@ class CircleAttention(DocumentsLast):
             return None
 
         def make() -> CircleTurns:
-            positions = torch.tensor([[0, *CircleTurns.moves(layout)]], device=rotary.x.device)
-            cos, sin = rotary.at(positions)
-            cos, sin = pair_tables(cos, sin, self._traits.table_format)
-            cos, sin = cos[0].float(), sin[0].float()
-            # Yarn-like variants multiply a factor into the tables, which keys bear already.
-            factor = cos[:1]
-            return CircleTurns.of((cos / factor)[1:], (sin / factor)[1:], layout, style, query)
+            cos, sin = rotary.turns(torch.tensor(CircleTurns.moves(layout), device="cpu"), style)
+            return CircleTurns.of(cos, sin, layout, style, query)
 
         device = (query.device, query.dtype)
-        table_format = self._traits.table_format
-        key = ("circle", layout, id(rotary.module), rotary.extra, style, table_format, device)
+        key = ("circle", layout, id(rotary.module), rotary.extra, style, device)
         return self._layer.request.shared(key, make)

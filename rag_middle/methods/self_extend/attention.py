@@ -73,7 +73,6 @@ def _rotated(method: SelfExtend, context: AttentionContext) -> tuple[Tensor, Ten
         3,
         positions,
         columns,
-        traits.table_format,
         style,
         reach=layer.table_reach(columns.stop),
     )

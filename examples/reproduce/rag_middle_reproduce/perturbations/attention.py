@@ -130,7 +130,7 @@ class _MoveHandler(_Handler):
         assert rotary is not None
         assert traits.rotary is not None
         cos, sin = rotary.at(torch.tensor([[0, shift]], device=rotary.x.device))
-        tables = pair_tables(cos, sin, traits.table_format)
+        tables = pair_tables(cos, sin, traits.rotary.table_format)
         cos, sin = (table[0].to(key.device) for table in tables)
         factor = cos[0]  # what yarn and its like multiply in: the keys bear it already
         return rotate(key, cos[1] / factor, sin[1] / factor, traits.rotary)

@@ -15,13 +15,11 @@ Gradients do not pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rag_middle.errors import PromptError
 from rag_middle.methods.pine.kernels.importance import (
     document_importance,
     document_shifts,
@@ -74,22 +72,14 @@ def prefill(
     """Attention of a whole prompt.
 
     Args:
-        q: `[r, h, n, d]` un-rotated queries; all rows share the layout.
+        q: `[r, h, n, d]` un-rotated queries; all rows share the layout, which is of `n` tokens.
         k: `[r, g, n, d]` un-rotated keys; query head `i` uses head `i // (h/g)`.
         v: `[r, g, n, dv]`.
         tables: of the prompt.
         rule: from dot products to scores.
         need_lse: also return the log-sum-exp.
-
-    Raises:
-        PromptError: `n` is not the layout's length.
     """
     layout = tables.layout
-    if q.shape[2] != layout.length:
-        raise PromptError(
-            f"PINE needs the prompt in one piece: {q.shape[2]} tokens were given, the layout has "
-            f"{layout.length}. Turn chunked prefill off."
-        )
     first, last = layout.prefix_tokens, layout.suffix_start
     rotated_keys = base_rotate(k, tables)
     document_keys = k[:, :, first:last].clone(memory_format=torch.contiguous_format)
@@ -195,13 +185,12 @@ class _HeadBlock:
         tables, rule = call.tables, call.rule
         # float32 throughout: ranking needs it, and half-precision scores would have to be widened
         # for the softmax anyhow.
-        self.q = call.q[queries].float() * rule.scale  # [h, m, d], un-rotated
+        self.q = call.q[queries].float() * rule.scale  # [h, m, d], un-rotated, with the scale
         self.k, self.v = call.k[keys].float(), call.v[keys].float()  # [g, N, _], at base positions
         self.document_keys = call.document_keys[keys[0]].float()  # [g, T, d], un-rotated
         self.out = call.out[queries]  # [h, m, dv], filled part by part, as the log-sum-exp is
         self.lse = None if call.lse is None else call.lse[queries]
         self.tables, self.rule, self.scratch = tables, rule, scratch
-        self.unscaled = replace(rule, scale=1.0)  # the queries carry the scale
         self.first_query = self.k.shape[1] - self.q.shape[1]
         self.alive = scores_at_once(self.q.device)
         self.first, self.last = tables.layout.prefix_tokens, tables.layout.suffix_start
@@ -266,24 +255,22 @@ class _HeadBlock:
 
     def _document_shifts(self) -> Tensor:
         """`[h, D, D]`: how far a key document stands from its base, per query document."""
-        lengths = self.tables.layout.document_lengths
+        tables = self.tables
         importance = document_importance(
-            self.q[None, :, self.first : self.last],
-            self.document_keys[None],
-            lengths,
-            self.unscaled,
-            self.tables.means,
+            self.q[:, self.first : self.last],
+            self.document_keys,
+            tables.layout.document_lengths,
+            tables.means,
+            self.rule,
             self.scratch,
         )
-        return document_shifts(importance[0], self.tables.lengths, self.tables.ranking)
+        return document_shifts(importance, tables.lengths, tables.ranking)
 
     def _token_shifts(self, q: Tensor) -> Tensor:
         """`[h, c, D]`: the same for each of `[h, c, d]` un-rotated queries."""
-        lengths = self.tables.layout.document_lengths
-        importance = token_importance(
-            q[None], self.document_keys[None], lengths, self.unscaled, self.tables.means
-        )
-        return document_shifts(importance[0], self.tables.lengths, self.tables.ranking)
+        tables = self.tables
+        importance = token_importance(q, self.document_keys, tables.means, self.rule)
+        return document_shifts(importance, tables.lengths, tables.ranking)
 
     def _scores_by_document(self, q: Tensor, shifts: Tensor, end: int) -> Tensor:
         """Scores `[h, c, end]` of queries `[h, c, d]` that see documents moved back `[h, c, D]`.

@@ -41,9 +41,9 @@ def document_importance(
     q: Tensor,
     k: Tensor,
     lengths: Sequence[int],
+    means: Tensor,
     rule: ScoreRule,
-    means: Tensor | None = None,
-    scratch: Scratch | None = None,
+    scratch: Scratch,
 ) -> Tensor:
     """Importance of every document to every other document, per query head.
 
@@ -51,71 +51,56 @@ def document_importance(
     of each key document and summed over the query tokens (a mean would rank the same).
 
     Args:
-        q: `[r, h, T, d]` un-rotated queries of the documents.
-        k: `[r, g, T, d]` un-rotated keys of the documents; query head `i` uses head `i // (h/g)`.
+        q: `[h, T, d]` float32 un-rotated queries of the documents, times the rule's scale.
+        k: `[g, T, d]` float32 un-rotated keys of the documents; query head `i` uses head
+            `i // (h/g)`.
         lengths: tokens of each document, `T` together.
-        rule: scale and soft-cap of the scores.
-        means: `document_means(lengths)`, if at hand.
-        scratch: room for scores, if at hand.
+        means: `document_means(lengths)`.
+        rule: soft-cap of the scores.
+        scratch: room for scores.
 
     Returns:
-        `[r, h, D, D]` float32: row, query head, query document, key document. A document is
-        infinitely important to itself.
+        `[h, D, D]` float32: query head, query document, key document. A document is infinitely
+        important to itself.
     """
-    r, h, tokens, _ = q.shape
-    g, count = k.shape[1], len(lengths)
-    means = document_means(lengths, q.device) if means is None else means
-    scratch = Scratch(q.device) if scratch is None else scratch
-    alive = scores_at_once(q.device)
-    q = q.float() * rule.scale
+    (h, tokens, d), g, count = q.shape, k.shape[0], len(lengths)
     # Keys (and their documents) twice in a row: all documents but one are then one slice, and the
     # query's own document is left out rather than computed and subtracted.
-    ring = torch.cat((k, k), dim=2).float().flatten(0, 1)
-    ring_means = torch.cat((means, means))
-    out = torch.zeros(r, h, count, count, device=q.device, dtype=torch.float32)
+    ring, ring_means = torch.cat((k, k), dim=1), torch.cat((means, means))
+    out = torch.zeros(h, count, count, device=q.device, dtype=torch.float32)
     for index, (start, end) in enumerate(spans_of(lengths)):
         others = tokens - (end - start)
         if start == end or not others:
             continue
         keys = ring[:, end : end + others]
-        received = torch.zeros(r * h, others, device=q.device, dtype=torch.float32)
-        for a, b in row_chunks(start, end, r * h * others, alive):
-            scores = scratch.product(q[:, :, a:b].reshape(r * g, -1, q.shape[-1]), keys)
+        received = torch.zeros(h, others, device=q.device, dtype=torch.float32)
+        for a, b in row_chunks(start, end, h * others, scores_at_once(q.device)):
+            scores = scratch.product(q[:, a:b].reshape(g, -1, d), keys)
             shares = softmax_(rule.cap_(scores))
-            received += shares.view(r * h, b - a, others).sum(dim=1)
-        out[:, :, index] = (received @ ring_means[end : end + others]).view(r, h, count)
+            received += shares.view(h, b - a, others).sum(dim=1)
+        out[:, index] = received @ ring_means[end : end + others]
     out.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
     return out
 
 
-def token_importance(
-    q: Tensor,
-    k: Tensor,
-    lengths: Sequence[int],
-    rule: ScoreRule,
-    means: Tensor | None = None,
-) -> Tensor:
+def token_importance(q: Tensor, k: Tensor, means: Tensor, rule: ScoreRule) -> Tensor:
     """Importance of every document to each token after the documents, per query head.
 
     Softmax of the token's query over the keys of all documents, averaged over each document.
 
     Args:
-        q: `[r, h, m, d]` un-rotated queries of suffix or generated tokens.
-        k: `[r, g, T, d]` un-rotated keys of the documents.
-        lengths: tokens of each document, `T` together.
-        rule: scale and soft-cap of the scores.
-        means: `document_means(lengths)`, if at hand.
+        q: `[h, m, d]` un-rotated queries of suffix or generated tokens, as for
+            `document_importance`.
+        k: `[g, T, d]`, likewise.
+        means: of the documents, `[T, D]`.
+        rule: soft-cap of the scores.
 
     Returns:
-        `[r, h, m, D]` float32.
+        `[h, m, D]` float32.
     """
-    r, h, m, d = q.shape
-    g = k.shape[1]
-    means = document_means(lengths, q.device) if means is None else means
-    queries = (q.float() * rule.scale).reshape(r * g, -1, d)
-    scores = torch.bmm(queries, k.float().flatten(0, 1).transpose(1, 2))
-    shares = softmax_(rule.cap_(scores))
-    return (shares @ means).view(r, h, m, len(lengths))
+    h, m, d = q.shape
+    scores = torch.bmm(q.reshape(k.shape[0], -1, d), k.transpose(1, 2))
+    return (softmax_(rule.cap_(scores)) @ means).view(h, m, means.shape[1])
 
 
 def document_shifts(importance: Tensor, lengths: Tensor, ranking: Ranking = "importance") -> Tensor:
