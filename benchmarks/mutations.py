@@ -168,7 +168,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{A}/observe.py",
-        ("sinks left out of observed attention", "self._traits, sinks=sinks)", "self._traits)"),
+        ("sinks left out of observed attention", "of_layer, sinks=sinks)", "of_layer)"),
     ),
     # -- ops ---------------------------------------------------------------------------------------
     *_faults(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rag_middle.attention.seam import (
     AttentionCall,
+    AttentionHandler,
     CacheTap,
     MethodHook,
     cache_argument,
@@ -27,9 +28,8 @@ class _Captured(BaseException):  # not an Exception: no library code may swallow
         self.call = call
 
 
-class _Grab:
-    def attend(self, call: AttentionCall) -> NoReturn:
-        raise _Captured(call)
+def _grab(call: AttentionCall) -> NoReturn:
+    raise _Captured(call)
 
 
 def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> AttentionCall:
@@ -49,7 +49,7 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     if name is not None and named.get(name) is not None:
         named[name] = CacheTap(named[name])
     try:
-        with handle_attention({module: _Grab()}), torch.no_grad():
+        with handle_attention({module: _grab}), torch.no_grad():
             # Not module(...): hooks of a request in progress must not see this call.
             module.forward(**named)
     except _Captured as captured:
@@ -57,16 +57,14 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     raise RuntimeError(f"{type(module).__name__} returned without calling attention")
 
 
-class Constant:
+def constant(number: float) -> AttentionHandler:
     """Answers attention calls with one number everywhere, whatever is asked."""
 
-    def __init__(self, number: float) -> None:
-        self._number = number
-
-    def attend(self, call: AttentionCall) -> tuple[Tensor, None]:
-        """Output `[b, n, h, dv]`, no weights."""
+    def attend(call: AttentionCall) -> tuple[Tensor, None]:
         b, h, n, _ = call.query.shape
-        return call.value.new_full((b, n, h, call.value.shape[-1]), self._number), None
+        return call.value.new_full((b, n, h, call.value.shape[-1]), number), None
+
+    return attend
 
 
 def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
@@ -78,7 +76,7 @@ def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
     """
     name = cache_argument(module)
     named = arguments if name is None else arguments | {name: None}
-    with handle_attention({module: Constant(1.0)}), torch.no_grad():
+    with handle_attention({module: constant(1.0)}), torch.no_grad():
         output: Tensor | tuple[Tensor, ...] = module.forward(**named)
     return output if isinstance(output, Tensor) else output[0]
 

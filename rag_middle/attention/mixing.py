@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rag_middle.attention.capturing import Constant, alike, capture, random_normal
+from rag_middle.attention.capturing import alike, capture, constant, random_normal
 from rag_middle.attention.seam import (
     MethodHook,
     cache_argument,
@@ -65,7 +65,7 @@ def mixes_in_layer(
     hook = MethodHook(keep, modules[0])
     hooks = [part.register_forward_hook(hook) for part in layer.modules() if part is not layer]
     try:
-        with handle_attention(dict.fromkeys(modules, Constant(0.0))), torch.no_grad():
+        with handle_attention(dict.fromkeys(modules, constant(0.0))), torch.no_grad():
             for hidden in _two_pasts(arguments[name]):
                 # Not layer(...): hooks of whoever watches the model must not see this call.
                 keep(layer, (), layer.forward(**arguments | {name: hidden}))

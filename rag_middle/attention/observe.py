@@ -15,7 +15,6 @@ from rag_middle.attention.seam import (
     handle_attention,
     handler_of,
 )
-from rag_middle.attention.traits import LayerTraits
 from rag_middle.attention.turns import model_lock
 from rag_middle.attention.weights import last_rows_attention
 from rag_middle.errors import MethodConfigError
@@ -47,30 +46,22 @@ def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: st
             "This model already runs under a method in this thread: leave the applied() block "
             "before its attention is looked at."
         )
-    observers = {
-        module: _Observer(traits.layers[layer]) for layer, module in sorted(modules.items())
-    }
+    seen: dict[int, Tensor] = {}
+
+    def attend(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        layer: int = call.module.layer_idx  # type: ignore[assignment]
+        sinks: Tensor | None = call.options.get("s_aux")
+        last, of_layer = call.query[:, :, -1:], traits.layers[layer]
+        seen[layer] = last_rows_attention(last, call.key, of_layer, sinks=sinks)[0, :, 0]
+        return base_attention(call)
+
     with (
         model_lock(model),
         keep_frequencies(model),
-        config_views(list(observers)),
-        handle_attention(observers),
+        config_views(list(modules.values())),
+        handle_attention(dict.fromkeys(modules.values(), attend)),
     ):
         model(input_ids=input_ids, use_cache=False)
     # Fetched when all is computed: a copy in every layer would wait for the device there.
-    seen = torch.stack([observer.seen.cpu() for observer in observers.values()])
-    return seen[..., -input_ids.shape[1] :]  # adapters may put virtual tokens before the prompt
-
-
-class _Observer:
-    """Lets one layer attend as it does and keeps the last row's weights."""
-
-    def __init__(self, traits: LayerTraits) -> None:
-        self._traits = traits
-        self.seen = torch.empty(0, device="cpu")
-
-    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        sinks: Tensor | None = call.options.get("s_aux")
-        last = call.query[:, :, -1:]
-        self.seen = last_rows_attention(last, call.key, self._traits, sinks=sinks)[0, :, 0]
-        return base_attention(call)
+    whole = torch.stack([seen[layer].cpu() for layer in sorted(seen)])
+    return whole[..., -input_ids.shape[1] :]  # adapters may put virtual tokens before the prompt

@@ -274,7 +274,7 @@ def _install(
         stack.callback(hook.remove)
     hook = runs.register_forward_hook(MethodHook(end, first), always_call=True)
     stack.callback(hook.remove)
-    stack.enter_context(handle_attention(cores))
+    stack.enter_context(handle_attention({m: core.attend for m, core in cores.items()}))
 
 
 def _layers_run_again_elsewhere(model: nn.Module) -> bool:

@@ -149,20 +149,19 @@ def _probed_layers(
     tables: dict[int, Any] = {}  # by the number of the rotary module that made them
     mixing: dict[nn.Module, bool] = {}  # layers in which tokens reach others past the attention
 
-    class Observe:
-        def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-            module = call.module
-            layer: int = module.layer_idx  # type: ignore[assignment]
-            reason = _peculiarity(module, arguments[module], call)
-            if layer in layers or layer in peculiar:
-                reason = "it attends several times in a layer"
-            if reason:
-                peculiar.setdefault(layer, reason)
-            else:
-                layers[layer] = _layer_traits(
-                    module, arguments[module], call, tables, mixing.get(module, False)
-                )
-            return base_attention(call)
+    def observe(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        module = call.module
+        layer: int = module.layer_idx  # type: ignore[assignment]
+        reason = _peculiarity(module, arguments[module], call)
+        if layer in layers or layer in peculiar:
+            reason = "it attends several times in a layer"
+        if reason:
+            peculiar.setdefault(layer, reason)
+        else:
+            layers[layer] = _layer_traits(
+                module, arguments[module], call, tables, mixing.get(module, False)
+            )
+        return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments[module] = keyword_arguments(module, args, kwargs)
@@ -190,7 +189,7 @@ def _probed_layers(
         in_eval_mode(model),
         torch.no_grad(),
         config_views(modules),
-        handle_attention(dict.fromkeys(modules, Observe())),
+        handle_attention(dict.fromkeys(modules, observe)),
     ):
         for module in modules:
             hook = MethodHook(remember)

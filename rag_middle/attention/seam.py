@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, GenerationMixin
@@ -63,12 +63,8 @@ class AttentionCall:
         return AttentionCall(self.module, query, key, value, mask, self.options)
 
 
-class AttentionHandler(Protocol):
-    """Answers the attention calls of one module during one request."""
-
-    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        """Return the output ``[b, n, h, dv]`` and, where the backend gives them, the weights."""
-        ...
+#: Answers an attention call: output ``[b, n, h, dv]`` and, where the backend gives them, weights.
+AttentionHandler = Callable[[AttentionCall], tuple[Tensor, Tensor | None]]
 
 
 class _HandlersOfThread(threading.local):
@@ -144,7 +140,7 @@ def _attention_function(
 ) -> tuple[Tensor, Tensor | None]:
     handler = handler_of(module)
     assert handler is not None  # the name is only visible while a handler is installed
-    return handler.attend(AttentionCall(module, query, key, value, attention_mask, options))
+    return handler(AttentionCall(module, query, key, value, attention_mask, options))
 
 
 AttentionInterface.register(INTERFACE_NAME, _attention_function)

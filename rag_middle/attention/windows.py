@@ -61,16 +61,15 @@ def windows_of_masks(
     wider = width - _NARROW
     windows: dict[int, int] = {}
 
-    class Look:
-        def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-            mask = call.mask
-            if isinstance(mask, Tensor) and mask.ndim == 4 and not mask.is_meta:
-                last = mask[0, 0, -1]
-                seen = last if last.dtype == torch.bool else last == 0
-                if not bool(seen[0]):
-                    layer: int = call.module.layer_idx  # type: ignore[assignment]
-                    windows[layer] = wider + int(seen.sum())
-            return base_attention(call)
+    def look(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        mask = call.mask
+        if isinstance(mask, Tensor) and mask.ndim == 4 and not mask.is_meta:
+            last = mask[0, 0, -1]
+            seen = last if last.dtype == torch.bool else last == 0
+            if not bool(seen[0]):
+                layer: int = call.module.layer_idx  # type: ignore[assignment]
+                windows[layer] = wider + int(seen.sum())
+        return base_attention(call)
 
     parts = [p for p in model.modules() if isinstance(p, PreTrainedModel) and p.config is config]
     try:
@@ -80,7 +79,7 @@ def windows_of_masks(
             in_eval_mode(model),
             torch.no_grad(),
             config_views(modules),
-            handle_attention(dict.fromkeys(modules, Look())),
+            handle_attention(dict.fromkeys(modules, look)),
         ):
             model(input_ids=tokens, use_cache=False)
     finally:

@@ -151,8 +151,24 @@ class Method(ABC):
         """
         for part in self.parts:
             # An order of documents goes with any shape; `warn_of_mismatch` tells of another.
-            if part.provenance is not None and not part.arranges:
-                part.provenance.check_fits(traits)
+            if part.provenance is None or part.arranges:
+                continue
+            fitted_to = part.provenance.profile.model
+            first = next(iter(traits.layers.values()), None)
+            here = ModelFacts(
+                id="",
+                model_type=traits.model_type,
+                layers=traits.num_layers,
+                hidden_size=traits.hidden_size,
+                heads=first.heads if first else None,
+                kv_heads=first.kv_heads if first else None,
+            )
+            if differences := fitted_to.shape_differences(here):
+                raise MethodConfigError(
+                    f"{part.provenance.source} was made for {fitted_to.id}, a model of another "
+                    f"shape: {'; '.join(differences)}. Calibrate for this model, or use the "
+                    "profile with the model that it was made for."
+                )
 
     def check_plan_suffices(
         self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits
@@ -363,26 +379,3 @@ class Provenance:
 
     source: str
     profile: Profile = field(repr=False)
-
-    def check_fits(self, traits: ModelTraits) -> None:
-        """Refuse a model that is not built as the profile says.
-
-        Raises:
-            MethodConfigError: it is not.
-        """
-        first = next(iter(traits.layers.values()), None)
-        here = ModelFacts(
-            id="",
-            model_type=traits.model_type,
-            layers=traits.num_layers,
-            hidden_size=traits.hidden_size,
-            heads=first.heads if first else None,
-            kv_heads=first.kv_heads if first else None,
-        )
-        differences = self.profile.model.shape_differences(here)
-        if differences:
-            raise MethodConfigError(
-                f"{self.source} was made for {self.profile.model.id}, a model of another shape: "
-                f"{'; '.join(differences)}. Calibrate for this model, or use the profile with the "
-                "model that it was made for."
-            )

@@ -23,6 +23,7 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.requirements import require_rope
 from rag_middle.methods.rules import (
     INDICES,
@@ -197,42 +198,8 @@ class LPES(Method):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotaryBases(LayerChange):
-    """Every prompt is read with rotary frequencies of a base of its own.
-
-    Attributes:
-        factors: per prompt, what the model's own base is multiplied by.
-    """
-
-    claims = frozenset({"positions", "hidden"})  # scaled channels rotate with the model's own base
-    answers_attention = False
-    depends_on_prompt = False
-
-    factors: tuple[float, ...]
-
-    @property
-    def rotation(self) -> Rotation | None:
-        """That of all prompts, where all have the same base."""
-        if len(set(self.factors)) > 1:
-            return None
-        return Rotation(base_factor=self.factors[0])
-
-    def start(self, layer: Layer) -> LayerHandler:
-        def tables(rotary: RotaryCall, rows: int) -> Any:
-            repeats, rest = divmod(rows, len(self.factors))
-            if rest:
-                raise UnsupportedGenerationError(
-                    f"{rows} rows for {len(self.factors)} readings of a prompt, each with rotary "
-                    "tables of its own: keep all rows of the cache."
-                )
-            return rotary.rebased_rows(tuple(f for f in self.factors for _ in range(repeats)))
-
-        return OtherTables(layer, tables)
-
-
 @dataclass(frozen=True, kw_only=True)
-class AttentionBuckets(Method):
+class AttentionBuckets(AttentionMethod):
     r"""One forward pass per RoPE base; their distributions are averaged, weighted by confidence.
 
     .. math:: p(y) = \sum_n w_n p_n(y), \qquad w_n \propto \max_y p_n(y)
@@ -261,6 +228,10 @@ class AttentionBuckets(Method):
         can_hurt_when="a base far from the model's own reads badly and is confident of it",
     )
 
+    claims = frozenset({"positions", "hidden"})  # scaled channels rotate with the model's own base
+    answers_attention = False
+    depends_on_prompt = False
+
     base_factors: tuple[float, ...] = option(PUBLISHED_BASES, BASE_FACTORS, neutral=1)
     layers: tuple[int, ...] | None = option(None, INDICES)
 
@@ -268,13 +239,26 @@ class AttentionBuckets(Method):
         """The same prompt for every base."""
         return (range(len(prompt.layout.documents)),) * len(self.base_factors)
 
-    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+    @property
+    def rotation(self) -> Rotation | None:
+        """That of a single base."""
+        return None if self.combines else Rotation(base_factor=self.base_factors[0])
+
+    def start(self, layer: Layer) -> LayerHandler:
         """One base per branch, those of each prompt one after the other."""
-        require_rope("attention_buckets", traits)
-        count = len(self.base_factors)
-        factors = tuple(self.base_factors[index % count] for index in range(len(prompts)))
-        layers = chosen_layers(self.layers, traits, rotated=True)
-        return AttentionPlan.uniform(layers, RotaryBases(factors=factors))
+        prompts = len(layer.request.layouts)
+
+        def tables(rotary: RotaryCall, rows: int) -> Any:
+            repeats, rest = divmod(rows, prompts)
+            if rest:
+                raise UnsupportedGenerationError(
+                    f"{rows} rows for {prompts} readings of a prompt, each with rotary tables of "
+                    "its own: keep all rows of the cache."
+                )
+            of_rows = (row // repeats % len(self.base_factors) for row in range(rows))
+            return rotary.rebased_rows(tuple(self.base_factors[index] for index in of_rows))
+
+        return OtherTables(layer, tables)
 
     def combine(self, logits: Tensor) -> Tensor:
         """Log-probabilities."""

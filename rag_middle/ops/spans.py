@@ -80,10 +80,9 @@ def reads_spans(
     """
     if query.shape[2] != 1:
         return False
-    asked = [
-        f"the method's kernels know no {name}" for name, is_asked in unknown.items() if is_asked
-    ]
-    obstacle = asked[0] if asked else None
+    obstacle = next(
+        (f"the method's kernels know no {name}" for name, asked in unknown.items() if asked), None
+    )
     return uses_triton(kernels, query, key, value, CHECK, obstacle=obstacle)
 
 

@@ -62,8 +62,9 @@ def last_token_masses(
         probes = {
             module: _Probe(handler_of(module), segments) for _, module in sorted(modules.items())
         }
+        attend = {module: probe.attend for module, probe in probes.items()}
         unseen = [module for module in probes if not isinstance(module.config, ConfigView)]
-        with config_views(unseen), handle_attention(probes):
+        with config_views(unseen), handle_attention(attend):
             model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     return torch.stack([probe.masses.cpu() for probe in probes.values()])
 
@@ -76,7 +77,7 @@ class _Probe:
         handler: AttentionHandler | None,
         segments: Tensor,
     ) -> None:
-        self._attend = base_attention if handler is None else handler.attend
+        self._attend = handler or base_attention
         self._segments = segments
         self.masses = torch.empty(0, device="cpu")
 

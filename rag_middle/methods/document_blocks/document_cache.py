@@ -24,9 +24,6 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import (
-    AttentionPlan,
-    ModelTraits,
-    Planner,
     applied,
     in_eval_mode,
     input_device,
@@ -41,7 +38,11 @@ from rag_middle.errors import OutputWriteError, UnsupportedGenerationError
 from rag_middle.files import expanded, write_files
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
-from rag_middle.methods.document_blocks import CacheBlend, DocumentAttention, DocumentsApart
+from rag_middle.methods.document_blocks import (
+    CacheBlend,
+    DocumentsApart,
+    ParallelContextWindows,
+)
 from rag_middle.methods.document_blocks.cached_blend import blended_cache
 from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
@@ -337,13 +338,6 @@ def _pieces(
     return [pieces[ids] for ids in wanted]
 
 
-class _Apart(Planner):
-    """The plan under which documents are read apart, behind the prefix."""
-
-    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
-        return AttentionPlan.uniform(traits.layers, DocumentAttention(placement="from_start"))
-
-
 @torch.no_grad()
 def _read_apart(
     model: PreTrainedModel, prefix: tuple[int, ...], documents: Sequence[tuple[int, ...]]
@@ -353,7 +347,7 @@ def _read_apart(
         prefix=prefix, documents=documents, suffix=(), document_ids=[None] * len(documents)
     )
     cache = DynamicCache()
-    with applied(model, _Apart(), [prompt]):
+    with applied(model, ParallelContextWindows(), [prompt]):
         # The base model: logits of documents are of no use.
         model.base_model(
             input_ids=torch.tensor([prompt.input_ids], device=input_device(model)),

@@ -97,8 +97,8 @@ class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
     """All retrieval heads have attended."""
 
 
-def _require_ungated(model: nn.Module) -> None:
-    """Refuse adapters that PEFT weighs, or switches, by the tokens of a pass."""
+def _check_rereadable(model: nn.Module) -> None:
+    """Refuse adapters that PEFT weighs by the tokens of a pass, and layers that drop caches."""
     for part in model.modules():
         for hook in part._forward_pre_hooks.values():
             keywords = getattr(hook, "keywords", {})
@@ -107,11 +107,6 @@ def _require_ungated(model: nn.Module) -> None:
                     "DySCO reads single tokens again, and adapters of this model (X-LoRA, aLoRA) "
                     "go by all tokens of a pass: use LoRA, or another method."
                 )
-
-
-def _require_caches(model: nn.Module) -> None:
-    """Refuse layers that drop caches in a forward pass, to be run once more in a backward pass."""
-    for part in model.modules():
         if part.training and getattr(part, "gradient_checkpointing", False):
             raise UnsupportedGenerationError(
                 "DySCO reads tokens twice, and layers under gradient checkpointing drop the keys "
@@ -210,8 +205,7 @@ class _Passes:
         if self.now in ("before", "again"):
             return
         if self.now == "several" and self.observed:
-            _require_ungated(model)
-            _require_caches(model)
+            _check_rereadable(model)
             arguments = keyword_arguments(model, args, kwargs)
             with torch.no_grad():
                 self._read_again(model, arguments, output)

@@ -12,15 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rag_middle.attention import (
-    ASPECTS,
-    AttentionPlan,
-    Layer,
-    LayerChange,
-    LayerHandler,
-    ModelTraits,
-)
-from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.attention import ASPECTS, AttentionPlan, Layer, LayerHandler, ModelTraits
+from rag_middle.methods.base import MethodInfo
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.requirements import layers_by_document
 from rag_middle.methods.rules import one_of, option
 from rag_middle.tokens import TokenizedPrompt
@@ -40,7 +34,7 @@ _RANKINGS: Mapping[Ablation | None, Ranking] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PINE(Method, LayerChange):
+class PINE(AttentionMethod):
     """Position-invariant inference: documents attend to each other, ranked by each query.
 
     A document token sees the prefix, its own document causally and all other documents entirely;

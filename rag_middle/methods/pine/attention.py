@@ -106,7 +106,8 @@ class PineAttention(DocumentsLast):
         for index, group in enumerate(request.groups):
             state = self._states[index]
             state = state._replace(document_keys=in_rows(state.document_keys, len(group.rows)))
-            if stop - group.padding > _positions(state.tables):
+            tables = state.tables
+            if tables.rotates and stop - group.padding > len(tables.base_cos):
                 state = state._replace(tables=self._tables(group.layout, call.query.device, stop))
             self._states[index] = state
             rotated.append(base_rotate(group.take(call.key), state.tables, start - group.padding))
@@ -145,11 +146,6 @@ class PineAttention(DocumentsLast):
         frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
         key = ("pine", self._ranking, layout, frequencies, device, style, positions)
         return self._layer.request.shared(key, make)
-
-
-def _positions(tables: PineTables) -> float:
-    """Tokens that the tables reach."""
-    return tables.base_cos.shape[0] if tables.rotates else float("inf")
 
 
 def _with_sinks(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> Tensor:

@@ -7,16 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rag_middle.attention import (
-    ASPECTS,
-    AttentionPlan,
-    Layer,
-    LayerChange,
-    LayerHandler,
-    ModelTraits,
-)
+from rag_middle.attention import ASPECTS, AttentionPlan, Layer, LayerHandler, ModelTraits
 from rag_middle.errors import PromptError
-from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.base import MethodInfo
+from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.requirements import layers_by_document
 from rag_middle.methods.rules import number, one_of, option
 from rag_middle.tokens import TokenizedPrompt
@@ -32,7 +26,7 @@ Order = Literal["lexical", "frequency", "score", "given"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoToR(Method, LayerChange):
+class RoToR(AttentionMethod):
     r"""Documents attend to each other, in a circle whose order does not depend on the prompt.
 
     A document token sees the prefix, its own document causally and all other documents entirely;
