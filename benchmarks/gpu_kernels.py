@@ -174,13 +174,11 @@ class Shape:
             Span(self.last, -1, scale),
         ]
         tables = SpanTables.of([spans], self.device)
-        places = torch.arange(self.keys.shape[2], device=self.device)
         read = partial(
             attend_later,
             layout=self.layout,
             rule=self.rule,
-            query_positions=places[-1:],
-            key_positions=places,
+            positions=torch.arange(self.keys.shape[2], device=self.device),
             sharpening=SHARPENING,
         )
         return Operator(

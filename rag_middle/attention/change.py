@@ -205,7 +205,8 @@ class Layer:
 
         def make() -> RotaryAngles:
             tables = rotary.pairs_at(torch.arange(reach, device=rotary.x.device)[None], style)
-            return RotaryAngles(*(x[0].float().contiguous() for x in tables), style)
+            cos, sin = (x[0].float().contiguous() for x in tables)
+            return RotaryAngles(cos, sin, style)
 
         key = ("angles", id(rotary.module), rotary.extra, style, reach)
         return self.request.shared(key, make)

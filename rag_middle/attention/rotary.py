@@ -395,7 +395,8 @@ class RotaryCall:
         return WideTables(*(table[:, :, columns.start : columns.stop] for table in kept))
 
     def _several(self, positions: Tensor, several: int, style: RotaryStyle) -> WideTables:
-        tables = self._widened(*self.at(positions), style)
+        cos, sin = self.at(positions)
+        tables = self._widened(cos, sin, style)
         return WideTables(*(table.unflatten(0, (several, -1)) for table in tables))
 
 

@@ -114,16 +114,12 @@ def attend_documents(
     out = q.new_empty(*q.shape[:2], last, v.shape[-1])
     if first:
         queries, keys, values = (x[:, :, :first] for x in (q, k, v))
-        out[:, :, :first] = _causal(
-            queries, keys, values, positions[:first], positions[:first], rule, sinks
-        )
+        out[:, :, :first] = _causal(queries, keys, values, positions[:first], rule, sinks)
     for start, end in layout.documents:
         if start < end:
             keys, values = (torch.cat((x[:, :, :first], x[:, :, start:end]), dim=2) for x in (k, v))
             at = torch.cat((positions[:first], positions[start:end]))
-            out[:, :, start:end] = _causal(
-                q[:, :, start:end], keys, values, positions[start:end], at, rule, sinks
-            )
+            out[:, :, start:end] = _causal(q[:, :, start:end], keys, values, at, rule, sinks)
     return out
 
 
@@ -155,8 +151,7 @@ def attend_later(
     v: Tensor,
     layout: PromptLayout,
     rule: ScoreRule,
-    query_positions: Tensor,
-    key_positions: Tensor,
+    positions: Tensor,
     sharpening: Sharpening = NEUTRAL,
     *,
     sinks: Tensor | None = None,
@@ -169,8 +164,7 @@ def attend_later(
         v: `[r, g, N, dv]`.
         layout: of the prompt.
         rule: as for `attend_documents`.
-        query_positions: `[m]`; asked, like the keys', where the rule has a window.
-        key_positions: `[N]`.
+        positions: of the tokens, `[N]`; asked where the rule has a window.
         sharpening: of what is read from documents.
         sinks: learned extra score per head, `[h]`.
 
@@ -183,7 +177,7 @@ def attend_later(
     if not q.shape[2]:
         return q.new_empty(*q.shape[:3], v.shape[-1])
     if rule.softcap is not None or rule.window is not None:
-        return _causal(q, k, v, query_positions, key_positions, rule, sinks, sharpening, documents)
+        return _causal(q, k, v, positions, rule, sinks, sharpening, documents)
     if sharpening == NEUTRAL:
         return with_sinks(flash_last(q, k, v, scale=rule.scale), sinks).out
     read = _fused_sharpened(q, k, v, documents, rule.scale, sharpening)
@@ -226,8 +220,7 @@ def _causal(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    query_positions: Tensor,
-    key_positions: Tensor,
+    positions: Tensor,
     rule: ScoreRule,
     sinks: Tensor | None,
     sharpening: Sharpening = NEUTRAL,
@@ -239,13 +232,14 @@ def _causal(
     """
     m, total = q.shape[2], k.shape[2]
     token = torch.arange(total, device=q.device)
-    query_positions, key_positions = (x.to(q.device) for x in (query_positions, key_positions))
+    positions = positions.to(q.device)
+    of_queries = positions[-m:]
 
     def hidden(a: int, b: int) -> Tensor:
         later = token > token[total - m + a : total - m + b, None]
         if rule.window is None:
             return later
-        return later | (query_positions[a:b, None] - key_positions >= rule.window)
+        return later | (of_queries[a:b, None] - positions >= rule.window)
 
     def sharpen_(all_scores: Tensor) -> None:
         # ``a / T + (S T - 1) lse(a / T) + ln w``: the exponentials keep their proportions and add

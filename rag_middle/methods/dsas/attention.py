@@ -83,7 +83,6 @@ def _put_changed_rows(
             value[:, :, :stop],
             layout,
             rule,
-            positions[start:stop],
             positions[:stop],
             sinks=call.options.get("s_aux"),
         )
