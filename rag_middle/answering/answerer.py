@@ -146,10 +146,6 @@ class Answerer:
                     "documents: name their folder (--docs), and that of the index beside it "
                     "(--index)."
                 )
-            if is_saved:
-                index_folder = documents
-            elif index_folder is None:
-                index_folder = default_index_folder(documents, embedder.name)
         folder: str | Path = ""  # what a server calls its model is no folder of this machine
         if model is None or isinstance(model, str | Path):
             folder = default_model() if model is None else model
@@ -165,6 +161,7 @@ class Answerer:
         elif is_saved:
             index = FaissIndex.load(documents, embedder)
         else:
+            index_folder = index_folder or default_index_folder(documents, embedder.name)
             built = build_index(
                 documents, index_folder, embedder=embedder, rebuild=rebuild, progress=progress
             )

@@ -21,7 +21,6 @@ from rag_middle.evaluation.results import PositionCurve, PositionCurves, Summary
 from rag_middle.evaluation.statistics import (
     CONFIDENCE,
     NONE_SEEN,
-    RESAMPLES,
     SHAPES,
     Array,
     Bootstrap,
@@ -171,8 +170,6 @@ def recommend(
     scores: Mapping[str, Array],
     metric: Metric,
     answer_time_ratios: Mapping[str, float] | None = None,
-    *,
-    resamples: int = RESAMPLES,
 ) -> Recommendation:
     """Choose a method, or none.
 
@@ -200,14 +197,12 @@ def recommend(
         return Recommendation(label=BASELINE, reason="too_few_questions", text=text)
     tried = {label: own for label, own in scores.items() if label != BASELINE}
     of_each = comparison_confidence(len(tried))
-    verdicts = tuple(
-        verdict_on(label, base, own, of_each, resamples=resamples) for label, own in tried.items()
-    )
+    verdicts = tuple(verdict_on(label, base, own, of_each) for label, own in tried.items())
 
     def none(reason: Reason, text: str) -> Recommendation:
         return Recommendation(label=BASELINE, reason=reason, text=text, verdicts=verdicts)
 
-    bootstrap = Bootstrap(base, resamples=resamples)
+    bootstrap = Bootstrap(base)
     gap, least = bootstrap.gap(), smallest_effect(metric)
     amount, most = metric.amount(gap.value), gap.value + _margin(gap, questions, metric)
     if metric.share and bootstrap.means.max() < _MIN_ACCURACY:
@@ -256,9 +251,7 @@ def recommend(
     return Recommendation(label=best, reason="helps", text=text, verdicts=verdicts)
 
 
-def verdict_on(
-    label: str, base: Array, own: Array, confidence: float, *, resamples: int = RESAMPLES
-) -> Verdict:
+def verdict_on(label: str, base: Array, own: Array, confidence: float) -> Verdict:
     """Whether a method helps.
 
     Args:
@@ -271,7 +264,7 @@ def verdict_on(
         return Verdict(
             label=label, worst_difference=NONE_SEEN, mean_difference=NONE_SEEN, helps=False
         )
-    paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples)
+    paired = Bootstrap(np.concatenate([base, own], axis=1))
     count = base.shape[1]
     worst = paired.least_gain(confidence)
     mean = paired.estimate(

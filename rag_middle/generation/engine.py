@@ -190,15 +190,12 @@ class _Run(StoppingCriteria):
 
     def generation(self, index: int) -> Generation:
         """A prompt's text and how it came about, once it has ended."""
-        if index not in self._results:
-            self._results[index] = self._generation(index)
-        return self._results[index]
-
-    def _generation(self, index: int) -> Generation:
+        if index in self._results:
+            return self._results[index]
         request, completion = self.request, self.completions[index]
         prompt, ended = request.prompts[index], self.ended or perf_counter()
         first = self.first_token_at or ended
-        return Generation(
+        self._results[index] = Generation(
             text=completion.answer,
             tool_calls=completion.message.calls if completion.message else (),
             invalid_tool_calls=completion.message.invalid if completion.message else (),
@@ -223,6 +220,7 @@ class _Run(StoppingCriteria):
             seed=request.seeds[index],
             log_probabilities=tuple(self._tokens[index]),
         )
+        return self._results[index]
 
 
 def _generated_tokens(

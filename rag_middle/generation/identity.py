@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from rag_middle.fingerprint import (
 )
 from rag_middle.generation.own_config import TAKEN, end_tokens
 from rag_middle.methods import Method
+from rag_middle.methods.base import shape_of
 from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 
@@ -42,16 +44,11 @@ _NO_ANSWERS = {"pad_token_id", "bos_token_id", "cache_implementation", "cache_co
 def model_facts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelFacts:
     """What a profile says about the model it is made for."""
     config: Any = model.config
-    traits, digests = model_traits(model), model_digests(model, tokenizer)
-    first = next(iter(traits.layers.values()), None)
-    return ModelFacts(
+    digests = model_digests(model, tokenizer)
+    return replace(
+        shape_of(model_traits(model)),
         id=display_name(str(config._name_or_path or type(model).__name__)),
         revision=getattr(config, "_commit_hash", None),
-        model_type=traits.model_type,
-        layers=traits.num_layers,
-        hidden_size=traits.hidden_size,
-        heads=first.heads if first else None,
-        kv_heads=first.kv_heads if first else None,
         weights_sample=digests["weights"],
         tokenizer_sha256=digests["tokenizer"],
         config_sha256=digests["config"],

@@ -244,7 +244,17 @@ def _source(
     dequantised: Callable[[Path], Path],
 ) -> str:
     """Folder or name to load from: of a GGUF file, what is kept of it; `options` follow."""
-    _check_reachable(what, named, options, gguf_file)
+    where = {name: options.get(name) for name in ("revision", "cache_dir")}
+    file = str(PurePosixPath(options.get("subfolder") or "", gguf_file or "config.json"))
+    is_here = os.path.exists(named) or _is_path(named) or cached_file(named, file, **where)
+    if not (is_here or options.get("local_files_only")):
+        # Loading itself would try again and again for the better part of a minute first.
+        try:
+            HfApi(token=options.get("token")).model_info(
+                named, revision=where["revision"], timeout=_HUB_TIMEOUT_S
+            )
+        except Exception as error:  # of the hub's client, its transport, or the name itself
+            raise _not_found(what, named, options, error) from error
     gguf = find_gguf(named, gguf_file, options)
     if gguf is None:
         return named
@@ -267,27 +277,6 @@ def check_model_present(name_or_path: str | Path) -> None:
 
 def _is_path(source: str) -> bool:
     return source.startswith(".") or source.endswith(".gguf") or os.path.isabs(source)
-
-
-def _check_reachable(
-    what: str, source: str, options: Mapping[str, Any], gguf_file: str | None
-) -> None:
-    """Fail at once where nothing is cached and the hub cannot be asked.
-
-    Loading itself would try again and again for the better part of a minute first.
-    """
-    if os.path.exists(source) or _is_path(source):
-        return
-    where = {name: options.get(name) for name in ("revision", "cache_dir")}
-    file = PurePosixPath(options.get("subfolder") or "", gguf_file or "config.json")
-    if cached_file(source, str(file), **where) or options.get("local_files_only"):
-        return
-    try:
-        HfApi(token=options.get("token")).model_info(
-            source, revision=where["revision"], timeout=_HUB_TIMEOUT_S
-        )
-    except Exception as error:  # of the hub's client, its transport, or the name itself
-        raise _not_found(what, source, options, error) from error
 
 
 def _base_of_adapter(source: str) -> str:

@@ -154,16 +154,7 @@ class Method(ABC):
             if part.provenance is None or part.arranges:
                 continue
             fitted_to = part.provenance.profile.model
-            first = next(iter(traits.layers.values()), None)
-            here = ModelFacts(
-                id="",
-                model_type=traits.model_type,
-                layers=traits.num_layers,
-                hidden_size=traits.hidden_size,
-                heads=first.heads if first else None,
-                kv_heads=first.kv_heads if first else None,
-            )
-            if differences := fitted_to.shape_differences(here):
+            if differences := fitted_to.shape_differences(shape_of(traits)):
                 raise MethodConfigError(
                     f"{part.provenance.source} was made for {fitted_to.id}, a model of another "
                     f"shape: {'; '.join(differences)}. Calibrate for this model, or use the "
@@ -366,6 +357,19 @@ def _check(target: object) -> None:
 METHODS: Registry[type[Method]] = Registry(
     "method", entry_point_group="rag_middle.methods", check=_check
 )
+
+
+def shape_of(traits: ModelTraits) -> ModelFacts:
+    """What a profile says of how a model is built."""
+    first = next(iter(traits.layers.values()), None)
+    return ModelFacts(
+        id="",
+        model_type=traits.model_type,
+        layers=traits.num_layers,
+        hidden_size=traits.hidden_size,
+        heads=first.heads if first else None,
+        kv_heads=first.kv_heads if first else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

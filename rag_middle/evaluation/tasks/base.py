@@ -177,15 +177,10 @@ def drawn_items(
     return [draw(index, random.Random(f"{task.name} {seed} {index}")) for index in range(limit)]
 
 
-def question_prompt(
-    instruction: str, item: Item, condition: Condition, question: str | None = None
-) -> ContextPrompt:
-    """Instruction, documents and question, by default that of the item."""
-    return ContextPrompt(
-        instruction,
-        arranged_documents(item, condition),
-        f"Question: {question or item.question}\nAnswer:",
-    )
+def question_prompt(instruction: str, item: Item, condition: Condition) -> ContextPrompt:
+    """Instruction, documents and question."""
+    asked = f"Question: {item.question}\nAnswer:"
+    return ContextPrompt(instruction, arranged_documents(item, condition), asked)
 
 
 def _digest(path: Path) -> dict[str, str]:
