@@ -78,12 +78,16 @@ class Conversation:
         )
         if continued:
             ends = [end for end in ends if end < len(messages) - 1]
-        prompts = {
-            index: _prompt_at(roles, contents, index, ends)
-            for index in _with_documents(roles, contents, ends)
-        }
-        for index, prompt in prompts.items():
-            plain[index] = prompt.prefix + prompt.suffix
+        prompts: dict[int, ContextPrompt] = {}
+        for index in _with_documents(roles, contents, ends):
+            content = contents[index]
+            if isinstance(content, MarkedText):
+                # What was said in an earlier turn must not make later ones fail.
+                earlier = index < max(ends, default=-1) and roles[index] not in SYSTEM_ROLES
+                content = content.prompt("last" if earlier else "single")
+            assert content is not None, "it holds documents"
+            prompts[index] = content
+            plain[index] = content.prefix + content.suffix
         at = min(prompts, default=None)
         if at is not None:
             plain[at] = ""
@@ -118,18 +122,17 @@ def _with_documents(
     start = next(
         (index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles)
     )
-    holding = [
-        index
+    holding = {
+        index: texts
         for index, (role, content) in enumerate(zip(roles, contents, strict=True))
-        if (isinstance(content, ContextPrompt) and content.documents)
-        or (isinstance(content, MarkedText) and role not in MODEL_ROLES and content.has_documents())
-    ]
-    in_system = {text for index in holding if index < start for text in _texts(contents[index])}
+        if (texts := _texts(content))
+        and (isinstance(content, ContextPrompt) or role not in MODEL_ROLES)
+    }
+    in_system = {text for index, texts in holding.items() if index < start for text in texts}
     turns = {
         index: bisect(ends, index)
-        for index in holding
-        if index >= start
-        and not (ends and index < ends[-1] and in_system.issuperset(_texts(contents[index])))
+        for index, texts in holding.items()
+        if index >= start and not (ends and index < ends[-1] and in_system.issuperset(texts))
     }
     last = max(turns.values(), default=None)
     return [
@@ -164,20 +167,6 @@ def _texts(content: Content) -> list[str]:
     if isinstance(content, ContextPrompt):
         return [document.render() for document in content.documents]
     return [] if content is None else content.documents()
-
-
-def _prompt_at(
-    roles: Sequence[str], contents: Sequence[Content], at: int, ends: Sequence[int]
-) -> ContextPrompt:
-    """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
-    content = contents[at]
-    assert content is not None, "it holds documents"
-    if isinstance(content, ContextPrompt):
-        return content
-    # What was said in an earlier turn must not make later ones fail.
-    answered = any(index > at for index in ends)
-    earlier = answered and roles[at] not in SYSTEM_ROLES
-    return content.prompt("last" if earlier else "single")
 
 
 def _joined(prompts: Sequence[ContextPrompt]) -> ContextPrompt:

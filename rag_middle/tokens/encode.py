@@ -109,9 +109,11 @@ def encode(
         if not allow_control_tokens:
             _warn_of_written_template(prompt)
         prompt = parse(prompt)
-    asked: ContextPrompt | Conversation | Sequence[Message] = prompt
+    asked: ContextPrompt | Conversation = (
+        prompt if isinstance(prompt, ContextPrompt) else Conversation.of_messages(prompt, continued)
+    )
     if rewrite is not None:
-        asked = _rewritten(prompt, rewrite, allow_control_tokens, continued)
+        asked = _rewritten(asked, rewrite, allow_control_tokens)
     is_chat = uses_chat_template(tokenizer, template)
     if tools and not is_chat:
         raise ChatTemplateError(
@@ -135,7 +137,10 @@ def encode(
         )
     if allow_control_tokens:
         raise PromptError("allow_control_tokens=True needs template='raw'.")
-    conversation = replace(_conversation(asked, system, continued), tools=tuple(tools or ()))
+    conversation = Conversation.of_prompt(asked) if isinstance(asked, ContextPrompt) else asked
+    if system is not None:
+        conversation = conversation.with_system(system)
+    conversation = replace(conversation, tools=tuple(tools or ()))
     if not callable(template):
         if not has_chat_template(tokenizer):
             raise ChatTemplateError(
@@ -260,14 +265,13 @@ def _check_continued(prompt: object) -> None:
 
 
 def _rewritten(
-    prompt: ContextPrompt | Sequence[Message],
+    asked: ContextPrompt | Conversation,
     rewrite: Callable[[ContextPrompt], ContextPrompt],
     allow_control_tokens: bool,
-    continued: bool,
 ) -> ContextPrompt | Conversation:
-    if isinstance(prompt, ContextPrompt):
-        changed = rewrite(prompt)
-        texts = {document.render() for document in prompt.documents}
+    if isinstance(asked, ContextPrompt):
+        changed = rewrite(asked)
+        texts = {document.render() for document in asked.documents}
         if allow_control_tokens and any(d.render() not in texts for d in changed.documents):
             # What a caller's own control tokens mean would depend on where a copy of them stands.
             raise PromptError(
@@ -276,25 +280,10 @@ def _rewritten(
                 "let a chat template write them."
             )
         return changed
-    conversation = Conversation.of_messages(prompt, continued)
-    if conversation.at is not None:
-        return replace(conversation, prompt=rewrite(conversation.prompt))
-    *before, last = conversation.messages
+    if asked.at is not None:
+        return replace(asked, prompt=rewrite(asked.prompt))
+    *before, last = asked.messages
     if last["role"] != "user" or not isinstance(last.get("content"), str):
-        return conversation
+        return asked
     changed = rewrite(ContextPrompt(last["content"]))
-    return replace(conversation, messages=(*before, {**last, "content": changed.text}))
-
-
-def _conversation(
-    prompt: ContextPrompt | Conversation | Sequence[Message],
-    system: str | None,
-    continued: bool = False,
-) -> Conversation:
-    if isinstance(prompt, Conversation):
-        conversation = prompt
-    elif isinstance(prompt, ContextPrompt):
-        conversation = Conversation.of_prompt(prompt)
-    else:
-        conversation = Conversation.of_messages(prompt, continued)
-    return conversation if system is None else conversation.with_system(system)
+    return replace(asked, messages=(*before, {**last, "content": changed.text}))
