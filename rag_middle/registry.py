@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
@@ -26,7 +26,7 @@ class Registry(Generic[T]):
     Args:
         kind: what is registered, in the singular, for messages (``"method"``).
         entry_point_group: group of entry points to read, if any.
-        check: called with each loaded target; raises where the target is not fit to be used.
+        base: of which each loaded target has to be a subclass, if any.
 
     Example:
         >>> numbers: Registry[type] = Registry("number")
@@ -40,11 +40,11 @@ class Registry(Generic[T]):
         kind: str,
         *,
         entry_point_group: str | None = None,
-        check: Callable[[object], None] = lambda target: None,
+        base: type | None = None,
     ) -> None:
         self.kind = kind
         self._group = entry_point_group  # until it is read
-        self._check = check
+        self._base = base
         self._targets: dict[str, T | str] = {}
         self._packages: dict[str, str] = {}  # of names that others bring
         self._loaded: dict[str, T] = {}
@@ -133,7 +133,9 @@ class Registry(Generic[T]):
         try:
             if isinstance(target, str):
                 target = EntryPoint(name, target, group="").load()
-            self._check(target)
+            base = self._base
+            if base and not (isinstance(target, type) and issubclass(target, base)):
+                raise TypeError(f"{target!r} is no subclass of {base.__module__}.{base.__name__}")
         except Exception as error:  # importing other people's code can raise anything
             source = f"{self._targets[name]} of {package}" if package else self._targets[name]
             remedy = " Update or remove that package." if package else ""

@@ -166,7 +166,7 @@ class AnswerRecord:
         return text + notes.get(self.missing, "")
 
 
-class Records:
+class Records(dict[Key, AnswerRecord]):
     """The answers of one measurement, in memory and, where there is a file, on disk.
 
     Args:
@@ -177,15 +177,9 @@ class Records:
     """
 
     def __init__(self, path: str | Path | None, identity: Mapping[str, Any]) -> None:
-        self._records: dict[Key, AnswerRecord] = {}
+        super().__init__()
         self._methods: dict[str, str] = {}
         self._journal = Journal(path, identity, self._read)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._records
-
-    def __getitem__(self, key: Key) -> AnswerRecord:
-        return self._records[key]
 
     def declare(self, label: str, method: str) -> None:
         """Say which method a label stands for.
@@ -207,11 +201,11 @@ class Records:
         """Keep records, in the file too."""
         new = {record.key: record for record in records}
         self._journal.add({"kind": "record", **asdict(record)} for record in new.values())
-        self._records |= new
+        self.update(new)
 
     def _read(self, fields: dict[str, Any]) -> None:
         if fields.pop("kind") == "method":
             self._methods[fields["label"]] = fields["method"]
         else:
             record = AnswerRecord(**fields)
-            self._records[record.key] = record
+            self[record.key] = record

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import MethodConfigError, RegistrationError
+from rag_middle.errors import MethodConfigError
 from rag_middle.methods.rules import truth
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.registry import Registry
@@ -347,15 +347,10 @@ def chosen_layers(
     return left
 
 
-def _check(target: object) -> None:
-    if not (isinstance(target, type) and issubclass(target, Method)):
-        raise RegistrationError(f"{target!r} is not a subclass of rag_middle.methods.Method.")
-
-
 #: Every method by name, filled by `registered`; entry points of other packages are found on first
 #: need.
 METHODS: Registry[type[Method]] = Registry(
-    "method", entry_point_group="rag_middle.methods", check=_check
+    "method", entry_point_group="rag_middle.methods", base=Method
 )
 
 

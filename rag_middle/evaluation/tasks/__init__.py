@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from rag_middle.errors import ConfigError, FileFormatError, RegistrationError
+from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.data_files import first_entry
 from rag_middle.passages import passages_path
@@ -16,12 +16,7 @@ from rag_middle.registry import Registry, check_names
 __all__ = ["TASKS", "Task", "make_task", "shipped_questions", "task_for_file"]
 
 
-def _check(target: object) -> None:
-    if not (isinstance(target, type) and issubclass(target, Task)):
-        raise RegistrationError(f"{target!r} is not a subclass of rag_middle.evaluation.Task.")
-
-
-TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
+TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", base=Task)
 TASKS.register("key_value_retrieval", f"{__name__}.key_value:KeyValueRetrieval")
 TASKS.register("multi_document_qa", f"{__name__}.questions:MultiDocumentQA")
 TASKS.register("own_questions", f"{__name__}.questions:OwnQuestions")
