@@ -14,7 +14,7 @@ import typer
 from rag_middle.cli import console
 from rag_middle.cli import options as opt
 from rag_middle.cli.measuring import Questions, chosen_task, numbers, question_flag, start_workers
-from rag_middle.cli.models import Loading, load, placed
+from rag_middle.cli.models import Loading, load
 from rag_middle.wording import counted, percent, points
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def calibrate(
     from rag_middle import calibration
     from rag_middle.calibration.report import write_calibration
     from rag_middle.evaluation.plots import new_figure
-    from rag_middle.generation.sharing import origin
     from rag_middle.methods.resolve import as_option
     from rag_middle.tokens import uses_chat_template
 
@@ -109,11 +108,9 @@ def calibrate(
     batches: dict[str, Any] = {"max_batch_size": batch_size, "template": template}
 
     def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
-        asking = {"examples": tuple(examples), "criterion": criterion, **batches}
-        opening = calibration.FromDisk(**origin(loaded), options=placed(loading), **asking)
-        shares: dict[str, Any] = {"count": count, "threads": threads}
-        on_gpu = loaded.device.type == "cuda"
-        return start_workers(opening, loading, backend=backend, on_gpu=on_gpu, **shares)
+        shares: dict[str, Any] = {"backend": backend, "count": count, "threads": threads}
+        fields = {"examples": tuple(examples), "criterion": criterion, **batches}
+        return start_workers(calibration.FromDisk, loaded, loading, **shares, **fields)
 
     profile = out / f"{search.method}.json"
     with console.progress_bar("scoring", hidden=as_json) as progress:

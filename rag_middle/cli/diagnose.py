@@ -14,7 +14,7 @@ from rag_middle import evaluation
 from rag_middle.cli import console
 from rag_middle.cli import options as opt
 from rag_middle.cli.measuring import Questions, chosen_task, question_flag, start_workers
-from rag_middle.cli.models import Endpoint, Loading, load, open_endpoint, placed
+from rag_middle.cli.models import Endpoint, Loading, load, open_endpoint
 from rag_middle.errors import ConfigError
 from rag_middle.wording import counted
 
@@ -94,7 +94,6 @@ def diagnose(
 
     from rag_middle.evaluation import conclusions, plots, report
     from rag_middle.evaluation.diagnosis import profile_in_words
-    from rag_middle.generation.sharing import origin
     from rag_middle.small_model import NAME
 
     plots.new_figure()  # without matplotlib there is no report: say so before an hour is spent
@@ -116,11 +115,9 @@ def diagnose(
             "planned": None if endpoint is None else _tell_work,
         }
         if spreads:
-            opening = evaluation.Answering(**origin(answering), options=placed(loading))
             threads = loading.get("threads", max(1, torch.get_num_threads() // workers))
-            shares: dict[str, Any] = {"count": workers, "threads": threads}
-            on_gpu = answering.device.type == "cuda"
-            team = start_workers(opening, loading, backend=backend, on_gpu=on_gpu, **shares)
+            shares: dict[str, Any] = {"backend": backend, "count": workers, "threads": threads}
+            team = start_workers(evaluation.Answering, answering, loading, **shares)
             options["workers"] = stack.enter_context(closing(team))
         diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
     page = evaluation.write_report(diagnosis, out, command=console.command_line())

@@ -16,7 +16,9 @@ from rag_middle.errors import ConfigError
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Task
-    from rag_middle.workers import MakeWork, Workers
+    from rag_middle.generation import RagMiddleModel
+    from rag_middle.generation.sharing import ModelCopy
+    from rag_middle.workers import Workers
 
 question_flag = partial(typer.Option, rich_help_panel="Questions")
 
@@ -69,17 +71,24 @@ def numbers(flag: str, text: str, kind: type[int] | type[float]) -> list[Any]:
 
 
 def start_workers(
-    make_work: MakeWork,
+    kind: type[ModelCopy],
+    model: RagMiddleModel,
     loading: Mapping[str, Any],
     *,
     backend: str,
     count: int,
     threads: int,
-    on_gpu: bool,
+    **fields: Any,
 ) -> Workers[Any, Any]:
-    """Workers of this machine, or of the Ray cluster, whose model is loaded so."""
+    """Workers of this machine, or of the Ray cluster, each with a copy of the model.
+
+    What they do is said by the `kind` of copy, with its other fields.
+    """
+    from rag_middle.generation.sharing import origin
     from rag_middle.workers import Processes, RayWorkers
 
+    make_work: Any = kind(**origin(model), options=placed(loading), **fields)
+    on_gpu = model.device.type == "cuda"
     if on_gpu and ":" in str(placed(loading).get("device", "")):
         raise ConfigError("Leave the number out of --device: Ray gives each worker its GPU.")
     if backend == "ray":

@@ -18,7 +18,7 @@ from rag_middle.attention import input_device, model_lock, model_traits, use_ker
 from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import engine, forward
-from rag_middle.generation.identity import model_identity, software
+from rag_middle.generation.identity import model_identity, software, warn_of_mismatch
 from rag_middle.generation.loading import (
     LoadingKwargs,
     check_loading,
@@ -52,6 +52,7 @@ from rag_middle.options import (
     checked_options,
     unknown_option,
 )
+from rag_middle.plain_data import check_keywords
 from rag_middle.small_model import NAME, default_model
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import shortened
@@ -392,7 +393,16 @@ class RagMiddleModel:
         others: dict[str, Any] = {**options}
         method, method_options = (others.pop(name, None) for name in ("method", "method_options"))
         settings = checked_options(others, allowed=allowed)
-        chosen = self._prepare.method(method, method_options, default=self.method)
+        chosen = self.method
+        if method is not None:
+            chosen = self.checked_method(method, method_options)
+        elif method_options:
+            check_keywords("method_options", method_options, MethodConfigError)
+            raise MethodConfigError(
+                f"Options {sorted(method_options)} were given without a method: name it too."
+            )
+        else:  # adapters may be switched since the model was put together
+            warn_of_mismatch(self.model, self.tokenizer, chosen)
         room = None
         if continuations is not None:  # the last token is not read
             room = [max(len(ids) - 1, 0) for ids in continuations]

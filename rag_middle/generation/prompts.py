@@ -26,7 +26,6 @@ from rag_middle.attention import (
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import (
     ContextOverflowError,
-    MethodConfigError,
     PromptError,
     UnsupportedGenerationError,
 )
@@ -35,9 +34,8 @@ from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch, warn_of_number
 from rag_middle.generation.requests import PreparedPrompt
 from rag_middle.generation.results import DroppedDocument
-from rag_middle.methods import Method, NoMethod, Runner, method_name, resolve_method
+from rag_middle.methods import Method, NoMethod, Runner, method_name
 from rag_middle.options import GenerationOptions, Kernels
-from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
@@ -136,25 +134,6 @@ class Preparer:
     context_window: int | None  # in tokens, None where nobody knows
     self_check: bool  # prove of every method new to the model that it takes effect
     kernels: Kernels
-
-    def method(
-        self,
-        method: MethodLike | None,
-        options: Mapping[str, Any] | None,
-        *,
-        default: Method,
-    ) -> Method:
-        """The method of a call: its own, or the default one."""
-        if method is not None:
-            return self.checked(resolve_method(method, options))
-        check_keywords("method_options", options, MethodConfigError)
-        if options:
-            raise MethodConfigError(
-                f"Options {sorted(options)} were given without a method: name it too."
-            )
-        # Adapters may be switched since the model was put together.
-        warn_of_mismatch(self.model, self.tokenizer.tokenizer, default)
-        return default
 
     def checked(self, method: Method) -> Method:
         """The method, once it is known to take effect."""
