@@ -107,10 +107,8 @@ class Bootstrap:
 
     def estimates(self) -> tuple[Estimate, ...]:
         """Each column's mean."""
-        return tuple(
-            self.estimate(lambda means, column=column: means[..., column])  # type: ignore[misc]
-            for column in range(len(self.means))
-        )
+        ends = np.quantile(self.resampled_means, _ends(CONFIDENCE), axis=0)
+        return tuple(map(_estimate, self.means, *ends))
 
     def gap(self) -> Estimate:
         """Best column minus worst, with an interval that may include zero.
