@@ -87,14 +87,14 @@ def start_workers(
     from rag_middle.generation.sharing import origin
     from rag_middle.workers import Processes, RayWorkers
 
-    make_work: Any = kind(**origin(model), options=placed(loading), **fields)
     on_gpu = model.device.type == "cuda"
     if on_gpu and ":" in str(placed(loading).get("device", "")):
         raise ConfigError("Leave the number out of --device: Ray gives each worker its GPU.")
-    if backend == "ray":
-        return RayWorkers(make_work, count, threads, gpus_each=int(on_gpu))
-    if on_gpu:
+    if on_gpu and backend != "ray":
         raise ConfigError(
             "Several workers on GPUs need --backend ray, which gives each a GPU of its own."
         )
+    make_work: Any = kind(**origin(model), options=placed(loading), **fields)
+    if backend == "ray":
+        return RayWorkers(make_work, count, threads, gpus_each=int(on_gpu))
     return Processes(make_work, count, threads)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,9 +101,10 @@ def test_several_processes_give_the_answers_of_one(
     [("cuda:1", "ray", "Leave the number out of --device"), ("cuda", "processes", "--backend ray")],
 )
 def test_workers_on_gpus_are_placed_by_ray(device: str, backend: str, told: str) -> None:
-    how: Any = {"backend": backend, "count": 2, "threads": 1, "on_gpu": True}
+    model: Any = SimpleNamespace(device=torch.device(device))
+    how: Any = {"backend": backend, "count": 2, "threads": 1}
     with pytest.raises(ConfigError, match=told):
-        start_workers(lambda: print, {"device": device}, **how)
+        start_workers(Answering, model, {"device": device}, **how)
 
 
 def test_other_weights_under_the_same_name_are_refused(
