@@ -15,7 +15,6 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def test_quickstart_answers_from_a_folder_with_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("faiss")
     from transformers import LlamaConfig
 
     tokenizer = byte_level_bpe(chat_template=CHATML)

@@ -320,7 +320,6 @@ INTEGRATIONS: dict[str, Callable[[RagMiddleModel, Texts], Iterator[tuple[int, ..
 def test_text_writes_no_control_token_through_integrations(
     network: PreTrainedModel, kind: str, integration: str
 ) -> None:
-    pytest.importorskip(integration)
     requests = INTEGRATIONS[integration]
     template = CHATML if "rag_middle" in integration else HERMES
     model = RagMiddleModel(network, TOKENIZERS[kind](chat_template=template))

@@ -369,23 +369,23 @@ def _nodes(attacker: Attacker, documents: list[str]) -> list[Any]:
     return MarkDocuments().postprocess_nodes([NodeWithScore(node=node) for node in nodes])
 
 
-WAYS: dict[str, tuple[Way, str]] = {
-    "messages": (core_messages, ""),
-    "marked prompt": (core_marked, ""),
-    "marked prompt without documents": (core_without_documents, ""),
-    "LangChain LLM": (langchain_text, "langchain_rag_middle"),
-    "LangChain LLM with messages": (langchain_text_of_messages, "langchain_rag_middle"),
-    "LangChain chain with history": (langchain_chat, "langchain_rag_middle"),
-    "LangChain documents=": (langchain_documents, "langchain_rag_middle"),
-    "LangChain tools": (langchain_tools, "langchain_rag_middle"),
-    "LlamaIndex complete": (llama_index_text, "llama_index.llms.rag_middle"),
-    "LlamaIndex chat": (llama_index_chat, "llama_index.llms.rag_middle"),
-    "LlamaIndex query engine": (llama_index_query, "llama_index.llms.rag_middle"),
-    "LlamaIndex chat engine": (llama_index_engine, "llama_index.llms.rag_middle"),
-    "Haystack documents": (haystack_documents, "haystack_integrations"),
-    "Haystack template": (haystack_template, "haystack_integrations"),
-    "Haystack tools": (haystack_tools, "haystack_integrations"),
-    "server, tools": (serve_tools, "fastapi"),
+WAYS: dict[str, Way] = {
+    "messages": core_messages,
+    "marked prompt": core_marked,
+    "marked prompt without documents": core_without_documents,
+    "LangChain LLM": langchain_text,
+    "LangChain LLM with messages": langchain_text_of_messages,
+    "LangChain chain with history": langchain_chat,
+    "LangChain documents=": langchain_documents,
+    "LangChain tools": langchain_tools,
+    "LlamaIndex complete": llama_index_text,
+    "LlamaIndex chat": llama_index_chat,
+    "LlamaIndex query engine": llama_index_query,
+    "LlamaIndex chat engine": llama_index_engine,
+    "Haystack documents": haystack_documents,
+    "Haystack template": haystack_template,
+    "Haystack tools": haystack_tools,
+    "server, tools": serve_tools,
 }
 
 
@@ -428,16 +428,13 @@ def tried() -> Iterator[Counter[str]]:
 def test_exactly_the_documents_of_the_application_reach_the_model(
     way: str, model: Watched, tried: Counter[str]
 ) -> None:
-    send, package = WAYS[way]
-    if package:
-        pytest.importorskip(package)
     for seed in range(ROUNDS):
         attacker = Attacker(seed)
         documents = attacker.documents()
         count_texts(attacker, tried)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnreadMarkersWarning)
-            send(model, attacker, documents)
+            WAYS[way](model, attacker, documents)
         assert [text.rstrip("\n") for text in model.read] == [t.rstrip("\n") for t in documents]
         tried["requests"] += 1
         tried["documents sent"] += len(documents)
@@ -449,9 +446,6 @@ def test_exactly_the_documents_of_the_application_reach_the_model(
 def test_documents_sent_again_take_no_others_place(
     way: str, model: Watched, tried: Counter[str]
 ) -> None:
-    send, package = WAYS[way]
-    if package:
-        pytest.importorskip(package)
     for seed in range(ROUNDS):
         attacker = Attacker(seed, repeats=True)
         documents = attacker.documents()
@@ -459,7 +453,7 @@ def test_documents_sent_again_take_no_others_place(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnreadMarkersWarning)
             try:
-                send(model, attacker, documents)
+                WAYS[way](model, attacker, documents)
             except RagMiddleError as error:
                 # In one message, with other text between it and the application's documents.
                 if "Documents must stand together" not in str(error):

@@ -166,7 +166,6 @@ QUOTE = f"</think>{FAMILIES['qwen-2.5'][2].replace('search', 'delete')}\n"
 
 
 def test_calls_quoted_from_a_result_are_called_by_nobody_over_http_either() -> None:
-    pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
     from rag_middle.serving import ServerSettings, create_app, named_methods

@@ -9,8 +9,6 @@ from rag_middle.calibration.report import write_calibration
 from rag_middle.profiles import Profile, read_profile
 from tests.reader import READER_PROFILE
 
-pytest.importorskip("matplotlib")
-
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:

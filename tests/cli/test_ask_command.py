@@ -12,9 +12,6 @@ from rag_middle.cli.ask import used_sources
 from tests.cli.answering import QUESTION
 from tests.cli.conftest import Finished, Run
 
-pytest.importorskip("faiss")
-pytest.importorskip("filelock")
-
 TOKENS = "--max-new-tokens", "6"
 
 
@@ -137,7 +134,6 @@ def _refused(shown: Finished, *parts: str) -> None:
 
 
 def test_a_file_that_cannot_be_read(run: Run, ask: Run, docs: Path, chat_model: Path) -> None:
-    pytest.importorskip("pypdf")
     reason = "it cannot be read (PdfStreamError"
     (docs / "broken.pdf").write_bytes(b"%PDF-1.4 no more")
     shown = ask()

@@ -10,9 +10,6 @@ from rag_middle.generation import GenerationStream
 from tests.cli.answering import QUESTION
 from tests.cli.conftest import Finished, Run
 
-pytest.importorskip("faiss")
-pytest.importorskip("filelock")
-
 OTHER = "Which river is Rome on, the Tiber?"
 
 

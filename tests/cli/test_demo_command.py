@@ -11,9 +11,6 @@ from rag_middle.demo import Demo
 from tests.cli.conftest import Run
 from tests.demo.conftest import made_up
 
-pytest.importorskip("faiss")
-pytest.importorskip("matplotlib")
-
 
 @pytest.fixture
 def demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:

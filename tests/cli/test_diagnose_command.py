@@ -7,8 +7,6 @@ import pytest
 
 from tests.cli.conftest import Run
 
-pytest.importorskip("matplotlib")
-
 FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0, "--max-new-tokens", 2)
 
 

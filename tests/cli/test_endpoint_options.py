@@ -20,7 +20,6 @@ def _key_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_served_model_is_diagnosed_into_a_folder(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     out = tmp_path / "out"
     with serving(lambda request: Said(answer("x"))) as server:
         shown = run(

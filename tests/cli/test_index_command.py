@@ -10,8 +10,6 @@ from rag_middle.retrieval import FaissIndex
 from tests.cli.conftest import Run
 from tests.retrieval.embedding import HashingEmbedder
 
-pytest.importorskip("faiss")
-
 
 class WordEmbedder(HashingEmbedder):
     """Stands for a sentence-transformers model; its tokens are words."""

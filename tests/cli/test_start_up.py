@@ -62,7 +62,6 @@ def test_what_only_prints_imports_no_deep_learning_library() -> None:
 
 
 def test_damaged_data_is_refused_before_pytorch_is_imported(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf")
     page, questions = tmp_path / "damaged.pdf", tmp_path / "damaged.jsonl"
     page.write_text("no PDF")
     questions.write_text("{")
@@ -76,8 +75,6 @@ def test_damaged_data_is_refused_before_pytorch_is_imported(tmp_path: Path) -> N
 
 @pytest.mark.slow  # indexes with the real embedder first
 def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Path) -> None:
-    for extra in ("faiss", "sentence_transformers"):
-        pytest.importorskip(extra)
     docs, index = tmp_path / "docs", tmp_path / "index"
     docs.mkdir()
     (docs / "note.txt").write_text("Ice floats on water.", encoding="utf-8")

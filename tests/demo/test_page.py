@@ -10,8 +10,6 @@ import pytest
 from rag_middle.demo import picture, write_demonstration
 from tests.demo.conftest import made_up
 
-pytest.importorskip("matplotlib")
-
 
 def test_the_page_loads_nothing_and_has_the_figures_of_both_measurements(tmp_path: Path) -> None:
     files = write_demonstration(made_up(), tmp_path / "out")

@@ -24,8 +24,6 @@ from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
 
-pytest.importorskip("matplotlib")
-
 TASK = InventedDocuments(documents=20)
 METHODS = ("pine", "ms_poe", "siw", "attention_buckets")
 

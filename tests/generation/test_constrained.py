@@ -14,8 +14,6 @@ from rag_middle.generation import Follower, RagMiddleModel
 from tests.tiny_models import build, tiny
 from tests.tokenizers import metaspace_bpe
 
-pytest.importorskip("llguidance")
-
 SCHEMA = {
     "type": "object",
     "properties": {

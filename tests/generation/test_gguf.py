@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -16,7 +17,6 @@ from rag_middle.checkpoints import checkpoint_states
 from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation.identity import model_identity
 
-gguf = pytest.importorskip("gguf")
 if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 18):
     pytest.skip("transformers 5.17 misreads tokenizers of GGUF files", allow_module_level=True)
 

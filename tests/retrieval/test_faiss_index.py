@@ -12,8 +12,6 @@ from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
 from rag_middle.retrieval import FaissIndex
 from tests.retrieval.embedding import HashingEmbedder
 
-pytest.importorskip("faiss")
-
 CITIES = {
     "lyon": "Lyon lies on the Rhone",
     "nantes": "Nantes lies on the Loire",

@@ -12,7 +12,8 @@ from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER
 from rag_middle.retrieval import load, split
 from tests.retrieval.pdf import pdf
 
-pytest.importorskip("pypdf")
+#: MarkItDown takes seconds to import.
+converted = pytest.mark.slow
 
 
 def _only(path: Path) -> Document:
@@ -44,6 +45,7 @@ def test_an_encoding_that_is_assumed_is_named(tmp_path: Path) -> None:
         assert _only(_write(tmp_path / "a.txt", "Für 5 €.".encode("cp1252"))).text == "Für 5 €."
 
 
+@converted
 @pytest.mark.parametrize(
     ("name", "text", "encoding"),
     [
@@ -55,7 +57,6 @@ def test_an_encoding_that_is_assumed_is_named(tmp_path: Path) -> None:
 def test_a_declared_encoding_is_followed(
     tmp_path: Path, name: str, text: str, encoding: str
 ) -> None:
-    pytest.importorskip("markitdown")
     document = _only(_write(tmp_path / name, text.encode(encoding)))
     assert document.text.endswith(text.split(">")[-1].split("\n")[-1])
 
@@ -92,8 +93,8 @@ def test_chunks_name_their_lines_and_heading(tmp_path: Path) -> None:
     assert {name: last.metadata.get(name) for name in expected} == expected
 
 
+@converted
 def test_html_is_markdown_with_its_tables(tmp_path: Path) -> None:
-    pytest.importorskip("markitdown")
     page = """<html><head><title>Lyon &amp; Nantes</title><style>p {}</style>
         <script>"never"</script></head><body>
         <h1>Rivers</h1><p>Lyon lies on the <b>Rh&ocirc;ne</b>, top_k *.</p>
@@ -107,9 +108,10 @@ def test_html_is_markdown_with_its_tables(tmp_path: Path) -> None:
     )
 
 
+@converted
 def test_word_documents_are_markdown_with_their_tables(tmp_path: Path) -> None:
-    pytest.importorskip("markitdown")
-    docx = pytest.importorskip("docx")
+    import docx
+
     document = docx.Document()
     document.add_heading("Rivers", 0)
     document.add_paragraph("Lyon lies on the Rhône.")
@@ -123,9 +125,10 @@ def test_word_documents_are_markdown_with_their_tables(tmp_path: Path) -> None:
     assert document.text == expected
 
 
+@converted
 def test_every_part_of_a_long_table_has_its_header(tmp_path: Path) -> None:
-    pytest.importorskip("markitdown")
-    docx = pytest.importorskip("docx")
+    import docx
+
     document = docx.Document()
     table = document.add_table(41, 2)
     for number, cell in enumerate(table._cells):
@@ -140,9 +143,10 @@ def test_every_part_of_a_long_table_has_its_header(tmp_path: Path) -> None:
         assert all(it.text.startswith("| river 0 | town 0 |\n| --- | --- |\n") for it in chunks)
 
 
+@converted
 def test_slides_and_books_are_read(tmp_path: Path) -> None:
-    pytest.importorskip("markitdown")
-    pptx = pytest.importorskip("pptx")
+    import pptx
+
     slides = pptx.Presentation()
     slide = slides.slides.add_slide(slides.slide_layouts[1])
     slide.shapes.title.text = "Rivers"
@@ -170,7 +174,8 @@ def test_slides_and_books_are_read(tmp_path: Path) -> None:
 
 
 def test_tables_keep_rows_columns_and_empty_cells(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
+    import openpyxl
+
     rows = [["Item", "Price", "Note"], ["Bread", 2.5, None], ["Milk", None, "a|b"], [], [None, 3]]
     book = openpyxl.Workbook()
     book.active.title = "Prices"
@@ -196,7 +201,8 @@ def test_tables_keep_rows_columns_and_empty_cells(tmp_path: Path) -> None:
 
 
 def test_sheets_show_dates(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
+    import openpyxl
+
     book = openpyxl.Workbook()
     book.active.append([datetime(2024, 3, 1), datetime(2024, 3, 1, 8, 30), True])
     book.save(tmp_path / "a.xlsx")
@@ -282,7 +288,6 @@ def test_markers_and_control_tokens_stay_text(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_skipped_and_reported(
     tmp_path: Path, name: str, content: bytes, reason: str
 ) -> None:
-    pytest.importorskip("openpyxl")
     _write(tmp_path / "good.txt", "Lyon lies on the Rhône.")
     _write(tmp_path / name, content)
     loaded = load(tmp_path)

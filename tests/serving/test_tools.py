@@ -189,7 +189,6 @@ def test_tools_that_must_not_be_called_are_not_shown(served: Served) -> None:
     "choice", ["required", {"type": "function", "function": {"name": "search"}}], ids=str
 )
 def test_a_forced_call_keeps_to_the_tools_schema(served: Served, choice: Any) -> None:
-    pytest.importorskip("llguidance")
     answer = ask(served, tools=[TOOL], tool_choice=choice, parallel_tool_calls=False)
     [call] = answer.choices[0].message.tool_calls
     assert call.function.name == "search"
@@ -198,7 +197,6 @@ def test_a_forced_call_keeps_to_the_tools_schema(served: Served, choice: Any) ->
 
 
 def test_answers_of_a_form_share_batches_and_parse(served: Served) -> None:
-    pytest.importorskip("llguidance")
     answer = ask(served, response_format=FORM, n=2, temperature=1.0, seed=3)
     assert {json.loads(choice.message.content)["n"] for choice in answer.choices} <= {1, 2}
 

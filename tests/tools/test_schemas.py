@@ -12,8 +12,6 @@ from rag_middle.tools.definitions import check_tools, parameters_of
 from rag_middle.tools.grammars import answer_grammar
 from tests.tokenizers import byte_level_bpe
 
-pytest.importorskip("llguidance")
-
 INTEGER = {"type": "integer"}
 SELF = {"properties": {"next": {"$ref": "#/$defs/A"}}}
 

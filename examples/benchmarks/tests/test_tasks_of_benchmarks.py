@@ -95,7 +95,6 @@ def test_needles_of_nolima_stand_between_passages_of_a_book() -> None:
 
 
 def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("faiss", reason="needs faiss-cpu (extra demo)")
     embedder = HashingEmbedder()
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", lambda name: embedder)
     pages = tmp_path / "pages"

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rag_middle_reproduce.attention import AttentionView, document_attention
+from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, TaskConfig
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import ConfigError, UnsupportedArchitectureError
@@ -17,11 +19,6 @@ from rag_middle.evaluation import position
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import AttentionSorting
 from tests.tokenizers import wordlevel
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-pytest.importorskip("matplotlib")
-from rag_middle_reproduce.attention import AttentionView, document_attention
-from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, TaskConfig
 
 PROMPT = ContextPrompt(
     "Read.\n\n",

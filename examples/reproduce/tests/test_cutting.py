@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rag_middle_reproduce.tasks.cutting import cut_middle
 
 from rag_middle import ConfigError, ContextPrompt, Document, RagMiddleModel
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-from rag_middle_reproduce.tasks.cutting import cut_middle
 
 DIGITS = "".join(str(number % 10) for number in range(200))
 

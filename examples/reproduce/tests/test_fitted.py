@@ -6,16 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from rag_middle import ConfigError, RagMiddleModel
-from rag_middle.calibration import mean_hidden_states
-from rag_middle.evaluation import KeyValueRetrieval, MultiDocumentQA
-from rag_middle.evaluation.conditions import position
-from rag_middle.methods import LPES, SIW, PositionalHiddenStates
-from rag_middle.passages import passages_path
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 from rag_middle_reproduce import fitted
 from rag_middle_reproduce.fitted import (
     ChannelFit,
@@ -28,6 +18,14 @@ from rag_middle_reproduce.states import (
     drift_taken_back,
     moved_hidden_states,
 )
+from torch import Tensor
+
+from rag_middle import ConfigError, RagMiddleModel
+from rag_middle.calibration import mean_hidden_states
+from rag_middle.evaluation import KeyValueRetrieval, MultiDocumentQA
+from rag_middle.evaluation.conditions import position
+from rag_middle.methods import LPES, SIW, PositionalHiddenStates
+from rag_middle.passages import passages_path
 
 TASK = KeyValueRetrieval(keys=3, identifier_characters=6)
 FIT = ChannelFit(label="a", factor=0.5, layers=(1, 2), texts=2, tokens=60, questions=1, pairs=5)

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from rag_middle_reproduce.flow import InitialTokenView, flow_by_layer, saliency
 from torch import Tensor
 
 from rag_middle import PromptError, RagMiddleModel
 from rag_middle.layout import PromptLayout
 from tests.reference.llama import NaiveLlama
 from tests.tokenizers import byte_level_bpe
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-from rag_middle_reproduce.flow import InitialTokenView, flow_by_layer, saliency
 
 IDS, ANSWER = [1, 9, 4, 12, 7, 5], [8, 3]
 

@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from rag_middle_reproduce.perturbations import (
+    CroppedMask,
+    DoubledAttention,
+    MovedPositions,
+    MutualDocuments,
+)
+from rag_middle_reproduce.tasks.json_pairs import JsonPairs
 from torch import Tensor
 
 from rag_middle import ContextPrompt, MethodConfigError, UnsupportedArchitectureError
@@ -22,15 +29,6 @@ from tests.reference.perturbations import (
     NaiveDoubledAttention,
     NaiveMovedPositions,
 )
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-from rag_middle_reproduce.perturbations import (
-    CroppedMask,
-    DoubledAttention,
-    MovedPositions,
-    MutualDocuments,
-)
-from rag_middle_reproduce.tasks.json_pairs import JsonPairs
 
 
 def span(document: int) -> Any:

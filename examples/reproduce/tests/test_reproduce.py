@@ -8,19 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from rag_middle import ConfigError, RagMiddleModel, UnknownNameError
-from rag_middle.passages import passages_path
-from rag_middle.profiles import read_profile, write_profile
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 import overview
 import prepare
+import pytest
 from rag_middle_reproduce import ModelConfig, read_config
 from rag_middle_reproduce.__main__ import load_model, main
 from rag_middle_reproduce.samples import write_samples
 
+from rag_middle import ConfigError, RagMiddleModel, UnknownNameError
+from rag_middle.passages import passages_path
+from rag_middle.profiles import read_profile, write_profile
 from tests.reader import READER_PROFILE
 
 FOLDER = Path(__file__).parents[1]
@@ -115,7 +112,6 @@ def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path
 @pytest.mark.one_in(3)
 def test_a_configuration_runs_on_the_default_model(path: str, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("rouge_score", reason="needs rouge-score (extra eval)")
-    pytest.importorskip("matplotlib")
     main([str(FOLDER / path), "--data", str(data), "--try-out", "--out", str(tmp_path)])
     tried = read_config(FOLDER / path).tried_out()
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))

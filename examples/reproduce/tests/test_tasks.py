@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from rag_middle import ConfigError, FileFormatError, RagMiddleModel
-from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, Measurement, make_task, position, run
-from tests.evaluation.test_tasks import keeps_the_contract, written
-
-pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 from rag_middle_reproduce.samples import SAMPLES, write_samples
 from rag_middle_reproduce.tasks.file_task import FileTask
 from rag_middle_reproduce.tasks.judging import SECTIONS, PairwiseJudge
 from rag_middle_reproduce.tasks.longbench import _DATASETS as LONGBENCH
 from rag_middle_reproduce.tasks.metrics import classification, order_deviations
+
+from rag_middle import ConfigError, FileFormatError, RagMiddleModel
+from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, Measurement, make_task, position, run
+from tests.evaluation.test_tasks import keeps_the_contract, written
 
 #: First half dozen bytes of the SHA-256 of LongBench's prompts.
 DIGESTS = {
