@@ -7,19 +7,20 @@ import torch
 from rag_middle import RagMiddleModel
 
 
-def write(model: RagMiddleModel, *texts: str) -> list[Any]:
+def write(model: RagMiddleModel, *texts: str | list[int]) -> list[Any]:
     """Have the model write these texts, call after call, the last one again and again.
 
-    Control tokens in them are such; where decoding is constrained, the text is a wish.
+    Control tokens in a text are such; where decoding is constrained, it is a wish.
 
     Returns:
         Handles, whose `remove` ends it.
     """
     tokenizer = model.tokenizer
-    answers = [
-        [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+    given = [
+        tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else text
         for text in texts
     ]
+    answers = [[*ids, tokenizer.eos_token_id] for ids in given]
     left: list[int] = []
 
     def begin(_: Any, args: Any, kwargs: Any) -> None:

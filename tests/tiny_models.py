@@ -8,7 +8,16 @@ import zlib
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rag_middle.generation import RagMiddleModel
 
 VOCABULARY = 211
 HIDDEN = 64
@@ -71,6 +80,12 @@ def build(name: str, config: PretrainedConfig, attn_implementation: str) -> PreT
     scramble(model, seed=zlib.crc32(name.encode()), std=0.18 * (HIDDEN / config.hidden_size) ** 0.5)
     model.generation_config = GenerationConfig(pad_token_id=0, do_sample=False)
     return model.eval().requires_grad_(False)
+
+
+def speaking(name: str, tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> RagMiddleModel:
+    """A LLaMA with this tokenizer."""
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), **overrides)
+    return RagMiddleModel(build(name, config, "sdpa"), tokenizer)
 
 
 @torch.no_grad()

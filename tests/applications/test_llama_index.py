@@ -84,13 +84,6 @@ def parts(reader: RagMiddleModel) -> Parts:
     return Parts(llm, index, DocumentPromptHelper.from_llm(llm))
 
 
-@application("query engine, `compact`")
-def _(p: Parts) -> Any:
-    response = p.engine().query(QUESTION)
-    assert "rm:doc" not in str([source.to_dict() for source in response.source_nodes])
-    return response
-
-
 @application("query engine over sentence windows")
 def _(p: Parts) -> Any:
     parser = SentenceWindowNodeParser.from_defaults(

@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import AddedToken, Tokenizer
-from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer
@@ -17,8 +16,9 @@ from rag_middle.options import GenerationOptions
 from rag_middle.thinking import THINKING
 from rag_middle.tools.formats import ARGUMENTS as PLACEHOLDER
 from rag_middle.tools.formats import format_of
+from tests.scripted import write
 from tests.serving.test_tools import HERMES
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 from tests.tools.test_formats import ARGUMENTS, FAMILIES, QUOTED, SEARCH
 
@@ -99,37 +99,20 @@ def test_quoted_calls_in_arguments_and_answers(family: str, choice: str) -> None
         assert streamed.strip() == completion.answer.strip() == text
 
 
-def write(model: RagMiddleModel, ids: list[int]) -> Any:
-    """Has the model write tokens and end, whatever it reads."""
-    written: list[int] = []
-    ids = [*ids, model.tokenizer.eos_token_id]
-
-    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
-        wanted = logits * 1e-3
-        wanted[:, -1, ids[min(len(written), len(ids) - 1)]] += 50
-        written.append(0)
-        return wanted
-
-    untyped: Any = model.model
-    return untyped.lm_head.register_forward_hook(speak)
-
-
 def model_of(family: str, template: str) -> RagMiddleModel:
     """A tiny model with the family's tokens."""
     tokenizer = tokenizer_of(family)
     tokenizer.chat_template = template
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
-    return RagMiddleModel(build("quoted calls", config, "sdpa"), tokenizer)
+    return speaking("quoted calls", tokenizer, max_position_embeddings=4096)
 
 
 @pytest.mark.parametrize(("ends", "calls"), [("", 1), ("<think>\n", 0)])
 def test_thinking_that_the_prompt_began_may_mention_calls(ends: str, calls: int) -> None:
     model = model_of("qwen-2.5", HERMES.replace("assistant\n", f"assistant\n{ends}"))
     written = f"Or {FAMILIES['qwen-2.5'][2]}? No.{THINKING[1]}On the Loire."
-    hook = write(model, model.tokenizer.encode(written, add_special_tokens=False))
+    write(model, written)
     question = [{"role": "user", "content": "Where?"}]
     answer = model.generate(question, tools=[SEARCH], max_new_tokens=400)
-    hook.remove()
     assert len(answer.tool_calls) == calls
     assert answer.text.endswith("On the Loire.")
 
@@ -182,8 +165,7 @@ def test_calls_quoted_from_a_result_are_called_by_nobody_over_http_either() -> N
     settings = ServerSettings(model_name="m", methods=named_methods(model, ("none",)))
     text = f"The page says: {QUOTE} \u2603"
     with TestClient(create_app(model, settings)) as client:
-        hook = write(model, ordinary_tokens(model.tokenizer, text))
+        write(model, ordinary_tokens(model.tokenizer, text))
         answer = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
-        hook.remove()
     assert answer["content"].strip() == text
     assert "tool_calls" not in answer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.attention import applied, last_token_attention
@@ -14,7 +14,7 @@ from rag_middle.methods import LPES, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, LONG
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 PROMPT = ContextPrompt("Read.", ["Paris is a town.", "A river."], "Where?")
@@ -43,11 +43,10 @@ def test_none_and_new_orders_work_and_the_rest_is_refused(
     compiled: Callable[[PreTrainedModel], Any],
 ) -> None:
     tokenizer = byte_level_bpe()
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=1)
-    expected = RagMiddleModel(build("compiled", config, "sdpa"), tokenizer).generate(
+    expected = speaking("compiled", tokenizer, num_hidden_layers=1).generate(
         PROMPT, max_new_tokens=1
     )
-    network = compiled(build("compiled", config, "sdpa"))
+    network = compiled(speaking("compiled", tokenizer, num_hidden_layers=1).model)
     for name in ("none", "long_context_reorder"):
         model = RagMiddleModel(network, tokenizer, method=name)
         assert model.generate(PROMPT, max_new_tokens=1).token_ids == expected.token_ids, name
@@ -68,8 +67,7 @@ def test_none_and_new_orders_work_and_the_rest_is_refused(
 def test_parts_without_attention_may_be_wrapped(part: str, method: Any) -> None:
     torch.compiler.reset()  # what is compiled too often runs eagerly
     tokenizer = byte_level_bpe()
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=1)
-    network: Any = build("compiled", config, "sdpa")
+    network: Any = speaking("compiled", tokenizer, num_hidden_layers=1).model
     expected = RagMiddleModel(network, tokenizer, method=method).logits(PROMPT)
     layer = network.model.layers[0]
     layer.set_submodule(part, torch.compile(layer.get_submodule(part), backend="eager"))
@@ -78,16 +76,11 @@ def test_parts_without_attention_may_be_wrapped(part: str, method: Any) -> None:
 
 
 def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
-    tokenizer = byte_level_bpe()
-    model = RagMiddleModel(
-        build("later", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa"),
-        tokenizer,
-        method="pine",
-    )
-    model.generate(PROMPT, max_new_tokens=1)
+    model = speaking("later", byte_level_bpe())
+    model.generate(PROMPT, method="pine", max_new_tokens=1)
     in_place(model.model)
     with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
-        model.generate(PROMPT, max_new_tokens=1)
+        model.generate(PROMPT, method="pine", max_new_tokens=1)
 
 
 @pytest.mark.slow

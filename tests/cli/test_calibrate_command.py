@@ -1,7 +1,6 @@
 """``rag-middle calibrate``."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,6 +8,7 @@ import pytest
 
 from rag_middle.calibration import PRESETS, SEARCHES
 from rag_middle.cli.calibrate import Fitted
+from rag_middle.evaluation.diagnosis import CALIBRATED
 from tests.cli.conftest import Finished, Run
 
 #: Options of small searches; the others are run in tests/calibration.
@@ -74,6 +74,7 @@ def test_the_profile_can_be_used(calibrate: Any, run: Run, model: Path, prompt_f
 
 def test_the_command_has_every_search() -> None:
     assert {*get_args(Fitted)} == {*SEARCHES, *PRESETS}
+    assert tuple(CALIBRATED) == tuple(SEARCHES)  # which a diagnosis names
 
 
 def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path) -> None:
@@ -87,23 +88,6 @@ def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path)
     refused = calibrate("ms_poe", "--seed", 3)  # another search in the same folder
     assert refused.status == 2
     assert "seed is 0 there and 3 in this run" in refused.err
-
-
-@pytest.mark.slow
-def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path) -> None:
-    calibrate("lpes")
-    profile, state = tmp_path / "out" / "lpes.json", tmp_path / "out" / "lpes.state"
-    first, known = profile.read_bytes(), state.read_bytes()
-    profile.unlink()
-    lines = known.splitlines(keepends=True)
-    state.write_bytes(b"".join(lines[:4])[:-5])  # killed while it wrote the third outcome
-    assert calibrate("lpes").status == 0
-    assert profile.read_bytes() == first
-    again = calibrate("lpes")
-    assert re.search(r"\d+ of \d+ scores are known", " ".join(again.err.split()))
-    assert profile.read_bytes() == first
-    assert calibrate("lpes", out="elsewhere").status == 0
-    assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from langchain_core.messages.content import create_plaintext_block
 from llama_index.core.base.llms.types import CitableBlock, DocumentBlock, TextBlock
-from transformers import LlamaConfig
 
 from rag_middle.conventions.citations import (
     langchain_citations,
@@ -18,10 +17,9 @@ from rag_middle.conventions.citations import (
 from rag_middle.conventions.documents import content_parts, parsed_document
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import PromptError
-from rag_middle.generation import RagMiddleModel
 from rag_middle.integration import split_call
 from rag_middle.integration.documents import sources_of
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 TEXT, ADDRESS = "Lyon lies on the river.", "https://example.org/lyon"
@@ -186,8 +184,7 @@ def test_citations_repeat_documents_up_to_a_limit() -> None:
 
 def test_documents_that_were_left_out_are_no_sources() -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
-    model = RagMiddleModel(build("conventions", config, "sdpa"), tokenizer)
+    model = speaking("conventions", tokenizer)
     prompt = ContextPrompt("", ["one", "two " * 400, "three"], "Which?")
     messages: list[Any] = [{"role": "user", "content": prompt}]
     for asked in (prompt, messages):

@@ -5,7 +5,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
 
 from rag_middle.endpoint import EndpointModel
 from rag_middle.errors import EndpointError, FileFormatError
@@ -18,11 +17,10 @@ from rag_middle.evaluation import (
     write_evaluation,
 )
 from rag_middle.evaluation.results import missing_answers
-from rag_middle.generation import RagMiddleModel
 from rag_middle.thinking import answer_after_thinking
 from tests.endpoint.server import Request, Said, answer, of_model, saying, serving
 from tests.reader.questions import InventedDocuments
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 TASK = InventedDocuments(documents=4)
@@ -35,8 +33,7 @@ def _answers(results: Results) -> dict[tuple[str, str, str], tuple[str | None, i
 
 def test_answers_and_lengths_over_http_are_those_of_the_model() -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
-    model = RagMiddleModel(build("endpoint", config, "sdpa"), tokenizer)
+    model = speaking("endpoint", tokenizer, max_position_embeddings=4096)
     measurement = Measurement(limit=3, positions=2, orders=2, controls=True, max_new_tokens=4)
     local = run(model, TASK, ["long_context_reorder"], measurement)
     with serving(of_model(model)) as server:

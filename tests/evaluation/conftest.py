@@ -1,10 +1,9 @@
 """A tiny model that speaks bytes, and models whose answers are made up."""
 
 import pytest
-from transformers import LlamaConfig
 
 from rag_middle.generation import RagMiddleModel
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 
@@ -12,8 +11,7 @@ from tests.tokenizers import byte_level_bpe
 def model() -> RagMiddleModel:
     """Three layers, random weights, answers nothing sensible."""
     tokenizer = byte_level_bpe(bos=True)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
-    return RagMiddleModel(build("evaluation", config, "sdpa"), tokenizer)
+    return speaking("evaluation", tokenizer, max_position_embeddings=4096)
 
 
 @pytest.fixture(autouse=True)

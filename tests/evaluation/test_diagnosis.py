@@ -4,13 +4,12 @@ import json
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from rag_middle.calibration import SEARCHES, LayerSearch, calibrate, draw_examples
 from rag_middle.calibration.drawing import _OTHER_QUESTIONS
-from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import Diagnosis, Measurement, diagnose
 from rag_middle.evaluation.conclusions import comparisons
@@ -127,11 +126,6 @@ def test_the_same_difference_has_the_same_interval_everywhere(diagnosis: Diagnos
         assert shown is not None
         assert astuple(shown) == pytest.approx(astuple(verdict.mean_difference), abs=1e-9)
     assert "3 methods" in comparisons(diagnosis.results.compared)
-
-
-def test_the_methods_with_a_search_are_those_of_the_command() -> None:
-    offered = [name for name in get_args(Fitted) if ":" not in name]  # lpes:paper searches lpes
-    assert tuple(CALIBRATED) == tuple(SEARCHES) == tuple(offered)
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:

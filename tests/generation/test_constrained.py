@@ -6,12 +6,11 @@ import sys
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.generation import Follower, RagMiddleModel
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import metaspace_bpe
 
 SCHEMA = {
@@ -136,8 +135,7 @@ def test_what_cannot_be_kept_to_is_refused(
 @pytest.mark.one_in(3)
 def test_spaces_that_a_form_begins_with_are_written(scheme: str) -> None:
     tokenizer = metaspace_bpe(scheme=scheme)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
-    model = RagMiddleModel(build("spaces of a form", config, "sdpa"), tokenizer)
+    model = speaking("spaces of a form", tokenizer)
     for pattern in (" {3}x", "[ a]{4}", " the", "\u2581 ", "x y"):
         form = {"type": "regex", "regex": pattern}
         for seed in range(3):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, MistralConfig, MistralForCausalLM
+from transformers import MistralConfig, MistralForCausalLM
 
 from rag_middle import ContextPrompt, MethodConfigError
 from rag_middle.errors import PromptError
@@ -20,7 +20,7 @@ from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import VOCABULARY, Prompt
 from tests.contract.running import distance
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 DOCUMENTS = 20
@@ -79,8 +79,7 @@ def test_in_half_precision_too(family_model: FamilyModel) -> None:
 
 def test_only_with_re_assignment_the_order_of_the_prompt_means_nothing() -> None:
     tokenizer = byte_level_bpe(bos=True)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
-    reader = RagMiddleModel(build("pine ablations", config, "sdpa"), tokenizer)
+    reader = speaking("pine ablations", tokenizer)
     prompts = [ContextPrompt("", order, "?") for order in (["ab", "cd", "ef"], ["ef", "ab", "cd"])]
     moved = {}
     for ablation in ("reversed", "no_reassignment"):

@@ -357,6 +357,7 @@ def test_logits_are_those_of_the_twin(
 
 @pytest.mark.parametrize("top_k", [3, 2, 1])
 @pytest.mark.parametrize(("model", "implementation"), WAYS)
+@pytest.mark.one_in(4)
 def test_trained_experts(
     model: str, implementation: str, top_k: int, family_model: FamilyModel
 ) -> None:
@@ -374,6 +375,7 @@ def test_trained_experts(
 
 
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(2)
 def test_ms_poe_with_a_key_for_every_head(name: str, implementation: str) -> None:
     config = tiny(type(FAMILIES[name].config()), num_key_value_heads=4)
     model = build("every head", config, implementation)

@@ -4,22 +4,19 @@ from pathlib import Path
 
 import pytest
 from llama_index.llms.rag_middle import RagMiddleLLM as LlamaIndexLLM
-from transformers import LlamaConfig
 
 from langchain_rag_middle import RagMiddleLLM
 from rag_middle.documents import mark
 from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
 from rag_middle.methods import LPES, MeasuredOrder, method_name, resolve_method
 from rag_middle.profiles import PROFILE_FILE, Profile, write_profile
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 
 @pytest.fixture
 def model() -> RagMiddleModel:
-    tokenizer = byte_level_bpe(bos=True)
-    llama = build("integrations", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
-    return RagMiddleModel(llama, tokenizer)
+    return speaking("integrations", byte_level_bpe(bos=True))
 
 
 @pytest.fixture
@@ -61,8 +58,7 @@ def test_another_number_of_documents_is_named(model: RagMiddleModel, folder: str
 
 def test_an_order_goes_with_another_model_which_is_named(folder: str) -> None:
     tokenizer = byte_level_bpe(bos=True)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=2)
-    other = RagMiddleModel(build("other", config, "sdpa"), tokenizer)
+    other = speaking("other", tokenizer, num_hidden_layers=2)
     with pytest.warns(ProfileWarning, match=r"was made for .*decoder layers 3, here 2"):
         ordered = other.generate(RANKED, method=folder, max_new_tokens=8)
     assert ordered.text == other.generate(MEASURED, max_new_tokens=8).text

@@ -26,7 +26,7 @@ from rag_middle.profiles import (
 from tests.adapters import adapted_llama
 from tests.prompts import laid_out
 from tests.shipped_profiles import shipping
-from tests.tiny_models import build, tiny
+from tests.tiny_models import build, speaking, tiny
 from tests.tokenizers import byte_level_bpe
 
 PROMPT = ContextPrompt("Read.\n\n", ["Paris is in France.", "Lyon lies on a river."], "Where?")
@@ -141,8 +141,7 @@ def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
 def test_other_weights_are_warned_of_once(
     profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
-    model = RagMiddleModel(build("trained further", config, "sdpa"), tokenizer)
+    model = speaking("trained further", tokenizer)
     method = f"profile:{saved(profile, tmp_path)}"
     with pytest.warns(ProfileWarning, match="another version of .*other weights") as told:
         model.generate(PROMPT, method=method, max_new_tokens=1)

@@ -11,7 +11,6 @@ import httpx
 import openai
 import pytest
 import uvicorn
-from transformers import LlamaConfig
 
 from rag_middle import Document
 from rag_middle.generation import RagMiddleModel
@@ -19,7 +18,7 @@ from rag_middle.profiles import read_profile
 from rag_middle.serving import ServerSettings, create_app, named_methods
 from tests.reader import READER_PROFILE, reader_path
 from tests.shipped_profiles import shipping
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 METHODS = ("none", "pine", "ape", "ms_poe", "attention_buckets", "long_context_reorder")
@@ -99,8 +98,7 @@ def serving(
 def tiny_model() -> RagMiddleModel:
     """Random weights and a chat template: quick, and its text is nonsense."""
     tokenizer = byte_level_bpe(chat_template=CHATML)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
-    return RagMiddleModel(build("serving", config, "sdpa"), tokenizer)
+    return speaking("serving", tokenizer)
 
 
 @pytest.fixture(scope="session", autouse=True)

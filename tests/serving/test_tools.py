@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig
 
 from rag_middle import mark
 from rag_middle.generation import RagMiddleModel
+from tests import scripted
 from tests.serving.conftest import Served, serving
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 HERMES = (
@@ -39,14 +38,13 @@ QUESTION: Any = {"role": "user", "content": "Where is Nantes?"}
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "number", "schema": SCHEMA}}
 
-Write = Callable[[str], None]
+Write = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
 def local() -> RagMiddleModel:
     tokenizer = byte_level_bpe(chat_template=HERMES)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
-    return RagMiddleModel(build("tools over HTTP", config, "sdpa"), tokenizer)
+    return speaking("tools over HTTP", tokenizer, max_position_embeddings=4096)
 
 
 @pytest.fixture(scope="module")
@@ -58,33 +56,15 @@ def served(local: RagMiddleModel) -> Iterator[Served]:
 @pytest.fixture
 def write(local: RagMiddleModel) -> Iterator[Write]:
     """Has the model write a text, in every row and after every prompt."""
-    ids: list[int] = []
-    at = 0
+    handles: list[Any] = []
 
-    def begin(_: Any, args: Any, kwargs: Any) -> None:
-        nonlocal at
-        ids_now = kwargs.get("input_ids", args[0] if args else None)
-        at = 0 if ids_now.shape[1] > 1 else at + 1
+    def say(text: str = "") -> None:
+        for handle in handles:
+            handle.remove()
+        handles[:] = scripted.write(local, text) if text else ()
 
-    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor | None:
-        if not ids:
-            return None
-        wanted = torch.full_like(logits, -1e4)
-        wanted[:, -1, ids[min(at, len(ids) - 1)]] = 0.0
-        return wanted
-
-    def say(text: str) -> None:
-        tokenizer = local.tokenizer
-        ids[:] = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-
-    untyped: Any = local.model
-    hooks = [
-        untyped.register_forward_pre_hook(begin, with_kwargs=True),
-        untyped.lm_head.register_forward_hook(speak),
-    ]
     yield say
-    for hook in hooks:
-        hook.remove()
+    say()
 
 
 def ask(served: Served, **body: Any) -> Any:

@@ -154,6 +154,7 @@ def test_the_models_generation_config_counts_as_in_the_harness(
 
 
 @pytest.mark.parametrize("window", [8, 16])
+@pytest.mark.one_in(2)
 def test_what_exceeds_the_window_is_cut_as_the_harness_does(
     model: RagMiddleModel, window: int
 ) -> None:

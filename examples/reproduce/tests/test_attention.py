@@ -30,6 +30,7 @@ PROMPT = ContextPrompt(
 @pytest.mark.parametrize(
     "family", ["llama3", "gemma2", "mistral_sliding", "gpt_oss", "gpt_neox", "qwen3_next", "gpt2"]
 )
+@pytest.mark.one_in(3)
 def test_masses_are_those_of_the_models_own_weights(
     family_model: Callable[..., Any], family: str
 ) -> None:
@@ -148,6 +149,7 @@ def shown(model: RagMiddleModel, view: AttentionView) -> list[Any]:
     ],
     ids=str,
 )
+@pytest.mark.one_in(5)
 def test_rows_panels_and_what_is_averaged(
     view: AttentionView, panels: int, shape: tuple[int, int], axes: Any, model: RagMiddleModel
 ) -> None:

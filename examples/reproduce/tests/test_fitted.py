@@ -56,6 +56,7 @@ def made_up() -> Tensor:
         ("validation", (9, 5, 2), 9),
     ],
 )
+@pytest.mark.one_in(4)
 def test_a_channel_without_a_part_of_its_search(
     without: Any,
     candidates: tuple[int, ...],

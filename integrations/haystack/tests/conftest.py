@@ -17,17 +17,9 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
 
 from rag_middle import RagMiddleModel
+from tests.applications.world import ANSWER, QUESTION, TEXTS
 from tests.reader import reader_path
 from tests.scripted import write
-
-PRICES = {
-    "Aldgrove Harfield": "$41",
-    "Bramstow Melcroft": "$75",
-    "Cranport Tolworth": "$256",
-    "Fairholme Silwick": "$64",
-    "Glenmoor Birkdale": "$919",
-    "Hartley Wenbrook": "$97",
-}
 
 #: The roles of the reader, and tools as the templates of Hermes and Qwen write them.
 TOOLS = (
@@ -75,12 +67,8 @@ def generator(loaded: RagMiddleModel, model_name: str) -> RagMiddleChatGenerator
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
     return [
-        Document(
-            id=name.split()[0].lower(),
-            content=f"({name}) The price of {name} is {price}.",
-            meta={"title": name},
-        )
-        for name, price in PRICES.items()
+        Document(id=name.split()[0].lower(), content=text, meta={"title": name})
+        for name, text in TEXTS.items()
     ]
 
 
@@ -93,12 +81,12 @@ def store(documents: list[Document]) -> InMemoryDocumentStore:
 
 @pytest.fixture
 def question() -> str:
-    return "What is the price of Glenmoor Birkdale?"
+    return QUESTION
 
 
 @pytest.fixture
 def answer() -> str:
-    return "Glenmoor Birkdale: $919"
+    return ANSWER
 
 
 @pytest.fixture

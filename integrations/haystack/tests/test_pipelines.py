@@ -1,10 +1,7 @@
 """Pipelines of Haystack: the answer is right, and the model tells all documents apart."""
 
 import asyncio
-import math
-import re
 from typing import Any
-from zlib import crc32
 
 import pytest
 from haystack import Document, Pipeline
@@ -23,6 +20,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle.generation import MissingDocumentsWarning
+from tests.applications.world import embedding
 
 ASKED = [ChatMessage.from_user("Question: {{ query }}\nAnswer:")]
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -32,14 +30,6 @@ TEMPLATES = {
     "text": '{% message role="user" %}' + QUESTION_BEHIND + "{% endmessage %}",
     "two messages": [ChatMessage.from_system(LOOP), *ASKED],
 }
-
-
-def words(text: str) -> list[float]:
-    """Which words a text has."""
-    counts = [0.0] * 64
-    for word in re.findall(r"\w+", text.lower()):
-        counts[crc32(word.encode()) % 64] += 1.0
-    return [count / math.hypot(*counts) for count in counts]
 
 
 @pytest.fixture
@@ -128,11 +118,11 @@ def test_a_template_that_writes_documents_stays_as_it_is(
     question: str,
     answer: str,
 ) -> None:
-    embedded = MockDocumentEmbedder(embedding_fn=words).run(documents)["documents"]
+    embedded = MockDocumentEmbedder(embedding_fn=embedding).run(documents)["documents"]
     store = InMemoryDocumentStore(embedding_similarity_function="cosine")
     store.write_documents(embedded)
     built = Pipeline()
-    built.add_component("embedder", MockTextEmbedder(embedding_fn=words))
+    built.add_component("embedder", MockTextEmbedder(embedding_fn=embedding))
     built.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=6))
     built.add_component("ranker", LostInTheMiddleRanker())
     built.add_component("marker", DocumentMarker())
