@@ -20,8 +20,8 @@ from rag_middle.plain_data import check_keywords, check_whole, is_finite_number,
 from rag_middle.registry import suggest
 from rag_middle.tools.definitions import (
     check_response_format,
-    check_tool_choice,
     check_tools,
+    forced_tools,
 )
 
 #: That a request to an endpoint may take.
@@ -375,7 +375,7 @@ class GenerationOptions:
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stops)
         check_tools(self.tools)
-        check_tool_choice(self.tool_choice, self.tools)
+        forced_tools(self.tool_choice, self.tools or ())
         check_response_format(self.response_format)
 
     @property

@@ -106,6 +106,7 @@ def serve(
         ) from None
     import uvicorn
 
+    from rag_middle.generation.identity import display_name
     from rag_middle.serving import create_app, named_methods
 
     def prepare() -> FastAPI:
@@ -113,7 +114,7 @@ def serve(
         if model is None:
             console.tell_of_default()
         settings = ServerSettings(
-            model_name=served_model_name or public_model_name(model),
+            model_name=served_model_name or display_name(model or NAME),
             methods=named_methods(loaded, methods),
             defaults=defaults,
             api_key=os.environ.get(API_KEY_VARIABLE) or None,
@@ -170,10 +171,3 @@ def public_names(methods: Iterable[str]) -> dict[str, str]:
             )
         by_name[name] = method
     return by_name
-
-
-def public_model_name(model: str | None) -> str:
-    """A model's name for clients, who need not know where folders are; None: the default model."""
-    if model is None:
-        return NAME
-    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model

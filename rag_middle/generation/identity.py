@@ -8,7 +8,6 @@ import os
 import platform
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -129,13 +128,13 @@ def software(device: torch.device) -> dict[str, str]:
 
 
 def display_name(name: str) -> str:
-    """What profiles and results call a model: its name on the hub, or the folder's or file's own.
+    """What others are told of a model: its name on the hub, or the folder's or file's own.
 
     The rest of the path is left out: it says nothing about the model, and something about
     this machine.
     """
-    path = Path(name)
-    return path.name if path.is_absolute() or os.path.exists(path) else name
+    is_path = os.path.isabs(name) or os.path.exists(name)
+    return os.path.basename(os.path.abspath(name)) if is_path else name
 
 
 def warn_of_number(method: Method, documents: int) -> None:

@@ -20,7 +20,7 @@ from pydantic import (
 
 from rag_middle.conventions.documents import Block, Entry, ListOf
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.tools.definitions import check_response_format, check_tool_choice, check_tools
+from rag_middle.tools.definitions import check_response_format, check_tools, forced_tools
 
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
@@ -113,7 +113,7 @@ class ChatRequest(BaseModel):
         """
         check_response_format(self.response_format)
         check_tools(self.tools)
-        check_tool_choice(self.tool_choice, self.tools)
+        forced_tools(self.tool_choice, self.tools)
         if self.top_logprobs and not self.logprobs:
             raise UnsupportedGenerationError(
                 "top_logprobs come with log-probabilities only: pass logprobs=true."

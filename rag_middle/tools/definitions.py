@@ -120,12 +120,6 @@ def _check_plain(name: str, value: Any) -> None:
         _refuse(name, f" is nested more than {_MOST_NESTED} levels deep. Make it flatter.")
 
 
-def check_tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> None:
-    """Raise `UnsupportedGenerationError` unless the choice can be made among the tools."""
-    if choice not in ("auto", "none"):
-        forced_tools(choice, tools or ())
-
-
 def forced_tools(
     choice: str | Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
