@@ -35,21 +35,14 @@ def format_errors(source: str, file: str) -> Iterator[None]:
     except SafetensorError as error:
         reason = f"{error}. An interrupted download or a Git LFS pointer leaves such files."
         raise bad_model_file(source, "a file of its weights", reason) from error
-    except ImportError as error:
-        raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
-    except TypeError as error:
-        if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
-            raise unknown_option(unknown[1], LOADING) from error
-        raise _bad(source, file, error) from error
     except Exception as error:
-        if "trust_remote_code" in str(error):
+        if isinstance(error, ImportError) or "trust_remote_code" in str(error):
             raise UnsupportedGenerationError(f"Cannot load {source!r}: {error}") from error
-        raise _bad(source, file, error) from error
-
-
-def _bad(source: str, file: str, error: Exception) -> FileFormatError:
-    said = " ".join(str(error).split())[:300].rstrip(". ")
-    return bad_model_file(source, file, f"{type(error).__name__}: {said}.")
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown and isinstance(error, TypeError):
+            raise unknown_option(unknown[1], LOADING) from error
+        said = " ".join(str(error).split())[:300].rstrip(". ")
+        raise bad_model_file(source, file, f"{type(error).__name__}: {said}.") from error
 
 
 def bad_model_file(source: str, file: str, reason: str) -> FileFormatError:

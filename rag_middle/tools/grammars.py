@@ -100,7 +100,7 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
 def _json(schema: Mapping[str, Any]) -> str:
     """The rule of a schema."""
     schema = _mapped(schema, _without_empty_keywords)
-    parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    parts = _parts(schema)
     # Parts that are put together have to let each other's properties pass.
     if not any("allOf" in it or ("properties" in it and _COMPOSING & it.keys()) for it in parts):
         schema = _mapped(schema, _closed)
@@ -109,7 +109,7 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 def _check_schema(schema: Any) -> None:
     """Refuse schemas whose remainders or references the engine cannot follow."""
-    parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    parts = _parts(schema)
     multiples = [part.get("multipleOf") for part in parts]
     counts = [_remainders(it) for it in multiples if isinstance(it, int | float)]
     counts = [count for count in counts if count]  # with a zero, any lcm is zero
@@ -136,15 +136,16 @@ def _remainders(multiple: float) -> int:
     return int(number.scaleb(max(0, -int(number.as_tuple().exponent))))
 
 
-def _parts(value: Any) -> list[Any]:
-    """All values in plain JSON, its own included."""
+def _parts(value: Any) -> list[Mapping[str, Any]]:
+    """All mappings in plain JSON, the whole included."""
     parts, waiting = [], [value]
     while waiting:
-        parts.append(waiting.pop())
-        if isinstance(parts[-1], Mapping):
-            waiting += parts[-1].values()
-        elif isinstance(parts[-1], list | tuple):
-            waiting += parts[-1]
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            parts.append(part)
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
     return parts
 
 
