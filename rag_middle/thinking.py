@@ -8,7 +8,6 @@ it in the text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 #: What thinking begins and ends with.
 THINKING = ("<think>", "</think>")
@@ -25,26 +24,13 @@ _PAIRS = (
 _BARE_CHANNELS = ("analysis", "assistantfinal")
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """Of a text, the thinking at its beginning.
-
-    Attributes:
-        stated: the text begins with ``<think>``, or the prompt ended within thinking.
-        end: the offset behind the first ``</think>``; -1 where there is none.
-    """
-
-    stated: bool
-    end: int
-
-
 def thinking_of(
     text: str,
     *,
     begun: bool = False,
     find: Callable[[str, int], int] | None = None,
     signs: tuple[str, str] = THINKING,
-) -> Thinking:
+) -> tuple[bool, int]:
     """The thinking at the beginning of a text, if there is any.
 
     Args:
@@ -52,13 +38,17 @@ def thinking_of(
         begun: the prompt ended within thinking.
         find: finds a marker from an offset on, as `str.find` of the text, which is the default.
         signs: what it begins and ends with.
+
+    Returns:
+        Whether the text begins with ``<think>``, or the prompt ended within thinking; and the
+        offset behind the first ``</think>``, -1 where there is none.
     """
     opener, closer = signs
     find = find or text.find
     first = len(text) - len(text.lstrip())
     end = find(closer, 0)
     stated = begun or find(opener, first) == first
-    return Thinking(stated, end if end < 0 else end + len(closer))
+    return stated, end if end < 0 else end + len(closer)
 
 
 def answer_after_thinking(text: str, *, begun: bool = False) -> str | None:
@@ -69,12 +59,12 @@ def answer_after_thinking(text: str, *, begun: bool = False) -> str | None:
     holds for the signs of Magistral, Seed-OSS, EXAONE Deep, gpt-oss and Gemma 4.
     """
     signs = THINKING if begun else _signs_of(text)
-    thinking = thinking_of(text, begun=begun, signs=signs)
-    if thinking.end < 0:
-        return None if thinking.stated else text
-    if not thinking.stated and signs[0] in text[: thinking.end]:
+    stated, end = thinking_of(text, begun=begun, signs=signs)
+    if end < 0:
+        return None if stated else text
+    if not stated and signs[0] in text[:end]:
         return text  # the answer mentions it
-    return text[thinking.end :].lstrip()
+    return text[end:].lstrip()
 
 
 def _signs_of(text: str) -> tuple[str, str]:

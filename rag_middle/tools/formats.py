@@ -176,17 +176,17 @@ class ToolFormat:
         nothing says that the model thinks, `</think>` has to be a token, which no text quotes, and
         to stand before all calls.
         """
-        thinking = thinking_of(answer.text, begun=answer.thinking, find=answer.find)
-        if thinking.end < 0:
-            return len(answer.text) if thinking.stated else 0
-        if not thinking.stated:
+        stated, end = thinking_of(answer.text, begun=answer.thinking, find=answer.find)
+        if end < 0:
+            return len(answer.text) if stated else 0
+        if not stated:
             calls = [answer.find(opener) for opener in self.openers]
             is_whole = self.whole and answer.text.lstrip().startswith(self.whole)
-            if is_whole or any(0 <= call < thinking.end for call in calls):
+            if is_whole or any(0 <= call < end for call in calls):
                 return 0
             if THINKING[1] not in answer.tokens:
                 return 0
-        return thinking.end
+        return end
 
     def _opening(self, answer: AnswerText, at: int, openers: Sequence[str]) -> tuple[int, int]:
         """Where the next call and its content begin; the end of the text twice if there is none."""
