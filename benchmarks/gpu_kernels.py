@@ -86,7 +86,7 @@ class Shape:
         self.attention = partial(scaled_dot_product_attention, enable_gqa=heads != groups)
 
     def pine_prompt(self) -> Operator:
-        tables = PineTables(self.layout, self.cos, self.sin, self.style)
+        tables = PineTables(self.layout, self.angles)
         inputs = self.q, self.k, self.v
         whole = [x.float() for x in inputs]
         return Operator(
@@ -99,7 +99,7 @@ class Shape:
         )
 
     def pine_token(self) -> Operator:
-        tables, n = PineTables(self.layout, self.cos, self.sin, self.style), self.layout.length
+        tables, n = PineTables(self.layout, self.angles), self.layout.length
         keys = base_rotate(self.keys, tables)
         state, whole = (
             PineState(tables, k[:, :, self.first : self.last]) for k in (self.k, self.k.float())

@@ -32,6 +32,7 @@ from rag_middle.methods.pine.kernels.attend import (
     decode,
     prefill,
 )
+from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle
 
 
@@ -62,8 +63,9 @@ def candidates(
     torch.manual_seed(0)
     q = torch.randn(1, heads, n, d, dtype=dtype)
     k, v = torch.randn(2, 1, groups, n, d, dtype=dtype)
-    angles = torch.arange(n + 64)[:, None] * 10000.0 ** -(torch.arange(0, d, 2) / d)
-    tables = PineTables(layout, angles.cos(), angles.sin(), RotaryStyle("half", d // 2))
+    turns = torch.arange(n + 64)[:, None] * 10000.0 ** -(torch.arange(0, d, 2) / d)
+    angles = RotaryAngles(turns.cos(), turns.sin(), RotaryStyle("half", d // 2))
+    tables = PineTables(layout, angles)
     rule = ScoreRule(scale=d**-0.5)
     attention = partial(scaled_dot_product_attention, enable_gqa=heads != groups)
     calls: dict[str, Callable[[], object]] = {

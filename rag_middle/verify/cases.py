@@ -189,32 +189,23 @@ def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
         raise _unreadable(directory, "has no cases")
     cases: dict[str, GoldenCase] = {}
     for index, fields in enumerate(content["cases"]):
-        case = _case(directory, index, fields)
+        try:
+            case = GoldenCase(
+                id=fields["id"],
+                method=fields["method"],
+                params=dict(fields["params"]),
+                tags=frozenset(fields["tags"]),
+                directory=directory,
+                fields=fields,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _unreadable(
+                directory, f"has a case (number {index}) without id, method, params or tags"
+            ) from error
         if case.id in cases:
             raise case.malformed("the id is used twice")
         cases[case.id] = case
     return tuple(cases.values())
-
-
-def _case(directory: Path, index: int, fields: object) -> GoldenCase:
-    expected: dict[str, type] = {"id": str, "method": str, "params": dict, "tags": list}
-    if not isinstance(fields, dict):
-        raise _unreadable(directory, f"has a case (number {index}) that is no object")
-    for name, kind in expected.items():
-        if not isinstance(fields.get(name), kind):
-            raise _unreadable(
-                directory,
-                f"has a case (number {index}, id {fields.get('id')!r}) whose {name!r} is not a "
-                f"{kind.__name__}",
-            )
-    return GoldenCase(
-        id=fields["id"],
-        method=fields["method"],
-        params=fields["params"],
-        tags=frozenset(map(str, fields["tags"])),
-        directory=directory,
-        fields=fields,
-    )
 
 
 def _unreadable(directory: Path, problem: str) -> FileFormatError:

@@ -214,7 +214,7 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         ("{", "cannot be read"),
         ('{"format_version": 1, "cases": []}', "has no cases"),
         ('{"format_version": 2, "cases": [{}]}', "has format_version 2"),
-        ('{"format_version": 1, "cases": [{"id": "x"}]}', "whose 'method' is not a str"),
+        ('{"format_version": 1, "cases": [{"id": "x"}]}', "without id, method, params or tags"),
     ],
 )
 def test_a_list_of_cases_that_is_none_is_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -12,8 +12,7 @@ from rag_middle.methods import PINE
 from rag_middle.methods.pine.kernels import launch
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
 from rag_middle.ops import kernels, prompt_kernels
-from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
-from rag_middle.ops.rope import RotaryStyle
+from rag_middle.ops.prompt_kernels import PromptColumns, Tiles
 from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
 from tests.ops.test_pine import CASES, Case, run
 from tests.reference.pine import naive_pine, rotary_place
@@ -43,10 +42,7 @@ def triton_run(
     layouts = layouts or [case.layout] * q.shape[0]
     end = case.layout.length
     columns = PromptColumns(layouts, [end - x.length for x in layouts], q.device)
-    cos, sin = case.table()
-    angles = None
-    if cos is not None and sin is not None:
-        angles = RotaryAngles(cos, sin, RotaryStyle(case.pairing, case.pairs))
+    angles = case.angles()
     out, lse, cache = prefill_triton(
         q[:, :, :end], k[:, :, :end], v[:, :, :end], columns, angles, case.rule
     )
@@ -76,8 +72,8 @@ NAMES = (
 def test_kernels_match_naive_loops(name: str) -> None:
     case = CASES[name]
     q, k, v = case.qkv()
-    cos, sin = case.table()
-    place = None if cos is None or sin is None else rotary_place(cos, sin, case.pairing)
+    angles = case.angles()
+    place = None if angles is None else rotary_place(angles.cos, angles.sin, case.pairing)
     expected = naive_pine(
         q[0], k[0], v[0], case.layout.documents, place, case.rule.scale, case.softcap, case.window
     )

@@ -11,8 +11,8 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods import RoToR
 from rag_middle.methods.rotor.kernels import launch
 from rag_middle.methods.rotor.kernels.launch import attend_triton
-from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
-from rag_middle.ops.rope import RotaryStyle, rotate
+from rag_middle.ops.prompt_kernels import PromptColumns, Tiles
+from rag_middle.ops.rope import rotate
 from tests.families import FAMILIES
 from tests.kernels.interpreting import step_logits
 from tests.ops.test_pine import CASES, Case
@@ -35,21 +35,19 @@ def triton_run(
     layouts = layouts or [case.layout] * q.shape[0]
     paddings = [case.layout.length - layout.length for layout in layouts]
     columns = PromptColumns(layouts, paddings, q.device)
-    cos, sin = case.table()
-    angles = None
-    if cos is not None and sin is not None:
-        angles = RotaryAngles(cos, sin, RotaryStyle(case.pairing, case.pairs))
+    angles = case.angles()
+    if angles is not None:
         at = torch.arange(case.total) - torch.tensor(paddings)[:, None]
-        q, k = (rotate(x, cos[at][:, None], sin[at][:, None], angles.style) for x in (q, k))
+        cos, sin = (table[at][:, None] for table in (angles.cos, angles.sin))
+        q, k = (rotate(x, cos, sin, angles.style) for x in (q, k))
     return attend_triton(q, k, v, columns, angles, case.rule)
 
 
 def naive_run(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The same of one row, from the definition."""
-    cos, sin = case.table()
-    place = None
-    if cos is not None and sin is not None:
-        style = RotaryStyle(case.pairing, case.pairs)
+    angles, place = case.angles(), None
+    if angles is not None:
+        cos, sin, style = angles
         place = lambda x, at: rotate(x, cos[at], sin[at], style)  # noqa: E731
     return naive_circle(
         q[0], k[0], v[0], case.layout.documents, place, case.rule.scale, case.softcap, case.window

@@ -12,6 +12,7 @@ from torch import Tensor
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
 from rag_middle.ops import scores
+from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import (
     ScoreRule,
@@ -50,15 +51,15 @@ class Case:
     def rule(self) -> ScoreRule:
         return ScoreRule(scale=0.5, softcap=self.softcap, window=self.window)
 
-    def table(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    def angles(self) -> RotaryAngles | None:
         if not self.pairs:
-            return None, None
-        angles = torch.arange(self.total)[:, None] * torch.logspace(0, -2, self.pairs)
-        return self.factor * angles.cos(), self.factor * angles.sin()
+            return None
+        turns = torch.arange(self.total)[:, None] * torch.logspace(0, -2, self.pairs)
+        style = RotaryStyle(self.pairing, self.pairs)
+        return RotaryAngles(self.factor * turns.cos(), self.factor * turns.sin(), style)
 
     def tables(self) -> PineTables:
-        style = RotaryStyle(self.pairing, self.pairs) if self.pairs else None
-        return PineTables(self.layout, *self.table(), style)
+        return PineTables(self.layout, self.angles())
 
     def qkv(self, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         make = torch.Generator().manual_seed(seed)
@@ -118,8 +119,8 @@ def run(case: Case, q: Tensor, k: Tensor, v: Tensor, steps: int = 1) -> tuple[Te
 @pytest.mark.one_in(3)
 def test_pine_matches_naive_loops(case: Case) -> None:
     q, k, v = case.qkv()
-    cos, sin = case.table()
-    place = None if cos is None or sin is None else rotary_place(cos, sin, case.pairing)
+    angles = case.angles()
+    place = None if angles is None else rotary_place(angles.cos, angles.sin, case.pairing)
     expected = naive_pine(
         q[0],
         k[0],

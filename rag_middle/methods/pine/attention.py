@@ -125,27 +125,13 @@ class PineAttention(DocumentsLast):
             outputs.append(_with_sinks(out, lse, sinks))
         return join_rows(request.groups, outputs, padded=False)
 
-    def _tables(
-        self,
-        layout: PromptLayout,
-        device: torch.device,
-        positions: int = 0,
-    ) -> PineTables:
+    def _tables(self, layout: PromptLayout, device: torch.device, positions: int = 0) -> PineTables:
         """Tables of a prompt, made once per request for all layers with the same frequencies."""
-        rotary, style = self._layer.rotary, self._traits.rotary
-        # Room for generated tokens.
-        needed = self._layer.table_reach(max(layout.length + 1, positions))
-
-        def make() -> PineTables:
-            if rotary is None or style is None:
-                return PineTables(layout, device=device, ranking=self._ranking)
-            positions = torch.arange(needed, device=rotary.x.device)[None]
-            cos, sin = rotary.pairs_at(positions, style)
-            return PineTables(layout, cos[0], sin[0], style, device, self._ranking)
-
-        frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
-        key = ("pine", self._ranking, layout, frequencies, device, style, positions)
-        return self._layer.request.shared(key, make)
+        angles = self._layer.angles(max(layout.length + 1, positions))
+        return self._layer.request.shared(
+            ("pine", self._ranking, layout, id(angles), device),
+            lambda: PineTables(layout, angles, device, self._ranking),
+        )
 
 
 def _with_sinks(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> Tensor:

@@ -12,12 +12,6 @@ from rag_middle.methods.document_method import AttentionMethod
 from rag_middle.methods.rules import INDICES, no_default, number, option, optional, several, whole
 from rag_middle.tokens import TokenizedPrompt
 
-_NO_CHANNEL = (
-    "positional_hidden_states needs the channel that carries position in this model: find it with "
-    "`rag-middle calibrate --method positional_hidden_states` and use profile:PATH, choose a "
-    "preset such as positional_hidden_states:llama-2-7b-chat, or pass channels."
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PositionalHiddenStates(AttentionMethod):
@@ -60,7 +54,11 @@ class PositionalHiddenStates(AttentionMethod):
     claims = frozenset({"hidden"})
 
     channels: tuple[int, ...] = no_default(
-        _NO_CHANNEL, example=(0,), rule=several(whole(0), "channels", distinct=True)
+        "positional_hidden_states needs the channel that carries position in this model: find it "
+        "with `rag-middle calibrate --method positional_hidden_states` and use profile:PATH, "
+        "choose a preset such as positional_hidden_states:llama-2-7b-chat, or pass channels.",
+        example=(0,),
+        rule=several(whole(0), "channels", fewest=1, distinct=True),
     )
     factor: float = option(0.0, number(), neutral=1)
     layers: tuple[int, ...] | None = option(None, INDICES)
@@ -68,11 +66,6 @@ class PositionalHiddenStates(AttentionMethod):
     scale_values: bool = False
     skip_first: int = option(0, whole(0))
     reference_code: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.channels:
-            raise MethodConfigError(_NO_CHANNEL)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""

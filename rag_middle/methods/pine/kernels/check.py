@@ -57,9 +57,7 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     out, lse = torch.cat(outputs, dim=1).transpose(1, 2), torch.cat(sums, dim=2)
     for row, (layout, padding) in enumerate(zip(CHECK_LAYOUTS, paddings, strict=True)):
         q, k, v = (x[row : row + 1, :, padding:] for x in exact)
-        tables, end = PineTables(layout, device=q.device), layout.length
-        if theirs is not None:
-            tables = PineTables(layout, *theirs)
+        tables, end = PineTables(layout, theirs, q.device), layout.length
         of_prompt = q[:, :, :end], k[:, :, :end], v[:, :, :end]
         first = prefill(*of_prompt, tables, rule, need_lse=True)
         keys = torch.cat((first.rotated_keys, base_rotate(k[:, :, end:], tables, end)), dim=2)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rag_middle.methods.document_blocks.kernels import token_positions
 from rag_middle.methods.pine.kernels.importance import Ranking, document_means
+from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.ops.scores import document_tokens, spans_of
 
@@ -29,12 +30,9 @@ class PineTables:
 
     Args:
         layout: prefix, documents, suffix. No documents: plain causal attention.
-        cos: `[N, R]` cosines of the pair angles at positions `0..N-1`, with `N` at least the
-            prompt and the generated tokens together. None, with `sin` and `style`, for a layer
-            without rotary embedding: only visibility changes there.
-        sin: like `cos`.
-        style: how the model pairs head dimensions.
-        device: where the layer computes; that of `cos` by default.
+        angles: of at least as many positions as the prompt and the generated tokens have together.
+            None for a layer without rotary embedding: only visibility changes there.
+        device: where the layer computes; that of the angles by default.
         ranking: see `document_shifts`.
 
     Attributes:
@@ -53,25 +51,23 @@ class PineTables:
     def __init__(
         self,
         layout: PromptLayout,
-        cos: Tensor | None = None,
-        sin: Tensor | None = None,
-        style: RotaryStyle | None = None,
+        angles: RotaryAngles | None = None,
         device: torch.device | None = None,
         ranking: Ranking = "importance",
     ) -> None:
         self.ranking = ranking
-        if device is None and cos is not None:
-            device = cos.device
+        if device is None and angles is not None:
+            device = angles.cos.device
         self.layout = layout
         self.spans = spans_of(layout.document_lengths)
         self.lengths, self.document_of = document_tokens(layout.document_lengths, device)
         self.means = document_means(layout.document_lengths, device)
         tokens = torch.arange(layout.length, device="cpu")
         self.base_positions = token_positions(layout, "last", tokens).to(device)
-        self.rotates = style is not None
-        if cos is not None and sin is not None and style is not None:
-            self.style = style
-            cos, sin = cos.to(device).float(), sin.to(device).float()
+        self.rotates = angles is not None
+        if angles is not None:
+            self.style = angles.style
+            cos, sin = angles.cos.to(device), angles.sin.to(device)
             beyond = torch.arange(layout.length, cos.shape[0], device=device)
             where = torch.cat((self.base_positions, beyond))
             self.base_cos, self.base_sin = cos[where], sin[where]
