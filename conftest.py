@@ -10,6 +10,9 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator
 
+# Before transformers is imported: no test may ask the network for anything.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 import pytest
 import torch
 
@@ -38,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[marked] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[marked] += 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny tensors gain nothing from threads, and workers of one run share the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,16 +1,11 @@
 """Shared fixtures: tiny random models, built once per session and only when asked for."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
-
-# Before transformers is imported: no test may ask the network for anything.
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from transformers import PreTrainedModel
 
 from tests.contract.covering import covering
@@ -48,15 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny tensors gain nothing from threads, and workers of one run share the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

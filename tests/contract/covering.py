@@ -93,10 +93,11 @@ def covering(cases: Iterable[Case], by: By = "method") -> list[Case]:
 def _covering(cases: tuple[Case, ...], by: By) -> Sequence[Case]:
     # Greedily: the case that meets most of what is still to be met. Among equals a checksum
     # decides, so that methods are spread over the families that are alike.
+    checksums = {case: zlib.crc32(repr(case).encode()) for case in cases}
     unmet = {case: _requirements(case, by) for case in cases}
     chosen: set[Case] = set()
     while unmet := {case: needs for case, needs in unmet.items() if needs}:
-        best = max(unmet, key=lambda case: (len(unmet[case]), zlib.crc32(repr(case).encode())))
+        best = max(unmet, key=lambda case: (len(unmet[case]), checksums[case]))
         chosen.add(best)
         met = unmet.pop(best)
         for needs in unmet.values():

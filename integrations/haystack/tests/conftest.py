@@ -1,17 +1,10 @@
 """The tests' reader, things that do not exist, and a model whose answers are written for it."""
 
-import os
-
-# Before they are imported: no test may ask the network for anything.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
-import torch
 from haystack import Document
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
@@ -31,19 +24,6 @@ TOOLS = (
     "{{ call.function | tojson }}\n</tool_call>{% endfor %}{% endif %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Before transformers is imported: no test may ask the network for anything.
-os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.pop("LANGSMITH_TRACING", None)
 
 import pytest
-import torch
 from langchain_core.documents import Document
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -108,19 +105,6 @@ class RecordingModel(RagMiddleModel):
 
 
 MakeModel = Callable[..., RecordingModel]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

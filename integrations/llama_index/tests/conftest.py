@@ -1,13 +1,10 @@
 """A tiny model with a chat template, documents to ask it about, and a record of its calls."""
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
 import pytest
 import torch
@@ -56,10 +53,7 @@ def _offline() -> Iterator[None]:
 
     patch = pytest.MonkeyPatch()
     patch.setattr(socket, "getaddrinfo", only_local)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     patch.undo()
 
 
