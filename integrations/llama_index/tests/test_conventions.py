@@ -14,15 +14,11 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
 
 from rag_middle import RagMiddleModel
+from tests.applications import world
+from tests.applications.world import ANSWER, NAME, TEXTS
 from tests.reader import reader_path
 
-FACTS = {
-    "Aldgrove Harfield": "Aldgrove Harfield costs $41.",
-    "Bramstow Melcroft": "Bramstow Melcroft costs $873.",
-    "Cranport Tolworth": "Cranport Tolworth costs $256.",
-}
-NAME = "Bramstow Melcroft"
-QUESTION = f"Question: How much does {NAME} cost?\nAnswer:"
+QUESTION = f"Question: {world.QUESTION}\nAnswer:"
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +27,9 @@ def llm() -> RagMiddleLLM:
     return RagMiddleLLM(model=model, method="pine", max_new_tokens=16)
 
 
-def written(title: str) -> str:
-    return f"({title}) {FACTS[title]}"
-
-
 ENTRIES: dict[str, Any] = {
-    "vllm": lambda title: {"text": written(title)},
-    "node with score": lambda title: NodeWithScore(node=TextNode(text=written(title)), score=0.5),
+    "vllm": lambda title: {"text": TEXTS[title]},
+    "node with score": lambda title: NodeWithScore(node=TextNode(text=TEXTS[title]), score=0.5),
 }
 
 
@@ -47,19 +39,19 @@ def facts(response: Any) -> tuple[Any, ...]:
     return text.strip(), told["documents"], told["applied"]
 
 
-RIGHT = (f"{NAME}: $873", 3, True)
+RIGHT = (ANSWER, len(TEXTS), True)
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_entries_of_documents_are_documents(llm: RagMiddleLLM, entry: Any) -> None:
-    documents = [*map(entry, FACTS)]
+    documents = [*map(entry, TEXTS)]
     message = ChatMessage(role="user", content=QUESTION)
     assert facts(llm.chat([message], documents=documents)) == RIGHT
     assert facts(llm.complete(QUESTION, documents=documents)) == RIGHT
 
 
 def test_documents_may_come_in_the_extra_body(llm: RagMiddleLLM) -> None:
-    documents = [*map(ENTRIES["vllm"], FACTS)]
+    documents = [*map(ENTRIES["vllm"], TEXTS)]
     assert facts(llm.complete(QUESTION, extra_body={"documents": documents})) == RIGHT
     with pytest.raises(RequestError, match="documents was given"):
         llm.complete(QUESTION, documents=documents, extra_body={"documents": documents})
@@ -86,7 +78,7 @@ def test_nothing_is_opened(llm: RagMiddleLLM, tmp_path: Any) -> None:
             llm.chat([ChatMessage(role="user", blocks=[block])])
 
 
-CITABLE = [CitableBlock(title=title, source="a book", content=written(title)) for title in FACTS]
+CITABLE = [CitableBlock(title=title, source="a book", content=TEXTS[title]) for title in TEXTS]
 
 
 def cited(response: Any) -> list[CitationBlock]:
@@ -102,11 +94,11 @@ def test_citations_are_blocks_behind_the_text(llm: RagMiddleLLM) -> None:
     assert response.message.content[place["start"] : place["end"]] == citation.title == NAME
     assert citation.source == "a book"
     assert isinstance(citation.cited_content, TextBlock)
-    assert citation.cited_content.text == written(NAME)
-    assert response.raw["rag_middle"]["document_ids"] == ["a book"] * 3
+    assert citation.cited_content.text == TEXTS[NAME]
+    assert response.raw["rag_middle"]["document_ids"] == ["a book"] * 6
     *_, last = llm.stream_chat([message])
     assert cited(last) == [citation]
     # As history they are no text.
     again = llm.chat([message, response.message, ChatMessage(role="user", content=QUESTION)])
     assert again.message.content
-    assert again.raw["rag_middle"]["documents"] == 3
+    assert again.raw["rag_middle"]["documents"] == 6

@@ -9,14 +9,11 @@ from langchain_core.output_parsers import StrOutputParser
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
+from tests.applications import world
+from tests.applications.world import TEXTS
 from tests.reader import reader_path
 
-FACTS = {
-    "Aldgrove Harfield": "Aldgrove Harfield costs $41.",
-    "Bramstow Melcroft": "Bramstow Melcroft costs $873.",
-    "Cranport Tolworth": "Cranport Tolworth costs $256.",
-}
-QUESTION = "Question: How much does Bramstow Melcroft cost?\nAnswer:"
+QUESTION = f"Question: {world.QUESTION}\nAnswer:"
 ADDRESS = "https://example.org/1"
 
 
@@ -30,14 +27,10 @@ def model(reader: RagMiddleModel) -> ChatRagMiddle:
     return ChatRagMiddle(model=reader, method="pine", max_tokens=16)
 
 
-def written(title: str) -> str:
-    return f"({title}) {FACTS[title]}"
-
-
 #: A document of this title, as an entry of ``documents``; other forms: tests/conventions.
 ENTRIES: dict[str, Any] = {
-    "vllm": lambda title: {"text": written(title), "id": title},
-    "langchain": lambda title: Document(written(title)),
+    "vllm": lambda title: {"text": TEXTS[title], "id": title},
+    "langchain": lambda title: Document(TEXTS[title]),
 }
 
 
@@ -46,11 +39,11 @@ def facts(answer: Any) -> tuple[Any, ...]:
     return answer.content.strip(), told["documents"], told["applied"]
 
 
-RIGHT = ("Bramstow Melcroft: $873", 3, True)
+RIGHT = (world.ANSWER, len(TEXTS), True)
 
 
 def test_documents_may_come_in_the_extra_body(model: ChatRagMiddle) -> None:
-    entries = [*map(ENTRIES["vllm"], FACTS)]
+    entries = [*map(ENTRIES["vllm"], TEXTS)]
     bound = model.bind(extra_body={"documents": entries})
     assert facts(bound.invoke(QUESTION)) == RIGHT
     with pytest.raises(UnsupportedGenerationError, match="documents was given"):
@@ -65,9 +58,9 @@ def test_documents_may_come_in_the_extra_body(model: ChatRagMiddle) -> None:
 #: Documents with titles, which the model reads on a line before the text; ids and addresses.
 TITLED: dict[str, Any] = {
     "langchain": lambda title: Document(
-        written(title), id="d", metadata={"title": title, "source": ADDRESS}
+        TEXTS[title], id="d", metadata={"title": title, "source": ADDRESS}
     ),
-    "vllm": lambda title: {"title": title, "text": written(title), "id": "d", "url": ADDRESS},
+    "vllm": lambda title: {"title": title, "text": TEXTS[title], "id": "d", "url": ADDRESS},
 }
 
 
@@ -79,18 +72,18 @@ def annotations(message: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", TITLED)
 def test_citations_are_annotations_of_content_blocks(model: ChatRagMiddle, kind: str) -> None:
-    answer = model.invoke(QUESTION, documents=[*map(TITLED[kind], FACTS)])
+    answer = model.invoke(QUESTION, documents=[*map(TITLED[kind], TEXTS)])
     [citation] = annotations(answer)
     start, end = citation["start_index"], citation["end_index"]
-    assert answer.content[start:end] == citation["title"] == "Bramstow Melcroft"
-    assert citation["cited_text"] == written("Bramstow Melcroft")
+    assert answer.content[start:end] == citation["title"] == world.NAME
+    assert citation["cited_text"] == TEXTS[world.NAME]
     assert citation["url"] == ADDRESS
     assert citation["extras"]["document_id"] == "d"
     assert StrOutputParser().invoke(answer) == answer.content
 
 
 def test_streams_end_with_their_citations(model: ChatRagMiddle) -> None:
-    documents = [*map(TITLED["langchain"], FACTS)]
+    documents = [*map(TITLED["langchain"], TEXTS)]
     whole = AIMessageChunk(content="")
     for chunk in model.stream(QUESTION, documents=documents):
         whole += chunk
