@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_middle import retrieval
 from rag_middle.answering import answerer
 from rag_middle.errors import ConfigError
 from tests.retrieval.embedding import HashingEmbedder
@@ -27,7 +28,8 @@ class NamedEmbedder(HashingEmbedder):
 
 def use_named_embedder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Put `NamedEmbedder` in place of the real one, and the user's cache into `cache`."""
-    monkeypatch.setattr(answerer, "SentenceTransformerEmbedder", NamedEmbedder)
+    for module in (answerer, retrieval):
+        monkeypatch.setattr(module, "SentenceTransformerEmbedder", NamedEmbedder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
