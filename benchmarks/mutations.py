@@ -39,6 +39,7 @@ _CONTRACT = ("tests/contract/test_every_family.py", "tests/contract", "tests/gol
 #: named after a word of the fault's path go first.
 TESTS: dict[str, tuple[str, ...]] = {
     "rag_middle/attention/patch.py": ("tests/contract/test_no_trace.py", "tests/attention"),
+    "rag_middle/attention/seam.py": ("tests/contract/test_no_trace.py", "tests/attention"),
     "rag_middle/attention/weights.py": ("tests/methods/test_weights.py", *_CONTRACT),
     "rag_middle/attention/observe.py": ("tests/attention/test_observe.py",),
     "rag_middle/methods/document_blocks/document_": ("tests/generation/test_document_cache.py",),
