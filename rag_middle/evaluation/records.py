@@ -169,6 +169,8 @@ class AnswerRecord:
 class Records(dict[Key, AnswerRecord]):
     """The answers of one measurement, in memory and, where there is a file, on disk.
 
+    Written by `add` only, which knows of the file.
+
     Args:
         path, identity: as for `Journal`; a line is a method when it is first used, or an answer.
 

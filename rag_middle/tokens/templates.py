@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import ChatTemplateError
@@ -70,17 +70,16 @@ class ChatTemplate:
         self.sources: list[str] = []
         templates = [tokenizer.chat_template, options.get("chat_template")]
         map_strings(templates, self.sources.append)
-        self._takes = cache(self._takes_first)
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         if any(message.get("tool_calls") for message in messages):
             as_text, _ = self._written_call or (False, "")
             messages = _with_calls(messages, as_text)
         roles = {message["role"] for message in messages}
-        if "developer" in roles and not self._takes("developer"):
+        if "developer" in roles and not self._takes_developer:
             messages = [_with_role(message, "developer", "system") for message in messages]
             roles.add("system")
-        if "system" in roles and not self._takes("system"):
+        if "system" in roles and not self._takes_system:
             messages = _merged([_with_role(message, "system", "user") for message in messages])
         try:
             return self._apply(messages, tools)
@@ -143,6 +142,14 @@ class ChatTemplate:
                 pairs = enumerate(zip(before, text, strict=False))
                 return as_text, text[next((i for i, (a, b) in pairs if a != b), len(before)) :]
         return None
+
+    @cached_property
+    def _takes_developer(self) -> bool:
+        return self._takes_first("developer")
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        return self._takes_first("system")
 
     def _takes_first(self, role: str) -> bool:
         """Whether a first message of this role is rendered, rather than refused or left out."""

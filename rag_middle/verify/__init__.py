@@ -11,11 +11,17 @@ authors' code where there is some. ``cases`` reads them, ``methods`` finds the m
 should give the same, ``runs`` compares, ``report`` says how it went.
 """
 
-# isort: off
-from rag_middle.verify.cases import (
-    GoldenCase as GoldenCase,
-    load_cases as load_cases,
-    shipped_directory as shipped_directory,
-)
-from rag_middle.verify.report import VerificationReport as VerificationReport
-from rag_middle.verify.runs import TOLERANCE as TOLERANCE, verify as verify
+from rag_middle.verify.cases import GoldenCase, load_cases, shipped_directory
+from rag_middle.verify.report import CaseResult, MethodResults, VerificationReport
+from rag_middle.verify.runs import TOLERANCE, verify
+
+__all__ = [
+    "TOLERANCE",
+    "CaseResult",
+    "GoldenCase",
+    "MethodResults",
+    "VerificationReport",
+    "load_cases",
+    "shipped_directory",
+    "verify",
+]

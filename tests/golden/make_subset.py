@@ -36,10 +36,11 @@ def cut(sets: list[Path], out: Path, added: list[str]) -> None:
         for full, content in zip(sets, contents, strict=True)
         for case in content["cases"]
     }
+    chosen = [by_id[name] for name in dict.fromkeys(names)]  # before anything is removed
     for folder in ("arrays", "models"):
         shutil.rmtree(out / folder, ignore_errors=True)
         (out / folder).mkdir(parents=True)
-    cases = [_cut_case(dict(by_id[name][1]), by_id[name][0], out) for name in names]
+    cases = [_cut_case(dict(case), full, out) for full, case in chosen]
     for model in sorted({case["model"] for case in cases if case["model"]}):
         (out / model).mkdir()
         for name in ("config.json", "model.safetensors"):

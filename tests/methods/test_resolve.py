@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError, UnknownNameError
 from rag_middle.methods import (
+    DSAS,
     LPES,
     METHODS,
     PINE,
@@ -22,6 +23,7 @@ from rag_middle.methods import (
     PositionInterpolation,
     Runner,
     SelfExtend,
+    ZeroTuning,
     resolve_method,
 )
 from rag_middle.methods.resolve import preset
@@ -119,6 +121,12 @@ def test_what_cannot_be_resolved(
             "ms_poe does not compose with positional_hidden_states",
         ),
         ((DySCO(heads=((0, 0),)), SelfExtend()), "dysco does not compose with self_extend"),
+        ((ZeroTuning(factor=2), SelfExtend()), "zero_tuning does not compose with self_extend"),
+        ((DSAS(), SelfExtend()), "dsas does not compose with self_extend"),
+        (
+            (SelfExtend(), PositionalHiddenStates(channels=(1,))),
+            "self_extend does not compose with positional_hidden_states",
+        ),
     ],
 )
 def test_refused_compositions_are_named(methods: tuple[Method, ...], message: str) -> None:

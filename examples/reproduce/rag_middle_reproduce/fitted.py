@@ -256,14 +256,12 @@ class RandomFactors(Fit):
         tried: draws, of the factors that control points may have.
         questions: of the search, `documents` each.
         held_out: that the search is checked on.
-        seed: of the draws and of the questions, as that of the search.
     """
 
     tried: int
     questions: int = 30
     held_out: int = 100
     documents: int | None = None
-    seed: int = 0
 
     def tried_out(self) -> Fit:
         return replace(self, tried=2, questions=3, held_out=2)
@@ -276,11 +274,10 @@ class RandomFactors(Fit):
             "lpes",
             questions=self.questions,
             held_out=self.held_out,
-            seed=self.seed,
             chat=bool(model.tokenizer.chat_template),
         )
         fitness = ExampleObjective(model, examples, criterion="log_likelihood")
-        rng, layers = random.Random(self.seed), len(model.model.get_decoder().layers)
+        rng, layers = random.Random(0), len(model.model.get_decoder().layers)
         drawn = [
             LPES(factors=tuple(rng.randint(10, 20) / 10 for _ in range(layers)))
             for _ in range(self.tried)

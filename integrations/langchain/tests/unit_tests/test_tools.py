@@ -85,8 +85,8 @@ def test_a_call_that_is_cut_is_an_invalid_one(local: Any) -> None:
 
 # A name, or none; JSON that LangChain completes, or takes as it is.
 INVALID = [
-    CALL[:-20],
     CALL.replace('"Nantes"', "[" * 600 + "]" * 600),
+    CALL[:-20],
     CALL.replace('"Nantes"', "NaN"),
     CALL.replace('{"query": "Nantes"}', '"Nantes"'),
     CALL.replace('"name": "search", ', ""),
