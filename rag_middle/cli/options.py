@@ -98,7 +98,14 @@ Template = Annotated[
     Literal["auto", "chat", "raw"],
     typer.Option(hidden=True, help="Use the tokenizer's chat template. auto: if it has one."),
 ]
-Threads = Annotated[int | None, model_flag(min=1, hidden=True, help="CPU threads, of each worker.")]
+Threads = Annotated[
+    int | None,
+    model_flag(
+        min=1,
+        hidden=True,
+        help="CPU threads, of each worker; on busy cores one may be faster than two.",
+    ),
+]
 Backend = Annotated[Literal["processes", "ray"], model_flag(hidden=True, help="Where workers run.")]
 
 Thinking = Annotated[
