@@ -88,6 +88,14 @@ def test_a_batch_goes_through_the_model_together(
     assert model.batch([]) == []
 
 
+def test_speed_is_that_of_the_tokens_after_the_first(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    one, five = (model.generate(prompt, max_new_tokens=count) for count in (1, 5))
+    assert one.tokens_per_second == 0
+    assert five.tokens_per_second == pytest.approx(4 / five.timings.decode)
+
+
 @each_method
 def test_prompts_without_documents_run_and_say_that_the_method_did_nothing(
     model: RagMiddleModel, prompt: ContextPrompt, method: Method
