@@ -79,7 +79,8 @@ def build(name: str, config: PretrainedConfig, attn_implementation: str) -> PreT
     # Wider matrices have smaller weights, or scores would grow with the width.
     scramble(model, seed=zlib.crc32(name.encode()), std=0.18 * (HIDDEN / config.hidden_size) ** 0.5)
     model.generation_config = GenerationConfig(pad_token_id=0, do_sample=False)
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    return model
 
 
 def speaking(name: str, tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> RagMiddleModel:

@@ -145,7 +145,8 @@ class LetterEmbedder:
 
     def embed(self, texts: list[str]) -> np.ndarray:
         counts = np.array([[t.lower().count(c) for c in map(chr, range(97, 123))] for t in texts])
-        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        unit: np.ndarray = counts / np.linalg.norm(counts, axis=1, keepdims=True)
+        return unit.astype(np.float32)
 
 
 def test_hard_distractors_are_those_most_like_the_question(

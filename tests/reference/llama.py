@@ -99,4 +99,5 @@ class NaiveLlama:
         n = queries.shape[0]
         scores = queries @ keys.T / self.head_size**0.5
         future = torch.ones(n, n).triu(1).bool()
-        return scores.masked_fill(future, float("-inf")).softmax(-1)
+        weights: Tensor = scores.masked_fill(future, float("-inf")).softmax(-1)
+        return weights

@@ -30,4 +30,5 @@ class HashingEmbedder:
         for row, text in zip(vectors, texts, strict=True):
             for word in re.findall(r"\w+", text.lower()) or [text]:
                 row[zlib.crc32(word.encode(), self.seed) % self.dimension] += 1
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
