@@ -7,10 +7,11 @@
     python examples/reproduce/prepare.py --data DATA --list     # and which are there
     python examples/reproduce/prepare.py --data DATA --only rewardbench.jsonl
 
-Every file has a named home: a dataset of the hub and its revision, or a repository and its commit.
-Hub datasets are read with the packages datasets and huggingface_hub. Nothing else is fetched. What
-cannot be fetched is said, with its home, and files that are there already are left alone. Branches
-of the hub move, so ``sources.json`` in the data folder keeps the digest of what was fetched.
+Every file has a named home in ``sources.yaml``: a dataset of the hub and its revision, or a
+repository and its commit. Hub datasets are read with the packages datasets and huggingface_hub.
+Nothing else is fetched. What cannot be fetched is said, with its home, and files that are there
+already are left alone. Branches of the hub move, so ``sources.json`` in the data folder keeps the
+digest of what was fetched.
 """
 
 from __future__ import annotations
@@ -28,295 +29,140 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-__all__ = ["FILES", "HubFile", "PineFile", "RepositoryFile", "main", "prepare"]
+import yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubFile:
-    """A dataset of the Hugging Face hub, as JSON lines.
-
-    Attributes:
-        name: below the data folder.
-        dataset: on the hub.
-        revision: branch, tag or commit.
-        split: of the dataset.
-        configs: of the dataset; several are joined, with their names in the field `config_field`.
-        config_field: see `configs`.
-        archive: a ZIP file of the dataset, for datasets that are scripts, which newer versions of
-            datasets do not run.
-        member: in the archive, JSON lines as they are, or CSV with ``{config}`` in its name.
-    """
+class Source:
+    """A file below the data folder and its home, on the hub or on GitHub; see ``sources.yaml``."""
 
     name: str
-    dataset: str
+    hub: str = ""
+    github: str = ""
     revision: str = "main"
     split: str = "test"
     configs: tuple[str, ...] = ()
-    config_field: str | None = None
-    archive: str | None = None
-    member: str | None = None
+    config_field: str = ""
+    archive: str = ""
+    member: str = ""
+    path: str = ""
+    format: str = ""
 
     @property
     def home(self) -> str:
         """Where it is from, for people."""
+        if self.github:
+            return f"https://github.com/{self.github}/blob/{self.revision}/{self.path}"
         parts = ", ".join(filter(None, (self.archive, " ".join(self.configs[:3]), self.split)))
-        return f"https://huggingface.co/datasets/{self.dataset} ({self.revision}; {parts})"
+        return f"https://huggingface.co/datasets/{self.hub} ({self.revision}; {parts})"
 
     def content(self) -> bytes:
-        """JSON lines.
+        """What the tasks read.
 
         Raises:
             OSError: it cannot be fetched.
         """
-        if self.archive is not None:
-            return self._archived(self.archive)
+        if self.format == "pine":
+            return self._prompts_of_pine()
+        if self.github:
+            return _fetched("https://raw.githubusercontent.com", self)
+        if self.archive:
+            return self._archived()
         from datasets import load_dataset
 
-        configs = self.configs or (None,)
-        rows = (
-            (config, row)
-            for config in configs
-            for row in load_dataset(self.dataset, config, split=self.split, revision=self.revision)
-        )
-        return self._lines(rows)
+        read = [
+            (config, load_dataset(self.hub, config, split=self.split, revision=self.revision))
+            for config in self.configs or (None,)
+        ]
+        return self._lines(read)
 
-    def _archived(self, archive: str) -> bytes:
+    def _archived(self) -> bytes:
         from huggingface_hub import hf_hub_download
 
-        assert self.member is not None
-        path = hf_hub_download(self.dataset, archive, repo_type="dataset", revision=self.revision)
+        path = hf_hub_download(self.hub, self.archive, repo_type="dataset", revision=self.revision)
         with ZipFile(path) as opened:
             if not self.configs:
                 return opened.read(self.member)
-            rows = (
-                (config, row)
+            tables = [
+                (config, opened.read(self.member.replace("{config}", config)).decode("utf-8-sig"))
                 for config in self.configs
-                for row in csv.DictReader(
-                    io.StringIO(opened.read(self.member.format(config=config)).decode("utf-8-sig"))
-                )
-            )
-            return self._lines(rows)
+            ]
+        return self._lines((config, csv.DictReader(io.StringIO(text))) for config, text in tables)
 
-    def _lines(self, rows: Iterable[tuple[str | None, dict[str, Any]]]) -> bytes:
-        lines = []
-        for config, row in rows:
-            named = {self.config_field: config} if self.config_field else {}
-            lines.append(json.dumps({**row, **named}, ensure_ascii=False) + "\n")
-        return "".join(lines).encode()
+    def _lines(self, tables: Iterable[tuple[str | None, Iterable[dict[str, Any]]]]) -> bytes:
+        """JSON lines of tables by the name of their config."""
+        return _json_lines(
+            {**row, **({self.config_field: config} if self.config_field else {})}
+            for config, rows in tables
+            for row in rows
+        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryFile:
-    """A file of a repository on GitHub, as it is.
-
-    Attributes:
-        name: below the data folder.
-        repository: owner and name.
-        commit: of the repository.
-        path: in the repository.
-    """
-
-    name: str
-    repository: str
-    commit: str
-    path: str
-
-    @property
-    def home(self) -> str:
-        """Where it is from, for people."""
-        return f"https://github.com/{self.repository}/blob/{self.commit}/{self.path}"
-
-    def content(self) -> bytes:
-        """The file.
-
-        Raises:
-            OSError: it cannot be fetched.
-        """
-        address = f"https://raw.githubusercontent.com/{self.repository}/{self.commit}/{self.path}"
-        with urllib.request.urlopen(address, timeout=60) as response:
-            content: bytes = response.read()
-        return content
+    def _prompts_of_pine(self) -> bytes:
+        """Of entries of text, parts and answers, in a repository that keeps them in Git LFS."""
+        entries = json.loads(_fetched("https://media.githubusercontent.com/media", self))
+        return _json_lines({"parts": parts, "answers": answers} for _, parts, answers in entries)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PineFile(RepositoryFile):
-    """Prompts that PINE's authors wrote out, as JSON lines: a list of text, parts and answers each.
-
-    Their repository keeps them in Git LFS.
-    """
-
-    def content(self) -> bytes:
-        """A line with ``parts`` and ``answers`` for each prompt.
-
-        Raises:
-            OSError: it cannot be fetched.
-        """
-        host = "https://media.githubusercontent.com/media"
-        with urllib.request.urlopen(
-            f"{host}/{self.repository}/{self.commit}/{self.path}", timeout=300
-        ) as response:
-            entries = json.load(response)
-        lines = [
-            json.dumps({"parts": parts, "answers": answers}, ensure_ascii=False) + "\n"
-            for _, parts, answers in entries
-        ]
-        return "".join(lines).encode()
+def _fetched(host: str, source: Source) -> bytes:
+    address = f"{host}/{source.github}/{source.revision}/{source.path}"
+    with urllib.request.urlopen(address, timeout=300) as response:
+        content: bytes = response.read()
+    return content
 
 
-def _lost_in_the_middle(name: str, folder: str) -> RepositoryFile:
-    return RepositoryFile(
-        name=name,
-        repository="nelson-liu/lost-in-the-middle",
-        commit="29b8a6d042ce29abccee3db1a73171a107d7e6af",
-        path=f"{folder}/{name}",
-    )
+def _json_lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
-_LONGBENCH = (
-    *("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report"),
-    *("qmsum", "multi_news", "trec", "triviaqa", "samsum", "passage_count"),
-    *("passage_retrieval_en", "lcc", "repobench-p"),
-)
-_ZEROSCROLLS = (
-    *("gov_report", "summ_screen_fd", "qmsum", "squality", "qasper", "narrative_qa", "quality"),
-    *("musique", "space_digest", "book_sum_sort"),
-)
-_PINE = tuple(
-    f"nq-open-{count}_total_documents_gold_at_{gold}"
-    for count, golds in ((10, (0, 4, "4_random", 9)), (20, (0, 4, "4_random", 9, 14, 19)))
-    for gold in golds
-)
-_LEVAL = ("coursera", "quality", "tpo", "gsm100", "topic_retrieval_longchat", "sci_fi")
-_CEVAL = (
-    *("computer_network", "operating_system", "computer_architecture", "college_programming"),
-    *("college_physics", "college_chemistry", "advanced_mathematics", "probability_and_statistics"),
-    *("discrete_mathematics", "electrical_engineer", "metrology_engineer"),
-    *("high_school_mathematics", "high_school_physics", "high_school_chemistry"),
-    *("high_school_biology", "middle_school_mathematics", "middle_school_biology"),
-    *("middle_school_physics", "middle_school_chemistry", "veterinary_medicine"),
-    *("college_economics", "business_administration", "marxism", "mao_zedong_thought"),
-    *("education_science", "teacher_qualification", "high_school_politics"),
-    *("high_school_geography", "middle_school_politics", "middle_school_geography"),
-    *("modern_chinese_history", "ideological_and_moral_cultivation", "logic", "law"),
-    *("chinese_language_and_literature", "art_studies", "professional_tour_guide"),
-    *("legal_professional", "high_school_chinese", "high_school_history"),
-    *("middle_school_history", "civil_servant", "sports_science", "plant_protection"),
-    *("basic_medicine", "clinical_medicine", "urban_and_rural_planner", "accountant"),
-    *("fire_engineer", "environmental_impact_assessment_engineer", "tax_accountant", "physician"),
-)
+def _sources() -> Iterator[Source]:
+    entries = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))
+    for entry in entries:
+        for value in entry.pop("each", [""]):
+            named = {
+                name: text.replace("{}", str(value)) if isinstance(text, str) else tuple(text)
+                for name, text in entry.items()
+            }
+            yield Source(**named)
+
 
 #: Everything that the configurations read.
-FILES: tuple[HubFile | RepositoryFile, ...] = (
-    *(
-        _lost_in_the_middle(
-            f"nq-open-{count}_total_documents_gold_at_0.jsonl.gz",
-            f"qa_data/{count}_total_documents",
-        )
-        for count in (10, 20, 30)
-    ),
-    *(
-        _lost_in_the_middle(f"kv-retrieval-{count}_keys.jsonl.gz", "kv_retrieval_data")
-        for count in (75, 140, 300)
-    ),
-    *(
-        PineFile(
-            name=f"pine-{name}.jsonl",
-            repository="wzq016/PINE",
-            commit="5c2e9deaa9a2be1abe27c14d5cd40ff100e7e4d6",
-            path=f"eval_data/lost_in_middle/{name}.json",
-        )
-        for name in _PINE
-    ),
-    *(
-        HubFile(
-            name=f"longbench/{name}.jsonl",
-            dataset="THUDM/LongBench",
-            archive="data.zip",
-            member=f"data/{name}.jsonl",
-        )
-        for name in _LONGBENCH
-    ),
-    HubFile(name="loogle-longdep_qa.jsonl", dataset="bigai-nlco/LooGLE", configs=("longdep_qa",)),
-    *(
-        HubFile(name=f"mmlu-{split}.jsonl", dataset="cais/mmlu", configs=("all",), split=split)
-        for split in ("test", "dev")
-    ),
-    *(
-        HubFile(
-            name=f"ceval-{split}.jsonl",
-            dataset="ceval/ceval-exam",
-            configs=_CEVAL,
-            config_field="subject",
-            split=split,
-            archive="ceval-exam.zip",
-            member=f"{split}/{{config}}_{split}.csv",
-        )
-        for split in ("val", "dev")
-    ),
-    HubFile(
-        name="rewardbench.jsonl",
-        dataset="allenai/reward-bench",
-        revision="01272f0c04adcbe7de26ea6250e03d5a90a6925b",
-        split="filtered",
-    ),
-    *(
-        HubFile(
-            name=f"zeroscrolls/{name}.jsonl",
-            dataset="tau/zero_scrolls",
-            split="validation",
-            archive=f"{name}.zip",
-            member=f"{name}/validation.jsonl",
-        )
-        for name in _ZEROSCROLLS
-    ),
-    *(
-        RepositoryFile(
-            name=f"l_eval/{name}.jsonl",
-            repository="OpenLMLab/LEval",
-            commit="cd34b050269148aed75acbbe4a599873ad0f37e9",
-            path=f"LEval-data/Closed-ended-tasks/{name}.jsonl",
-        )
-        for name in _LEVAL
-    ),
-)
+SOURCES = tuple(_sources())
 
 
-def prepare(
-    folder: Path, only: Iterable[str] = ()
-) -> Iterator[tuple[HubFile | RepositoryFile, str]]:
+def prepare(folder: Path, only: Iterable[str] = ()) -> Iterator[tuple[Source, str]]:
     """Fetch what is missing.
 
     Yields:
         Each file with what became of it: ``there``, ``fetched``, or why it is missing.
     """
     wanted = set(only)
-    for file in FILES:
-        path = folder / file.name
-        if wanted and file.name not in wanted:
+    for source in SOURCES:
+        path = folder / source.name
+        if wanted and source.name not in wanted:
             continue
         if path.is_file():
-            yield file, "there"
+            yield source, "there"
             continue
         try:
-            content = file.content()
+            content = source.content()
         except ModuleNotFoundError as error:
-            yield file, f"missing: needs the package {error.name} (pip install {error.name})"
+            yield source, f"missing: needs the package {error.name} (pip install {error.name})"
         except Exception as error:
             reason = (str(error).splitlines() or [""])[0][:200]
-            yield file, f"missing: {type(error).__name__} {reason}"
+            yield source, f"missing: {type(error).__name__} {reason}"
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             unfinished = path.with_name(path.name + ".part")
             unfinished.write_bytes(content)
             unfinished.replace(path)
-            _write_down(folder, file, content)
-            yield file, "fetched"
+            _write_down(folder, source, content)
+            yield source, "fetched"
 
 
-def _write_down(folder: Path, file: HubFile | RepositoryFile, content: bytes) -> None:
+def _write_down(folder: Path, source: Source, content: bytes) -> None:
     path = folder / "sources.json"
     sources = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    sources[file.name] = {"home": file.home, "sha256": hashlib.sha256(content).hexdigest()}
+    sources[source.name] = {"home": source.home, "sha256": hashlib.sha256(content).hexdigest()}
     path.write_text(json.dumps(sources, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -331,24 +177,24 @@ def main(arguments: list[str] | None = None) -> None:
         help="fetch nothing: all files, with their homes, and those in --data",
     )
     options = parser.parse_args(arguments)
-    names = {file.name for file in FILES}
+    names = {source.name for source in SOURCES}
     if unknown := [name for name in options.only if name not in names]:
         sys.exit(f"There is no file {unknown[0]!r}. Files: {', '.join(sorted(names))}.")
     missing = 0
     if options.list:
-        for file in FILES:
-            there = options.data is not None and (options.data / file.name).is_file()
+        for source in SOURCES:
+            there = options.data is not None and (options.data / source.name).is_file()
             missing += not there
             state = "" if options.data is None else f"{'there' if there else 'missing':8}"
-            print(f"{state}{file.name}  {file.home}")
+            print(f"{state}{source.name}  {source.home}")
         if options.data is not None:
-            print(f"{missing} of {len(FILES)} files are missing.")
+            print(f"{missing} of {len(SOURCES)} files are missing.")
         return
     if options.data is None:
         parser.error("--data FOLDER is needed: where the files go")
-    for file, result in prepare(options.data, options.only):
+    for source, result in prepare(options.data, options.only):
         missing += result.startswith("missing")
-        print(f"{file.name}: {result}" + (f" ({file.home})" if result != "there" else ""))
+        print(f"{source.name}: {result}" + (f" ({source.home})" if result != "there" else ""))
     if missing:
         sys.exit(f"{missing} files are missing: fetch them from their homes, or run this online.")
 

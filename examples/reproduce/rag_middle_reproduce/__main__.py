@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ from rag_middle.small_model import default_model
 from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, read_config
 from rag_middle_reproduce.samples import trial_note, write_samples
 from rag_middle_reproduce.tables import Cell, cells_of, file_name, markdown_tables
-
-__all__ = ["load_model", "main", "run_config"]
 
 
 def load_model(
@@ -145,7 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         config = read_config(options.config).on_models(options.model).measured(limit=options.limit)
-        config = config.with_methods(options.method)
+        config = replace(config, methods=(*config.methods, *options.method))
         if options.likelihood:
             config = config.measured(scoring="likelihood", metric="log_likelihood")
         if options.shipped:

@@ -26,8 +26,6 @@ from rag_middle_reproduce.views import Asked, Shown, View
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["AttentionView", "DocumentAttention", "document_attention"]
-
 Rows = Literal["layers", "heads", "gold"]
 Panels = Literal["layers", "heads"]
 
@@ -237,26 +235,19 @@ class AttentionView(View):
         self, masses: NDArray[np.float64], view: DocumentAttention, golds: Sequence[int]
     ) -> Figure:
         """Of masses `[positions, layers, h, D]`."""
-        axes_of: dict[str, tuple[int, str, Sequence[int]]] = {
-            "gold": (0, "Position of the gold document", golds),
-            "layers": (1, "Layer", view.layers),
-            "heads": (2, "Head", view.heads),
-        }
-        row_axis, row_title, names = axes_of[self.show]
-        panels = self.panels or ("layers" if self.show == "heads" else None)
-        kept = [axis for axis, _, _ in axes_of.values() if axis != row_axis]
-        titles = [""]
-        if panels:
-            panel_axis, panel_title, panel_names = axes_of[panels]
-            kept.remove(panel_axis)
-            titles = [f"{panel_title} {name}" for name in panel_names]
-        # [positions, layers, h, D] to [panels, rows, D]
-        shown = masses.mean(axis=tuple(kept))
-        if not panels:
+        titles = {"gold": "Position of the gold document", "layers": "Layer", "heads": "Head"}
+        names = {"gold": golds, "layers": view.layers, "heads": view.heads}
+        axes, panels = list(names), self.panels or ("layers" if self.show == "heads" else None)
+        averaged = [axis for axis in axes if axis not in (self.show, panels)]
+        shown = masses.mean(axis=tuple(map(axes.index, averaged)))
+        headings = [""]
+        if panels is None:
             shown = shown[None]
-        elif row_axis < panel_axis:
-            shown = shown.swapaxes(0, 1)
-        return _heat_maps(shown, titles, row_title, names)
+        else:
+            headings = [f"{titles[panels]} {name}" for name in names[panels]]
+            if axes.index(self.show) < axes.index(panels):
+                shown = shown.swapaxes(0, 1)  # [panels, rows, D]
+        return _heat_maps(shown, headings, titles[self.show], names[self.show])
 
 
 def _changes(label: str, masses: dict[str, NDArray[np.float64]]) -> Shown:

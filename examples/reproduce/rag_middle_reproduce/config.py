@@ -54,7 +54,7 @@ from rag_middle.evaluation import (
     labelled_methods,
     make_task,
 )
-from rag_middle.methods import LPES, Compose, Method, PositionalHiddenStates, resolve_method
+from rag_middle.methods import Compose, Method, PositionalHiddenStates, resolve_method
 from rag_middle.methods.resolve import method_from_file
 from rag_middle.passages import passages_path
 from rag_middle_reproduce import tasks as _tasks  # noqa: F401 - registers them
@@ -65,8 +65,6 @@ from rag_middle_reproduce.perturbations import PERTURBATIONS
 from rag_middle_reproduce.search_times import SearchTimesView
 from rag_middle_reproduce.states import HiddenStatesView
 from rag_middle_reproduce.views import Asked, View
-
-__all__ = ["EvaluationConfig", "ModelConfig", "TaskConfig", "read_config"]
 
 #: What a file may show where it asks no questions.
 VIEWS: Mapping[str, type[View]] = {
@@ -191,14 +189,9 @@ class EvaluationConfig:
 
     def measurement_of(self, task: TaskConfig, metric: str | None = None) -> Measurement:
         """How a task is measured, by `metric` where one is named."""
-        values = {**self.measurement, **task.measurement}
-        if metric is not None:
-            values["metric"] = metric
-        names = [field.name for field in fields(Measurement)]
-        for name in values:
-            if name not in names:
-                raise ConfigError(f"A measurement has no {name!r}. It has {', '.join(names)}.")
-        return Measurement(**values)
+        values = {**self.measurement, **task.measurement, **({"metric": metric} if metric else {})}
+        measurement: Measurement = _parsed(Measurement, values, self.title)
+        return measurement
 
     def methods_of(
         self, model: ModelConfig, data: Path, loaded: RagMiddleModel | None = None
@@ -211,8 +204,7 @@ class EvaluationConfig:
             loaded: the model itself; without it, methods that are found in it are left out.
 
         Raises:
-            ConfigError: a profile that is not in the folder `data`, LPES without fitted factors, or
-                nothing found in the model.
+            ConfigError: a profile that is not in the folder `data`, or nothing found in the model.
             UnknownNameError, MethodConfigError: as `rag_middle.evaluation.labelled_methods`.
         """
         specs: list[Any] = []
@@ -222,17 +214,7 @@ class EvaluationConfig:
             elif loaded is not None:
                 found = spec.method(loaded, self.tasks[0].make(data, model))
                 specs.append(LabelledMethod(spec.label, found))
-        methods = labelled_methods(specs)
-        for method in methods:
-            for part in method.method.parts:
-                if isinstance(part, LPES) and not isinstance(part.factors, tuple):
-                    raise ConfigError(
-                        f"{method.label}: one factor in every layer is position interpolation, not "
-                        "LPES, whose factors are fitted to the model. Fit them with `rag-middle "
-                        f"calibrate --method lpes:paper --model {model.name}`, or name "
-                        "position_interpolation."
-                    )
-        return methods
+        return labelled_methods(specs)
 
     def asked(self, data: Path, model: ModelConfig) -> list[Asked]:
         """The tasks as they are put to a model."""
@@ -264,10 +246,6 @@ class EvaluationConfig:
             methods=tuple(specs),
             published={},
         )
-
-    def with_methods(self, names: Sequence[str]) -> EvaluationConfig:
-        """The same with these methods besides."""
-        return replace(self, methods=(*self.methods, *names))
 
     def on_shipped_questions(self) -> EvaluationConfig:
         """The same with this package's questions, and drawn pairs, in place of those of a file.
@@ -340,11 +318,8 @@ def read_config(path: str | Path) -> EvaluationConfig:
     """
     path = Path(path)
     content = _with_bases(path)
-    if isinstance(content, dict):
-        views = [name for name in VIEWS if name in content]
-        content["view"] = None
-        for name in views:
-            content["view"] = _parsed(VIEWS[name], content.pop(name), path.name)
+    for name in VIEWS.keys() & content.keys():
+        content["view"] = _parsed(VIEWS[name], content.pop(name), path.name)
     config: EvaluationConfig = _parsed(EvaluationConfig, content, path.name)
     models = [_parsed(ModelConfig, model, path.name) for model in config.models]
     return replace(
@@ -355,25 +330,18 @@ def read_config(path: str | Path) -> EvaluationConfig:
     )
 
 
-def _with_bases(path: Path, below: tuple[Path, ...] = ()) -> Any:
+def _with_bases(path: Path) -> dict[str, Any]:
     """The content of a file over that of its bases, the later ones over the earlier."""
-    if path in below:
-        raise ConfigError(f"{path.name} is its own base. Take 'base' out of one file.")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        needed = f", which {below[-1].name} names as its base" if below else ""
+        content = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"The configuration {str(path)!r}{needed} cannot be read ({error}). Pass a YAML file."
+            f"The configuration {str(path)!r} cannot be read ({error}). Pass a YAML file."
         ) from error
-    if not isinstance(content, dict) or "base" not in content:
-        return content
-    bases = content.pop("base")
+    bases = content.pop("base", [])
     merged: dict[str, Any] = {}
     for name in [bases] if isinstance(bases, str) else bases:
-        merged |= _with_bases(path.parent / name, (*below, path))
-    if any(name in content for name in VIEWS):
-        merged = {name: value for name, value in merged.items() if name not in VIEWS}
+        merged |= _with_bases(path.parent / name)
     return merged | content
 
 
@@ -443,27 +411,22 @@ def _for_trial(spec: Any) -> LabelledMethod | Fit:
     """Label and method, with parameters that fit the default model."""
     if isinstance(spec, Fit):
         return spec.tried_out()
-    if isinstance(spec, LabelledMethod):
-        method: Any = spec.method
-        fixed = getattr(method, "document", None) is not None
-        return replace(spec, method=replace(method, document=1)) if fixed else spec
-    if isinstance(spec, Mapping):
-        if spec.get("name") == "positional_hidden_states":
-            options = {**spec.get("options", {}), "channels": (3,), "layers": (1, 2)}
-            spec = {**spec, "options": options}
-        elif "layers" in spec.get("options", {}):
-            spec = {**spec, "options": {**spec["options"], "layers": (1, 2)}}
-        [_, labelled] = labelled_methods([spec])
-        return labelled
     if isinstance(spec, str) and spec.startswith((_PROFILE, _MEAN)):
         return LabelledMethod(spec, resolve_method("position_interpolation", {"scale": 1.1}))
-    parts: list[Method] = [
-        PositionalHiddenStates(channels=(3,), factor=0.5, layers=(1, 2))
-        if part.startswith("positional_hidden_states:")
-        else resolve_method(part)
-        for part in str(spec).split("+")
-    ]
-    return LabelledMethod(str(spec), parts[0] if len(parts) == 1 else Compose(methods=tuple(parts)))
+    [_, labelled] = labelled_methods([spec])
+    parts = tuple(_small(part) for part in labelled.method.parts)
+    return replace(labelled, method=parts[0] if len(parts) == 1 else Compose(methods=parts))
+
+
+def _small(method: Any) -> Method:
+    """The method in layers, channels and documents that any prompt and model has."""
+    values: dict[str, Any] = {"layers": (1, 2)} if getattr(method, "layers", None) else {}
+    if isinstance(method, PositionalHiddenStates):
+        values = {"layers": (1, 2), "channels": (3,)}
+    if getattr(method, "document", None) is not None:
+        values = {"document": 1}
+    small: Method = replace(method, **values)
+    return small
 
 
 def _parsed(kind: type, content: Any, name: str) -> Any:

@@ -30,8 +30,6 @@ from rag_middle_reproduce.last_token import last_token_masses
 from rag_middle_reproduce.tables import markdown_table
 from rag_middle_reproduce.views import Asked, Shown, View
 
-__all__ = ["FlowView", "InitialTokenView", "flow_by_layer", "saliency"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FlowView(View):
@@ -42,9 +40,6 @@ class FlowView(View):
     """
 
     attn_implementation = "eager"
-
-    def tried_out(self) -> FlowView:
-        return self
 
     def shown(
         self, model: RagMiddleModel, asked: Sequence[Asked], methods: Sequence[LabelledMethod]

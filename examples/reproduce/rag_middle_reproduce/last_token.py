@@ -21,8 +21,6 @@ from rag_middle.attention.seam import AttentionHandler, ConfigView, handle_atten
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["last_token_masses"]
-
 
 @torch.no_grad()
 def last_token_masses(
@@ -72,11 +70,7 @@ def last_token_masses(
 class _Probe:
     """Puts values of its own into all rows but the first, and keeps what the last token gets."""
 
-    def __init__(
-        self,
-        handler: AttentionHandler | None,
-        segments: Tensor,
-    ) -> None:
+    def __init__(self, handler: AttentionHandler | None, segments: Tensor) -> None:
         self._attend = handler or base_attention
         self._segments = segments
         self.masses = torch.empty(0, device="cpu")

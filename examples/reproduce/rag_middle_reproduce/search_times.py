@@ -16,8 +16,6 @@ from rag_middle.evaluation import LabelledMethod, position, spread_positions
 from rag_middle_reproduce.tables import markdown_table
 from rag_middle_reproduce.views import Asked, Shown, View
 
-__all__ = ["SearchTimesView"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchTimesView(View):

@@ -27,13 +27,6 @@ from rag_middle_reproduce.views import Asked, Shown, View
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "HiddenStatesView",
-    "cropped_hidden_states",
-    "drift_taken_back",
-    "moved_hidden_states",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenStatesView(View):
@@ -112,11 +105,7 @@ def cropped_hidden_states(model: RagMiddleModel, text: Tensor, tokens: range) ->
 
     Returns:
         float32 `[layers, n, hidden]`, as of `mean_hidden_states`.
-
-    Raises:
-        ConfigError: tokens that the text has not.
     """
-    _require_within(tokens, text)
     prompt = TokenizedPrompt(
         input_ids=tuple(text.tolist()),
         layout=PromptLayout(len(text), ((tokens.start, tokens.stop),)),
@@ -138,11 +127,7 @@ def moved_hidden_states(model: RagMiddleModel, text: Tensor, tokens: range, shif
 
     Returns:
         float32 `[layers, n, hidden]`, as of `mean_hidden_states`.
-
-    Raises:
-        ConfigError: tokens that the text has not.
     """
-    _require_within(tokens, text)
     positions = torch.arange(len(text), device=model.device)
     positions[tokens.start : tokens.stop] -= shift
     with in_eval_mode(model.model):
@@ -192,14 +177,6 @@ def drift_taken_back(channel: int, states: Mapping[str, Tensor], tokens: range, 
             [[name, estimate.text(share=True)] for name, estimate in shares.items()],
         ),
     )
-
-
-def _require_within(tokens: range, text: Tensor) -> None:
-    if not 0 <= tokens.start < tokens.stop <= len(text):
-        raise ConfigError(
-            f"Tokens {tokens.start} to {tokens.stop - 1} are not within texts of {len(text)} "
-            "tokens: perturb others."
-        )
 
 
 def _lines(values: Tensor, skip: int) -> Figure:

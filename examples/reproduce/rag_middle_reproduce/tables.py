@@ -16,8 +16,6 @@ from rag_middle.evaluation.diagnosis import answer_time_ratios
 if TYPE_CHECKING:
     from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, TaskConfig
 
-__all__ = ["Cell", "averages_table", "cells_of", "markdown_table", "markdown_tables"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:

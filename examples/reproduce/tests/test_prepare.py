@@ -18,18 +18,19 @@ import pytest
 def half_online(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repositories can be reached, the hub cannot."""
 
-    def offline(file: prepare.HubFile) -> bytes:
-        raise OSError("no network")
+    def content(source: prepare.Source) -> bytes:
+        if source.hub:
+            raise OSError("no network")
+        return source.path.encode()
 
-    monkeypatch.setattr(prepare.HubFile, "content", offline)
-    monkeypatch.setattr(prepare.RepositoryFile, "content", lambda file: file.path.encode())
+    monkeypatch.setattr(prepare.Source, "content", content)
 
 
 def test_every_file_has_a_home_of_its_own() -> None:
-    names = [file.name for file in prepare.FILES]
-    assert len(set(names)) == len(names)
-    for file in prepare.FILES:
-        assert file.home.startswith(("https://huggingface.co/datasets/", "https://github.com/"))
+    names = [source.name for source in prepare.SOURCES]
+    assert len(set(names)) == len(names) == 54
+    for source in prepare.SOURCES:
+        assert source.home.startswith(("https://huggingface.co/datasets/", "https://github.com/"))
 
 
 @pytest.mark.usefixtures("half_online")
@@ -65,10 +66,10 @@ def test_hub_datasets_become_json_lines(tmp_path: Path, monkeypatch: pytest.Monk
         {"question": f"{name} {config} {split} {revision}", "answer": "é"}
     ]
     monkeypatch.setitem(sys.modules, "datasets", datasets)
-    file = prepare.HubFile(
-        name="a.jsonl", dataset="o/d", revision="r", configs=("x", "y"), config_field="subject"
+    source = prepare.Source(
+        name="a.jsonl", hub="o/d", revision="r", configs=("x", "y"), config_field="subject"
     )
-    first, second = map(json.loads, file.content().decode().splitlines())
+    first, second = map(json.loads, source.content().decode().splitlines())
     assert first == {"question": "o/d x test r", "answer": "é", "subject": "x"}
     assert second["subject"] == "y"
 
@@ -82,15 +83,11 @@ def test_archives_of_the_hub_are_opened(tmp_path: Path, monkeypatch: pytest.Monk
     hub = types.ModuleType("huggingface_hub")
     hub.hf_hub_download = lambda *_, **__: str(tmp_path / "data.zip")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    lines = prepare.HubFile(name="a", dataset="o/d", archive="data.zip", member="data/trec.jsonl")
+    archived = {"name": "a", "hub": "o/d", "archive": "data.zip"}
+    lines = prepare.Source(**archived, member="data/trec.jsonl")
     assert lines.content() == b'{"a": 1}\n'
-    table = prepare.HubFile(
-        name="a",
-        dataset="o/d",
-        configs=("law",),
-        config_field="subject",
-        archive="data.zip",
-        member="val/{config}_val.csv",
+    table = prepare.Source(
+        **archived, configs=("law",), config_field="subject", member="val/{config}_val.csv"
     )
     row = json.loads(table.content())
     assert row == {"id": "0", "question": "a, b", "A": "c", "answer": "A", "subject": "law"}
@@ -105,6 +102,6 @@ def test_prompts_of_pines_authors_become_json_lines(monkeypatch: pytest.MonkeyPa
         return io.BytesIO(json.dumps([entry]).encode())
 
     monkeypatch.setattr("urllib.request.urlopen", open_address)
-    file = prepare.PineFile(name="a.jsonl", repository="o/r", commit="c", path="d/a.json")
-    assert json.loads(file.content()) == {"parts": entry[1], "answers": ["é"]}
+    source = prepare.Source(name="a", github="o/r", revision="c", path="d/a.json", format="pine")
+    assert json.loads(source.content()) == {"parts": entry[1], "answers": ["é"]}
     assert asked == ["https://media.githubusercontent.com/media/o/r/c/d/a.json"]

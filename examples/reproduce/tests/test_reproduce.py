@@ -15,7 +15,7 @@ from rag_middle_reproduce import ModelConfig, read_config
 from rag_middle_reproduce.__main__ import load_model, main
 from rag_middle_reproduce.samples import write_samples
 
-from rag_middle import ConfigError, RagMiddleModel, UnknownNameError
+from rag_middle import ConfigError, RagMiddleModel
 from rag_middle.passages import passages_path
 from rag_middle.profiles import read_profile, write_profile
 from tests.reader import READER_PROFILE
@@ -98,7 +98,7 @@ def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path
         for task in config.tasks:
             for name in ("data", "shots"):
                 if name in task.options:
-                    assert task.options[name] in {file.name for file in prepare.FILES}
+                    assert task.options[name] in {source.name for source in prepare.SOURCES}
 
 
 @pytest.mark.timeout(240)
@@ -140,13 +140,10 @@ def test_published_numbers_are_of_models_tasks_and_positions_that_are_there(data
                     assert len(numbers) == len(measurement.gold_positions(task)), path
 
 
-def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
-    unfitted = {"name": "lpes", "options": {"factors": 1.5}}
-    with pytest.raises(ConfigError, match="position interpolation, not LPES"):
-        read_config(written(tmp_path, methods=[unfitted])).check(data)
-    missing = read_config(FOLDER / "lpes/table_1.yaml")
+def test_a_profile_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+    config = read_config(FOLDER / "lpes/table_1.yaml")
     with pytest.raises(ConfigError, match="calibrate --method lpes:paper --model lmsys"):
-        missing.methods_of(missing.models[0], tmp_path)
+        config.methods_of(config.models[0], tmp_path)
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:
@@ -172,12 +169,10 @@ def test_fields_replace_those_of_the_base_and_a_later_base_those_of_an_earlier(
     path.write_text("base: [config.yaml, _methods.yaml]\nsource: ours")
     config = read_config(path)
     assert (config.title, config.methods, config.source) == ("A comparison", ("pine",), "ours")
-    path.write_text("base: nothing.yaml")
-    with pytest.raises(ConfigError, match=r"table\.yaml names as its base"):
-        read_config(path)
-    path.write_text("base: table.yaml")
-    with pytest.raises(ConfigError, match="its own base"):
-        read_config(path)
+    for text, message in (("base: nothing.yaml", r"nothing\.yaml.*No such"), ("a: [", "read")):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            read_config(path)
 
 
 def test_the_command_writes_tables_and_goes_on_from_its_records(
@@ -231,13 +226,11 @@ def test_a_trial_says_that_it_is_one_and_goes_on_from_its_records(
         ({"models": []}, "at least one of its models"),
         ({"models": [{"dtype": "float32"}]}, "'name'"),
         ({"tasks": [TASK, TASK]}, "under different names"),
-        ({"tasks": [{**TASK, "measurement": {"position": 3}}]}, "no 'position'"),
-        ({"tasks": [{**TASK, "options": {"document": 3}}]}, "Did you mean 'documents'"),
+        ({"tasks": [{**TASK, "measurement": {"position": 3}}]}, "argument 'position'"),
         (
             {"tasks": [{"task": "own_questions", "options": {"data": "no.jsonl"}}]},
             r"no\.jsonl.*prepare\.py --data",
         ),
-        ({"tasks": [{**TASK, "measurement": {"metric": "charm"}}]}, "no metric 'charm'"),
         ({"methods": ["mspoe"]}, "Did you mean 'ms_poe'"),
         ({"averages": {"all": ["four"]}}, "no tasks"),
         ({"methods": [{"fit": "nothing"}]}, "fit must be one of channel"),
@@ -291,13 +284,3 @@ def test_format_and_device_of_a_configuration_reach_the_model(
     load_model(entry, "cpu", "eager")
     chosen = ("dtype", "quantization_config", "device", "attn_implementation")
     assert [arguments[name] for name in chosen] == ["float16", "4bit", "cpu", "eager"]
-
-
-def test_models_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_config(tmp_path / "nothing.yaml")
-    (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_config(tmp_path / "broken.yaml")
-    with pytest.raises(UnknownNameError, match="own_questions"):
-        read_config(written(tmp_path, tasks=[{"task": "own_question"}])).check(tmp_path)

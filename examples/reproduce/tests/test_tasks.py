@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from rag_middle_reproduce.samples import SAMPLES, write_samples
-from rag_middle_reproduce.tasks.file_task import FileTask
+from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask
 from rag_middle_reproduce.tasks.judging import SECTIONS, PairwiseJudge
-from rag_middle_reproduce.tasks.longbench import _DATASETS as LONGBENCH
 from rag_middle_reproduce.tasks.metrics import classification, order_deviations
 
 from rag_middle import ConfigError, FileFormatError, RagMiddleModel
@@ -76,7 +75,8 @@ def test_every_dataset_is_read_and_its_right_answers_score_best(data: Path, name
 def test_longbench_prompts_are_the_benchmarks() -> None:
     """The digests are those of LongBench/config/dataset2prompt.json, commit 2e00731."""
     prompts = {
-        name: hashlib.sha256(d.prompt.encode()).hexdigest()[:12] for name, d in LONGBENCH.items()
+        name: hashlib.sha256(settings["prompt"].encode()).hexdigest()[:12]
+        for name, settings in BENCHMARKS["longbench"].items()
     }
     assert prompts == DIGESTS
 
@@ -88,7 +88,7 @@ def test_a_longbench_prompt_is_the_whole_text(data: Path) -> None:
         task = make_task("longbench", {**options, "passages": passages})
         item = task.items(1, 0)[0]
         prompt = task.prompt(item, AS_GIVEN)
-        template = LONGBENCH["hotpotqa"].prompt
+        template = BENCHMARKS["longbench"]["hotpotqa"]["prompt"]
         assert prompt.text == template.format(context=record["context"], input=record["input"])
         assert len(prompt.documents) == count
         assert task.prompt(item, CLOSED_BOOK).documents == ()
@@ -99,7 +99,7 @@ def test_a_longbench_dataset_decides_length_and_metric(data: Path) -> None:
     assert (task.metrics, task.max_new_tokens, task.stop) == (("rouge_l",), 128, ("\n",))
     with pytest.raises(ConfigError, match="one of narrativeqa"):
         make_task("longbench", {"data": data / "longbench/samsum.jsonl", "dataset": "lsht"})
-    with pytest.raises(FileFormatError, match="no line for"):
+    with pytest.raises(FileFormatError, match="no question for"):
         make_task("longbench", {"data": data / "longbench/samsum.jsonl"}).items(None, 0)
 
 

@@ -4,36 +4,15 @@ Importing this registers them, so that they are known without installing the pac
 """
 
 from rag_middle.evaluation import TASKS
+from rag_middle_reproduce.tasks.benchmarks import LEval, LongBench, ZeroScrolls
 from rag_middle_reproduce.tasks.json_pairs import JsonPairs
 from rag_middle_reproduce.tasks.judging import PairwiseJudge
-from rag_middle_reproduce.tasks.l_eval import LEval
-from rag_middle_reproduce.tasks.longbench import LongBench
 from rag_middle_reproduce.tasks.multiple_choice import MultipleChoice
 from rag_middle_reproduce.tasks.timeline import TimelineOrder
 from rag_middle_reproduce.tasks.written_qa import SentenceQA, WrittenQA
-from rag_middle_reproduce.tasks.zeroscrolls import ZeroScrolls
-
-__all__ = [
-    "JsonPairs",
-    "LEval",
-    "LongBench",
-    "MultipleChoice",
-    "PairwiseJudge",
-    "SentenceQA",
-    "TimelineOrder",
-    "WrittenQA",
-    "ZeroScrolls",
-]
 
 for _task in (
-    JsonPairs,
-    LEval,
-    LongBench,
-    MultipleChoice,
-    PairwiseJudge,
-    SentenceQA,
-    TimelineOrder,
-    WrittenQA,
-    ZeroScrolls,
+    *(JsonPairs, LEval, LongBench, MultipleChoice, PairwiseJudge),
+    *(SentenceQA, TimelineOrder, WrittenQA, ZeroScrolls),
 ):
     TASKS.register(_task.name, _task)

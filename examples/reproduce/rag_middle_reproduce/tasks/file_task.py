@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from rag_middle import (
-    ConfigError,
-    FileFormatError,
-)
-from rag_middle.evaluation import CLOSED_BOOK, Condition, Task, read_entries
+import yaml
+
+from rag_middle import ConfigError, FileFormatError
+from rag_middle.evaluation import CLOSED_BOOK, Condition, Item, Task, read_entries
 from rag_middle_reproduce.tasks.cutting import CutTask
 
-__all__ = ["ContextTask", "FileTask", "choose"]
-
 T = TypeVar("T")
+
+#: Prompts and settings of the benchmarks, by task.
+BENCHMARKS: Mapping[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,47 +37,31 @@ class FileTask(Task):
     def provenance(self) -> str:
         return f"{Path(self.data).name}, in the format of {self.source}"
 
-    @property
-    def num_positions(self) -> int:
-        return 0
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        lines = read_entries(self.data)
+        read = (item for line, content in lines for item in self.read(line, content))
+        numbered = enumerate(islice(read, limit))
+        items = [replace(item, id=item.id or f"{index}") for index, item in numbered]
+        if not items:
+            raise FileFormatError(
+                f"{Path(self.data).name} has no question for {self!r}. See which dataset it holds."
+            )
+        return items
+
+    @abstractmethod
+    def read(self, line: str, content: dict[str, Any]) -> Iterator[Item]:
+        """The questions of a line, if any, which are numbered where they have no id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextTask(CutTask, FileTask):
-    """Questions about one long text, whose prompts lose their middle where they do not fit.
-
-    Attributes:
-        data: JSON lines in the format of `source`.
-    """
+    """Questions about one long text, whose prompts lose their middle where they do not fit."""
 
     controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
     by_likelihood: ClassVar[bool] = False
 
-    def _set(self, **values: Any) -> None:
-        """Settings that the chosen dataset decides."""
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
-    def _lines(
-        self, limit: int | None, wanted: Callable[[dict[str, Any]], bool] = lambda content: True
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The first `limit` lines that are `wanted`.
-
-        Raises:
-            FileFormatError: there is none.
-        """
-        found = False
-        lines = ((name, line) for name, line in read_entries(self.data) if wanted(line))
-        for entry in islice(lines, limit):
-            found = True
-            yield entry
-        if not found:
-            raise FileFormatError(
-                f"{Path(self.data).name} has no line for {self!r}. See which dataset it holds."
-            )
-
-
-def choose(task: str, parameter: str, value: str, choices: dict[str, T]) -> T:
+def choose(task: str, parameter: str, value: str, choices: Mapping[str, T]) -> T:
     """The choice of that name.
 
     Raises:

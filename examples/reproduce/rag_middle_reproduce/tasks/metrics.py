@@ -6,24 +6,14 @@ Everything is a share between 0 and 1, higher is better; only deviations of an o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache
 from typing import Any
 
-from rag_middle import MissingExtraError
 from rag_middle.evaluation import METRICS, Metric
-
-__all__ = [
-    "classification",
-    "code_similarity",
-    "concordance",
-    "numbers_right",
-    "order_deviations",
-    "percentage_similarity",
-    "rouge",
-    "rouge_mean",
-]
+from rag_middle.evaluation.metrics import f1
+from rag_middle.extras import require
 
 _NUMBER = re.compile(r"\d+")
 #: Deviations of an order, by the names of LooGLE's paper (arXiv:2311.04939).
@@ -47,11 +37,8 @@ for _metric in (
 
 @cache
 def _scorer(stem: bool) -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("ROUGE", package="rouge-score", extra="eval") from error
-    return RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stem)
+    library = require("rouge_score.rouge_scorer", package="rouge-score", what="ROUGE", extra="eval")
+    return library.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stem)
 
 
 def rouge(answer: str, reference: str, *, stem: bool = False) -> dict[str, float]:
@@ -161,3 +148,68 @@ def _cycles(places: Sequence[int]) -> int:
         while (at := places[at]) in unseen:
             unseen.remove(at)
     return count
+
+
+# -- L-Eval, and ZeroSCROLLS' choices -------------------------------------------------------------
+
+
+def _letters(answer: str, right: str) -> float:
+    """All right letters and no other: 1; some of them and no wrong one: 0.25."""
+    begin = re.match(r"\W*([A-D]+)(?![A-Za-z])", answer)
+    stated = set(begin[1]) if begin else set(re.findall(r"(?<![A-Za-z])[A-D](?=[\s.)])", answer))
+    wanted = set(re.sub(r"[^A-D]", "", right.split()[0]))
+    if stated == wanted:
+        return 1.0
+    return 0.25 if stated and stated < wanted else 0.0
+
+
+def _letter(answer: str, right: str) -> float:
+    stated = re.search(r"[A-D]", answer)
+    return float(stated is not None and stated[0] in right.split()[0])
+
+
+def _choice(answer: str, right: str) -> float:
+    """1 where the first letter of a choice is the right one."""
+    stated, wanted = (
+        re.search(r"(?<![A-Za-z])[A-D](?![A-Za-z])", text) for text in (answer, right)
+    )
+    return float(stated is not None and wanted is not None and stated[0] == wanted[0])
+
+
+def _number(answer: str, right: str) -> float:
+    """The number after "The answer is", else the last one before an empty line."""
+    said = re.search(r"The answer is (\S+)", answer)
+    words = [said[1]] if said else answer.partition("\n\n")[0].split(" ")
+    digits = [re.sub(r"\D", "", word.partition(".")[0]) for word in words]
+    return float(next((d for d in reversed(digits) if d), None) == re.sub(r"\D", "", right))
+
+
+def _contained(answer: str, right: str) -> float:
+    squeezed = (re.sub(r"\s", "", text.lower().rstrip(" .")) for text in (right, answer))
+    wanted, stated = squeezed
+    return float(wanted in stated)
+
+
+def _loyal(answer: str, right: str) -> float:
+    """Whether the answer follows the document; what it says of the real world is not asked."""
+    stated = re.search(r"true|false", answer.lower())
+    return float(stated is not None and right.lower().startswith(stated[0]))
+
+
+#: Of an answer and the right one, by their names in ``benchmarks.yaml``.
+SCORES: Mapping[str, Callable[..., float]] = {
+    "choice": _choice,
+    "classification": classification,
+    "code_similarity": code_similarity,
+    "concordance": concordance,
+    "contained": _contained,
+    "f1": lambda answer, right: f1(answer, [right]),
+    "letter": _letter,
+    "letters": _letters,
+    "loyal": _loyal,
+    "number": _number,
+    "numbers_right": numbers_right,
+    "percentage_similarity": percentage_similarity,
+    "rouge_l": lambda answer, right: rouge(answer, right)["rougeL"],
+    "rouge_mean": rouge_mean,
+}

@@ -5,35 +5,17 @@ from __future__ import annotations
 import re
 import string
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, FileFormatError
-from rag_middle.evaluation import Condition, Item, get_field, read_entries
-from rag_middle_reproduce.tasks.file_task import FileTask, choose
-
-__all__ = ["MultipleChoice"]
+from rag_middle.evaluation import Condition, Item, get_field
+from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask, choose
 
 _LETTER = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
-
-
-@dataclass(frozen=True, slots=True)
-class _Wording:
-    instruction: str
-    answer: str
-
-
-_WORDINGS = {
-    "mmlu": _Wording(
-        "The following are multiple choice questions (with answers) about {subject}.\n\n",
-        "Answer:",
-    ),
-    "ceval": _Wording(
-        "以下是中国关于{subject}考试的单项选择题，请选出其中的正确答案。\n\n", "答案："
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +49,7 @@ class MultipleChoice(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.name, "wording", self.wording, _WORDINGS)
+        choose(self.name, "wording", self.wording, BENCHMARKS[self.name])
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         """The first `limit` questions, from each subject in turn.
@@ -75,32 +57,34 @@ class MultipleChoice(FileTask):
         Raises:
             FileFormatError: a file that cannot be read, or has too few examples of a subject.
         """
-        wording, subjects = _WORDINGS[self.wording], self._by_subject(self.data)
+        instruction = BENCHMARKS[self.name][self.wording]["instruction"]
         shots = {} if self.shots is None else self._by_subject(self.shots)
-        in_turns = zip_longest(*([(s, *q) for q in subjects[s]] for s in subjects))
-        turns = [entry for turn in in_turns for entry in turn if entry is not None]
+        in_turns = zip_longest(*self._by_subject(self.data).values())
+        turns = [item for turn in in_turns for item in turn if item is not None]
         items = []
-        for index, (subject, question, letter) in enumerate(turns[:limit]):
+        for index, item in enumerate(turns[:limit]):
+            subject = item.details["subject"]
             examples = shots.get(subject, [])[: self.num_shots]
             if self.shots is not None and len(examples) < self.num_shots:
                 raise FileFormatError(
                     f"{Path(self.shots).name} has {len(examples)} examples of {subject!r}; "
                     f"{self.num_shots} stand before each question. Lower num_shots, or add some."
                 )
-            context = wording.instruction.replace("{subject}", subject.replace("_", " "))
-            context += "".join(f"{shown} {right}\n\n" for shown, right in examples)
-            items.append(Item(id=f"{index}", question=context + question, answers=(letter,)))
+            context = instruction.replace("{subject}", subject.replace("_", " "))
+            context += "".join(f"{shown.question} {shown.answers[0]}\n\n" for shown in examples)
+            items.append(
+                Item(id=f"{index}", question=context + item.question, answers=item.answers)
+            )
         return items
 
-    def _by_subject(self, path: str | Path) -> dict[str, list[tuple[str, str]]]:
-        """Questions with their choices, and the right letters, by subject."""
+    def _by_subject(self, path: str | Path) -> dict[str, list[Item]]:
+        """The questions of a file."""
         subjects = defaultdict(list)
-        for line, content in read_entries(path):
-            question = self._question(line, content)
-            subjects[get_field(content, "subject", str, line)].append(question)
+        for item in super(MultipleChoice, replace(self, data=path)).items(None, 0):
+            subjects[item.details["subject"]].append(item)
         return subjects
 
-    def _question(self, line: str, content: dict[str, Any]) -> tuple[str, str]:
+    def read(self, line: str, content: dict[str, Any]) -> Iterator[Item]:
         if "choices" in content:
             choices = get_field(content, "choices", list, line)
         else:
@@ -116,7 +100,12 @@ class MultipleChoice(FileTask):
             )
         question = get_field(content, "question", str, line).strip()
         lettered = "\n".join(f"{a}. {text}" for a, text in zip(letters, choices, strict=True))
-        return f"{question}\n{lettered}\n{_WORDINGS[self.wording].answer}", answer
+        yield Item(
+            id="",
+            question=f"{question}\n{lettered}\n{BENCHMARKS[self.name][self.wording]['answer']}",
+            answers=(answer,),
+            details={"subject": get_field(content, "subject", str, line)},
+        )
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return ContextPrompt(suffix=item.question)

@@ -13,8 +13,6 @@ from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
 from rag_middle_reproduce.tasks.file_task import ContextTask
 from rag_middle_reproduce.tasks.metrics import DEVIATIONS, order_deviations
 
-__all__ = ["TimelineOrder"]
-
 #: The type of these questions in the hub's data, in the repository's sample and in its outputs.
 _TYPES = ("timeline_reorder", "timeline reorder", "时间线")
 _ROMAN = {name: value for value, name in enumerate("I II III IV V VI VII VIII IX X".split(), 1)}
@@ -40,33 +38,22 @@ class TimelineOrder(ContextTask):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", *DEVIATIONS)
     max_new_tokens: ClassVar[int] = 500
 
-    def items(self, limit: int | None, seed: int) -> list[Item]:
-        questions = [
-            (f"{line}, question {index}", content, question)
-            for line, content in self._lines(None)
-            for index, question in _questions(line, content)
-        ]
-        if not questions:
-            raise FileFormatError(
-                f"{self.provenance}: no question is of a type in {', '.join(_TYPES)}."
-            )
-        items = []
-        for index, (where, content, question) in enumerate(questions[:limit]):
-            answer = str(question.get("A"))
+    def read(self, line: str, content: dict[str, Any]) -> Iterator[Item]:
+        for index, question in enumerate(_pairs(line, content)):
+            if str(question.get("type")).lower() not in _TYPES:
+                continue
+            where, answer = f"{line}, question {index}", str(question.get("A"))
             events = _order(answer)
             if len(events) < 2 or sorted(events) != list(range(1, len(events) + 1)):
                 raise FileFormatError(
                     f"{where}: 'A' should be an order of events such as '2,1,3', got {answer!r}."
                 )
-            items.append(
-                Item(
-                    id=f"{index}",
-                    question=get_field(question, "Q", str, where),
-                    answers=(answer,),
-                    others=(Document(get_field(content, "input", str, where)),),
-                )
+            yield Item(
+                id="",
+                question=get_field(question, "Q", str, where),
+                answers=(answer,),
+                others=(Document(get_field(content, "input", str, where)),),
             )
-        return items
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return ContextPrompt(
@@ -89,8 +76,8 @@ def _order(text: str) -> list[int]:
     return [int(n) if n.isdigit() else _ROMAN[n] for n in numerals if n.isdigit() or n in _ROMAN]
 
 
-def _questions(line: str, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The timeline questions of a document, with their 0-based numbers in the line."""
+def _pairs(line: str, content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The questions of a document, of all types."""
     pairs = content.get("qa_pairs")
     if isinstance(pairs, str):
         try:
@@ -104,6 +91,4 @@ def _questions(line: str, content: dict[str, Any]) -> Iterator[tuple[int, dict[s
         raise FileFormatError(
             f"{line}: 'qa_pairs' should be a list of questions, got {type(pairs).__name__}."
         )
-    for index, pair in enumerate(pairs):
-        if str(pair.get("type")).lower() in _TYPES:
-            yield index, pair
+    return pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,12 +13,9 @@ from rag_middle.evaluation import (
     MultiDocumentQA,
     arranged_documents,
     get_field,
-    read_entries,
 )
 from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle_reproduce.tasks.file_task import FileTask
-
-__all__ = ["SentenceQA", "WrittenQA"]
 
 _BEGIN, _END = "[INST]", "[/INST]"
 
@@ -64,21 +62,21 @@ class WrittenQA(FileTask):
     max_new_tokens: ClassVar[int] = 500
     by_likelihood: ClassVar[bool] = False
 
-    def items(self, limit: int | None, seed: int) -> list[Item]:
-        items = []
-        for index, (line, content) in enumerate(read_entries(self.data)):
-            before, documents, after = _parts(line, content)
-            answers = tuple(map(str, get_field(content, "answers", list, line)))
-            items.append(
-                Item(
-                    id=f"{index}",
-                    question=after,
-                    answers=answers,
-                    others=tuple(map(Document, documents)),
-                    details={"before": before},
-                )
+    def read(self, line: str, content: dict[str, Any]) -> Iterator[Item]:
+        parts = get_field(content, "parts", list, line)
+        if len(parts) != 4 or not isinstance(parts[1], list):
+            raise FileFormatError(
+                f"{line}: 'parts' should be text, a list of documents, and two more texts; got "
+                f"{len(parts)} parts."
             )
-        return items[:limit]
+        before, documents, after, end = parts
+        yield Item(
+            id="",
+            question=f"{after}{end}".replace(_END, ""),
+            answers=tuple(map(str, get_field(content, "answers", list, line))),
+            others=tuple(Document(str(text)) for text in documents),
+            details={"before": str(before).replace(_BEGIN, "")},
+        )
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         documents = arranged_documents(item, condition)
@@ -86,19 +84,3 @@ class WrittenQA(FileTask):
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         return {"best_subspan_em": best_subspan_em(answer.strip(), item.answers)}
-
-
-def _parts(line: str, content: dict[str, Any]) -> tuple[str, list[str], str]:
-    """Text before the documents, the documents, text behind them."""
-    parts = get_field(content, "parts", list, line)
-    if len(parts) != 4 or not isinstance(parts[1], list):
-        raise FileFormatError(
-            f"{line}: 'parts' should be text, a list of documents, and two more texts; got "
-            f"{len(parts)} parts."
-        )
-    before, documents, after, end = parts
-    return (
-        str(before).replace(_BEGIN, ""),
-        [str(text) for text in documents],
-        f"{after}{end}".replace(_END, ""),
-    )
