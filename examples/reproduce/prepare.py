@@ -118,7 +118,7 @@ def _sources() -> Iterator[Source]:
     entries = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))
     for entry in entries:
         for value in entry.pop("each", [""]):
-            named = {
+            named: dict[str, Any] = {
                 name: text.replace("{}", str(value)) if isinstance(text, str) else tuple(text)
                 for name, text in entry.items()
             }

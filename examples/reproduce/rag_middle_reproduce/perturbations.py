@@ -209,17 +209,14 @@ class MovedPositions(_Perturbation):
 
     def _anew(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
         layer, layout = row.context.layer, row.layout
-        if layer.rotary is None or layer.traits.rotary is None:
+        rotary, style = layer.rotary, layer.traits.rotary
+        if rotary is None or style is None:
             return None
         first = layout.prefix_tokens if self.to == "beginning" else layout.suffix_start - len(own)
-        shift = torch.tensor([row.padding + first - own.start])
-        key = row.context.call.key[row.index].clone()
-        turns = layer.rotary.turns(shift, layer.traits.rotary)
-        key[:, own.start : own.stop] = rotate(
-            key[:, own.start : own.stop],
-            *(table.to(key.device) for table in turns),
-            layer.traits.rotary,
-        )
+        turns = rotary.turns(torch.tensor([row.padding + first - own.start]), style)
+        key = row.context.call.key[row.index].clone()  # [g, n, d]
+        cos, sin = (table.to(key.device) for table in turns)
+        key[:, own.start : own.stop] = rotate(key[:, own.start : own.stop], cos, sin, style)
         return row.last, row.weighed(row.weights(row.last, row.columns, key), row.columns)
 
 

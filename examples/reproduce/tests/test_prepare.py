@@ -8,6 +8,7 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import prepare
@@ -83,7 +84,7 @@ def test_archives_of_the_hub_are_opened(tmp_path: Path, monkeypatch: pytest.Monk
     hub = types.ModuleType("huggingface_hub")
     hub.hf_hub_download = lambda *_, **__: str(tmp_path / "data.zip")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    archived = {"name": "a", "hub": "o/d", "archive": "data.zip"}
+    archived: dict[str, Any] = {"name": "a", "hub": "o/d", "archive": "data.zip"}
     lines = prepare.Source(**archived, member="data/trec.jsonl")
     assert lines.content() == b'{"a": 1}\n'
     table = prepare.Source(
