@@ -9,8 +9,6 @@ from rag_middle_reproduce.config import EvaluationConfig, read_config
 
 from rag_middle import ConfigError
 
-__all__ = ["markdown", "runs_here"]
-
 FOLDER = Path(__file__).parent
 #: In the order of the table, with the names that titles begin with.
 PAPERS = {

@@ -47,15 +47,10 @@ class DocumentAttention:
     by_prompt: NDArray[np.float64]
 
     @property
-    def by_head(self) -> NDArray[np.float64]:
-        """Averaged over prompts, `[layers, h, 2 + D + 1]`."""
-        mean: NDArray[np.float64] = self.by_prompt.mean(axis=0)
-        return mean
-
-    @property
     def documents(self) -> NDArray[np.float64]:
         """Mass of each document, averaged over prompts, `[layers, h, D]`."""
-        return self.by_head[:, :, 2:-1]
+        mean: NDArray[np.float64] = self.by_prompt.mean(axis=0)
+        return mean[:, :, 2:-1]
 
     def chosen(
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None

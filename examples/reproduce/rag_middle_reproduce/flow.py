@@ -79,10 +79,7 @@ def saliency(model: RagMiddleModel, ids: Sequence[int], answer: Sequence[int]) -
 
     Raises:
         UnsupportedGenerationError: the model does not hand out the attention weights it uses.
-        PromptError: an answer without tokens.
     """
-    if not answer:
-        raise PromptError("Information flow is that into an answer: give one of at least a token.")
     inner, n = model.model, len(ids)
     tokens = torch.tensor([[*ids, *answer]], device=model.device)
     flows: dict[int, Tensor] = {}

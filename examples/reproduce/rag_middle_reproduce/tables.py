@@ -14,7 +14,7 @@ from rag_middle.evaluation import Estimate, PositionCurves, ProgressCallback, Su
 from rag_middle.evaluation.diagnosis import answer_time_ratios
 
 if TYPE_CHECKING:
-    from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, TaskConfig
+    from rag_middle_reproduce.config import EvaluationConfig, ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,8 @@ def cells_of(
         As `rag_middle.evaluation.run`.
     """
     methods = config.methods_of(entry, data, model)
-    for task_entry, metric in _tables(config):
+    # Tasks, each with its main score and then with those that it has besides.
+    for task_entry, metric in ((t, m) for t in config.tasks for m in (None, *t.also)):
         task, label = task_entry.make(data, entry), task_entry.label
         measurement = config.measurement_of(task_entry, metric)
         path = records / f"{file_name(entry.name, label)}.jsonl"
@@ -102,13 +103,6 @@ def cells_of(
 def file_name(*parts: str) -> str:
     """One name of several, with nothing in it that a file's cannot have."""
     return "--".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)
-
-
-def _tables(config: EvaluationConfig) -> Iterator[tuple[TaskConfig, str | None]]:
-    """Tasks, each with its main score and then with those that it has besides."""
-    for task in config.tasks:
-        for metric in (None, *task.also):
-            yield task, metric
 
 
 def markdown_tables(config: EvaluationConfig, cells: list[Cell], note: str = "") -> str:

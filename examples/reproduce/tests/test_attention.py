@@ -59,7 +59,7 @@ def test_masses_of_a_row_sum_to_one_and_the_model_is_left_as_it_was(model: RagMi
         assert all(module.training for module in model.model.modules())
     finally:
         model.model.eval()
-    assert np.allclose(view.by_head.sum(axis=2), 1, atol=1e-5)  # float32
+    assert np.allclose(view.by_prompt.sum(axis=-1), 1, atol=1e-5)  # float32
     assert view.documents.shape == (3, 4, 3)
     lengths = model.encode(PROMPT).layout.document_lengths
     per_token = document_attention(model, [PROMPT], per_token=True)
@@ -75,13 +75,6 @@ def test_masses_do_not_depend_on_the_backend(model: RagMiddleModel) -> None:
     finally:
         model.model.set_attn_implementation("sdpa")
     assert np.allclose(sdpa.documents, eager.documents, atol=1e-5)  # float32
-
-
-def test_masses_are_averaged_over_prompts(model: RagMiddleModel) -> None:
-    other = ContextPrompt("Read.\n\n", PROMPT.documents[::-1], "Question: which fox? Answer:")
-    first, second = (document_attention(model, [prompt]) for prompt in (PROMPT, other))
-    both = document_attention(model, [PROMPT, other])
-    assert np.allclose(both.by_head, (first.by_head + second.by_head) / 2)
 
 
 def test_documents_are_those_of_the_prompt_under_methods_that_reorder_them(
@@ -174,8 +167,3 @@ def test_rows_panels_and_what_is_averaged(
     assert np.allclose(values, expected_change, atol=1e-3)
     assert (lows <= values).all()
     assert (values <= highs).all()
-
-
-def test_rows_that_are_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="layers, heads, gold"):
-        AttentionView(show="lines")  # type: ignore[arg-type]

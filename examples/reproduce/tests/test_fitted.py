@@ -150,10 +150,6 @@ def test_drift_that_perturbations_take_back_has_an_interval_over_texts() -> None
     assert low < value < high <= 0.5
 
 
-def factors_of(method: Any) -> tuple[float, ...]:
-    return tuple(method.factors)
-
-
 def test_drawn_factors_are_the_best_of_their_draws(
     model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,14 +160,14 @@ def test_drawn_factors_are_the_best_of_their_draws(
             assert len({example.question for example in examples}) == 4
             assert len(examples[0].prompt.documents) == 2
 
-        def __call__(self, method: LPES) -> float:
+        def __call__(self, method: Any) -> float:
             seen.append(method)
-            return -sum(factors_of(method))
+            return -sum(method.factors)
 
     monkeypatch.setattr(fitted, "ExampleObjective", LowestSum)
     task = MultiDocumentQA(data=passages_path(), documents=3)
     fit = RandomFactors(label="a", tried=3, questions=4, held_out=2, documents=2)
     chosen = fit.method(model, task)
-    assert chosen == min(seen, key=lambda method: sum(factors_of(method)))
+    assert chosen == min(seen, key=lambda method: sum(method.factors))
     assert len(seen) == 3
-    assert all(1 <= f <= 2 for method in seen for f in factors_of(method))
+    assert all(1 <= f <= 2 for method in seen for f in method.factors)

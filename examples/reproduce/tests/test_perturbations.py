@@ -21,6 +21,7 @@ from rag_middle import ContextPrompt, MethodConfigError, UnsupportedArchitecture
 from rag_middle.attention import applied
 from rag_middle.evaluation import position
 from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import Method
 from tests.contract.cases import LONG, Prompt
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
 from tests.reference.llama import NaiveLlama
@@ -29,65 +30,6 @@ from tests.reference.perturbations import (
     NaiveDoubledAttention,
     NaiveMovedPositions,
 )
-
-
-def span(document: int) -> Any:
-    return lambda prompt: prompt.layout.documents[document]
-
-
-def target(document: int, to: str) -> Any:
-    def of(prompt: Prompt) -> int:
-        start, end = prompt.layout.documents[document]
-        if to == "beginning":
-            return prompt.layout.prefix_tokens
-        return prompt.layout.suffix_start - (end - start)
-
-    return of
-
-
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_a_cropped_document_sees_itself_and_the_first_token(
-    name: str, implementation: str, family_model: Callable[..., Any]
-) -> None:
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        CroppedMask(document=1, layers=(0, 1)),
-        NaiveCroppedMask,
-        span=span(1),
-        changed_layers=(0, 1),
-    )
-
-
-@pytest.mark.parametrize(("document", "to"), [(2, "beginning"), (0, "end")])
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-@pytest.mark.one_in(3)
-def test_the_last_token_alone_sees_a_document_elsewhere(
-    name: str, implementation: str, document: int, to: Any, family_model: Callable[..., Any]
-) -> None:
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        MovedPositions(document=document, to=to),
-        NaiveMovedPositions,
-        span=span(document),
-        target=target(document, to),
-    )
-
-
-@pytest.mark.parametrize("renormalise", [False, True])
-@pytest.mark.parametrize(("name", "implementation"), WAYS)
-@pytest.mark.one_in(3)
-def test_the_last_token_alone_weighs_a_document_more(
-    name: str, implementation: str, renormalise: bool, family_model: Callable[..., Any]
-) -> None:
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        DoubledAttention(document=1, factor=3.0, layers=(0, 2), renormalise=renormalise),
-        NaiveDoubledAttention,
-        span=span(1),
-        factor=3.0,
-        renormalise=renormalise,
-        changed_layers=(0, 2),
-    )
 
 
 @dataclass
@@ -112,16 +54,60 @@ class _NaiveMutual(NaiveLlama):
         return out
 
 
+def span(document: int) -> Any:
+    return lambda prompt: prompt.layout.documents[document]
+
+
+def last_place(document: int) -> Any:
+    """Where the document would begin if it were the last one."""
+
+    def begin(prompt: Prompt) -> int:
+        start, end = prompt.layout.documents[document]
+        return prompt.layout.suffix_start - (end - start)
+
+    return begin
+
+
+def doubled(renormalise: bool) -> tuple[Any, ...]:
+    settings = {"factor": 3.0, "renormalise": renormalise}
+    method = DoubledAttention(document=1, layers=(0, 2), **settings)
+    return method, NaiveDoubledAttention, {**settings, "span": span(1), "changed_layers": (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("method", "twin", "settings"),
+    [
+        (
+            CroppedMask(document=1, layers=(0, 1)),
+            NaiveCroppedMask,
+            {"span": span(1), "changed_layers": (0, 1)},
+        ),
+        (
+            MovedPositions(document=2),
+            NaiveMovedPositions,
+            {"span": span(2), "target": lambda prompt: prompt.layout.prefix_tokens},
+        ),
+        (
+            MovedPositions(document=0, to="end"),
+            NaiveMovedPositions,
+            {"span": span(0), "target": last_place(0)},
+        ),
+        doubled(renormalise=False),
+        doubled(renormalise=True),
+        (MutualDocuments(), _NaiveMutual, {"documents": lambda prompt: prompt.layout.documents}),
+    ],
+)
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
-def test_documents_see_each_other_at_their_own_positions(
-    name: str, implementation: str, family_model: Callable[..., Any]
+@pytest.mark.one_in(5)
+def test_a_perturbation_computes_what_its_twin_does(
+    name: str,
+    implementation: str,
+    method: Method,
+    twin: type[NaiveLlama],
+    settings: dict[str, Any],
+    family_model: Callable[..., Any],
 ) -> None:
-    assert_equal_to_naive(
-        family_model(name, implementation),
-        MutualDocuments(),
-        _NaiveMutual,
-        documents=lambda prompt: prompt.layout.documents,
-    )
+    assert_equal_to_naive(family_model(name, implementation), method, twin, **settings)
 
 
 def test_the_gold_document_is_found_by_its_id_in_every_prompt_of_a_batch(

@@ -69,6 +69,40 @@ def test_every_dataset_is_read_and_its_right_answers_score_best(data: Path, name
     keeps_the_contract(task)
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "score"),
+    [
+        ("longbench/trec", "City\nDate", 1),  # the first line counts
+        ("longbench/trec", "City or Date", 0.5),
+        ("longbench/triviaqa", "\nArlen\nQuestion", 1),
+        ("longbench/passage_count", "1, or 2", 0.5),
+        ("longbench/passage_retrieval_en", "Paragraph 2", 1),
+        ("longbench/passage_retrieval_en", "none", 0),
+        ("longbench/lcc", "# doubled\n    return 2 * x\n", 1),
+        ("longbench/lcc", "```python\n    return 2 * y\n", 0.94),
+        ("zeroscrolls/quality", "(A) or (B)", 0),
+        ("zeroscrolls/space_digest", "About 60 %", 0.5),
+        ("zeroscrolls/book_sum_sort", "2, 3, 1", 2 / 3),
+        ("zeroscrolls/book_sum_sort", "2, 1", 0),
+        ("zeroscrolls/qasper", "3 letters", 2 / 3),
+        ("l_eval/coursera", "A", 0.25),
+        ("l_eval/coursera", "AC", 0),
+        ("l_eval/coursera", "The options are A. and B.", 1),
+        ("l_eval/quality", "(B) because of (A)", 1),
+        ("l_eval/gsm100", "9 + 9 = 18\n\nQuestion: 7", 1),
+        ("l_eval/gsm100", "The answer is 18.", 1),
+        ("l_eval/gsm100", "The answer is 19, not 18", 0),
+        ("l_eval/topic_retrieval_longchat", "the mill of  Arlen.", 1),
+        ("l_eval/sci_fi", "It is False", 0),
+    ],
+)
+def test_scores_are_the_benchmarks(data: Path, name: str, answer: str, score: float) -> None:
+    kind, options = options_of(f"{name}.jsonl")
+    task = make_task(kind, {"data": data / f"{name}.jsonl", **options})
+    [value] = task.scores(task.items(1, 0)[0], AS_GIVEN, answer).values()
+    assert value == pytest.approx(score)
+
+
 # -- LongBench ------------------------------------------------------------------------------------
 
 
@@ -101,26 +135,6 @@ def test_a_longbench_dataset_decides_length_and_metric(data: Path) -> None:
         make_task("longbench", {"data": data / "longbench/samsum.jsonl", "dataset": "lsht"})
     with pytest.raises(FileFormatError, match="no question for"):
         make_task("longbench", {"data": data / "longbench/samsum.jsonl"}).items(None, 0)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "answer", "score"),
-    [
-        ("trec", "City\nDate", 1),  # the first line counts
-        ("trec", "City or Date", 0.5),
-        ("triviaqa", "\nArlen\nQuestion", 1),
-        ("passage_count", "1, or 2", 0.5),
-        ("passage_retrieval_en", "Paragraph 2", 1),
-        ("passage_retrieval_en", "none", 0),
-        ("lcc", "# doubled\n    return 2 * x\n", 1),
-        ("lcc", "```python\n    return 2 * y\n", 0.94),
-    ],
-)
-def test_longbench_scores(data: Path, dataset: str, answer: str, score: float) -> None:
-    path = data / f"longbench/{dataset}.jsonl"
-    task = make_task("longbench", {"data": path, "dataset": dataset})
-    [value] = task.scores(task.items(1, 0)[0], AS_GIVEN, answer).values()
-    assert value == pytest.approx(score)
 
 
 def test_classes_that_are_part_of_the_label_do_not_count() -> None:
@@ -304,23 +318,6 @@ def test_zeroscrolls_prompts_are_those_of_the_data(data: Path) -> None:
     assert [document.text for document in prompt.documents] == ["A tale."]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "answer", "score"),
-    [
-        ("quality", "(A) or (B)", 0),
-        ("space_digest", "About 60 %", 0.5),
-        ("book_sum_sort", "2, 3, 1", 2 / 3),
-        ("book_sum_sort", "2, 1", 0),
-        ("qasper", "3 letters", 2 / 3),
-    ],
-)
-def test_zeroscrolls_scores(data: Path, dataset: str, answer: str, score: float) -> None:
-    path = data / f"zeroscrolls/{dataset}.jsonl"
-    task = make_task("zeroscrolls", {"data": path, "dataset": dataset})
-    [value] = task.scores(task.items(1, 0)[0], AS_GIVEN, answer).values()
-    assert value == pytest.approx(score)
-
-
 def test_answers_that_are_kept_back_are_said_to_be(tmp_path: Path) -> None:
     line = {**SAMPLES["zeroscrolls/quality.jsonl"][0], "output": ""}
     path = written(tmp_path / "test.jsonl", line)
@@ -353,25 +350,6 @@ def test_l_eval_prompts_are_the_benchmarks(data: Path, dataset: str, digest: str
             "answer without any additional output or explanation \nAnswer:"
         )
     assert rest == form
-
-
-@pytest.mark.parametrize(
-    ("dataset", "answer", "score"),
-    [
-        ("coursera", "A", 0.25),
-        ("coursera", "AC", 0),
-        ("coursera", "The options are A. and B.", 1),
-        ("quality", "(B) because of (A)", 1),
-        ("gsm100", "9 + 9 = 18\n\nQuestion: 7", 1),
-        ("gsm100", "The answer is 18.", 1),
-        ("gsm100", "The answer is 19, not 18", 0),
-        ("topic_retrieval_longchat", "the mill of  Arlen.", 1),
-        ("sci_fi", "It is False", 0),
-    ],
-)
-def test_l_eval_scores(data: Path, dataset: str, answer: str, score: float) -> None:
-    task = make_task("l_eval", {"data": data / f"l_eval/{dataset}.jsonl", "dataset": dataset})
-    assert task.scores(task.items(1, 0)[0], AS_GIVEN, answer) == {"accuracy": score}
 
 
 # -- what is wrong is said ------------------------------------------------------------------------

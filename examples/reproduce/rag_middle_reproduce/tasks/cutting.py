@@ -8,8 +8,6 @@ from typing import Any
 from rag_middle import ConfigError, ContextPrompt, RagMiddleModel
 from rag_middle.evaluation import Task
 
-__all__ = ["CutTask", "cut_middle"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CutTask(Task):

@@ -12,8 +12,6 @@ from rag_middle.evaluation import Condition, Item, KeyValueRetrieval, arranged_d
 from rag_middle_reproduce.perturbations import GOLD
 from rag_middle_reproduce.tasks.cutting import CutTask
 
-__all__ = ["JsonPairs"]
-
 _CHARACTERS = string.ascii_lowercase + string.digits
 
 
