@@ -62,11 +62,11 @@ demo: $(DEMO) model
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 test: setup model
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not thorough"
 
 # What `make test` leaves out: before a release, and after changes to attention, methods or generation.
 test-slow: setup model
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow or thorough"
 
 # The same as `test` under the oldest transformers of the range in pyproject.toml, found before the other.
 OLDEST := build/oldest

@@ -6,10 +6,10 @@
     python benchmarks/mutations.py --continue        without those that an interrupted run has tried
 
 A fault replaces one piece of text in one file. The tests that belong to the file's folder (`TESTS`)
-then run until the first failure: those of ``make test``, and where they find nothing those that
-only ``.ci/run`` adds (all pairs of families and methods, slow tests). The long suite contains the
-short one, so a fault that the short one finds needs no long run. In the end, all tests that failed
-run once without a fault, and have to pass.
+then run until the first failure: those that are not slow, and where they find nothing the others
+too (all pairs of families and methods, slow tests). The long suite contains the short one, so a
+fault that the short one finds needs no long run. In the end, all tests that failed run once without
+a fault, and have to pass.
 """
 
 from __future__ import annotations
@@ -600,8 +600,8 @@ def markdown(outcomes: list[Outcome], command: str) -> str:
         (
             "# Deliberate faults that the tests find",
             "",
-            f"Of {total} faults, `make test` finds {by['short']} ({by['short'] / total:.0%}), the "
-            f"whole suite of `.ci/run` {found} ({found / total:.0%}). Each fault was put into a "
+            f"Of {total} faults, tests that are not slow find {by['short']} "
+            f"({by['short'] / total:.0%}), all tests {found} ({found / total:.0%}). Each fault was put into a "
             "copy of the repository by itself, and the tests of its folder ran until the first "
             "failure; where the short suite found nothing, the long one followed, which contains "
             "it.",

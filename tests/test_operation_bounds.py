@@ -39,6 +39,8 @@ from rag_middle.methods import (
 )
 from tests.contract.cases import ACTIVE, AROUND
 
+pytestmark = pytest.mark.thorough
+
 LAYERS, TOKENS = 4, 3300
 EVERY = tuple(range(LAYERS))
 SMALL = LlamaConfig(

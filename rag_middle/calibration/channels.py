@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rag_middle.attention import in_eval_mode
 from rag_middle.attention.rotary import keep_frequencies
+from rag_middle.attention.seam import parameters
 from rag_middle.calibration.objective import Example, Outcome
 from rag_middle.calibration.search import (
     Candidate,
@@ -171,10 +172,15 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
         max_batch_size: texts per forward pass.
     """
     inner, total = model.model, torch.zeros((), dtype=torch.float64, device="cpu")
+    # Logits are not looked at, and those of every token cost a fifth of a small model's pass.
+    fewest = {"logits_to_keep": 1} if "logits_to_keep" in parameters(type(inner).forward) else {}
     with in_eval_mode(inner), keep_frequencies(inner):
         for batch in texts.split(max_batch_size):
             read = inner(
-                input_ids=batch.to(model.device), output_hidden_states=True, use_cache=False
+                input_ids=batch.to(model.device),
+                output_hidden_states=True,
+                use_cache=False,
+                **fewest,
             )
             # The first are embeddings; one layer at a time, as float64 copies of all are large.
             total = total + torch.stack([s.double().sum(0).cpu() for s in read.hidden_states[1:]])

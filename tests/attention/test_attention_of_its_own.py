@@ -20,6 +20,8 @@ from tests.contract.running import at_once, distance, generated, prompt_logits, 
 from tests.families import FAMILIES
 from tests.tiny_models import build, tiny
 
+pytestmark = pytest.mark.thorough
+
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4, "head_dim": ..., "q_lora_rank": 16, "kv_lora_rank": 16,
     "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4,

@@ -31,6 +31,8 @@ from tests.conftest import FamilyModel
 from tests.contract.running import distance
 from tests.prompts import laid_out
 
+pytestmark = pytest.mark.thorough
+
 LAYOUT = PromptLayout(12, ((2, 5), (5, 9)))
 SHORT = PromptLayout(9, ((2, 4), (4, 7)))
 IDS = torch.arange(5, 17)[None]

@@ -17,6 +17,8 @@ from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
 from tests.tiny_models import build, tiny
 
+pytestmark = pytest.mark.thorough
+
 DTYPES = ("float32", "bfloat16", "float16")
 #: Norms of each head, of all heads, centred ones, and a clip: no step in one channel adds up.
 NOT_AFFINE = ("qwen3", "gemma3_text", "olmo2", "cohere", "stablelm", "exaone4", "olmo")

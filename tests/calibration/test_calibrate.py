@@ -31,6 +31,8 @@ from rag_middle.workers import Workers
 from tests.adapters import adapted_llama
 from tests.tokenizers import CHATML, byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=5, parents=3, mutants=3, crossovers=1, generations=2)
 #: Two candidates.

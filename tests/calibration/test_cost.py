@@ -21,6 +21,8 @@ from rag_middle.calibration import (
 )
 from rag_middle.generation import RagMiddleModel
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize(
     "search",

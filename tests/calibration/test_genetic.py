@@ -13,6 +13,8 @@ from rag_middle.calibration.search import Candidate, drive
 from rag_middle.methods import LPES
 from tests.reference import lpes_search as naive
 
+pytestmark = pytest.mark.thorough
+
 LAYERS = 32
 SMALL: dict[str, Any] = {"population": 8, "parents": 4, "mutants": 4, "crossovers": 2}
 

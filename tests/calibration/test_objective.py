@@ -10,6 +10,8 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, SIW, Method, MsPoE, NoMethod, PositionalHiddenStates
 from tests.reference.lpes_search import weighted_accuracy
 
+pytestmark = pytest.mark.thorough
+
 Examples = Callable[..., list[Example]]
 METHODS: list[Method] = [
     NoMethod(),

@@ -9,6 +9,8 @@ from rag_middle.calibration.report import write_calibration
 from rag_middle.profiles import Profile, read_profile
 from tests.reader import READER_PROFILE
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:

@@ -11,6 +11,8 @@ from rag_middle.cli.calibrate import Fitted
 from rag_middle.evaluation.diagnosis import CALIBRATED
 from tests.cli.conftest import Finished, Run
 
+pytestmark = pytest.mark.thorough
+
 #: Options of small searches; the others are run in tests/calibration.
 SMALL = {
     "lpes": [

@@ -9,6 +9,8 @@ from tests.cli.answering import QUESTION
 from tests.cli.conftest import Run
 from tests.endpoint.server import Said, answer, events, saying, serving
 
+pytestmark = pytest.mark.thorough
+
 KEY = "sk-secret-0123456789abcdef"
 FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0)
 

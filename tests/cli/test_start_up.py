@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 #: They take seconds to import, which a listing or a typo should not wait for.
 HEAVY = "torch transformers numpy faiss sentence_transformers sklearn matplotlib".split()
 COMMANDS = "ask calibrate chat demo diagnose generate index methods serve verify".split()

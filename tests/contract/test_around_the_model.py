@@ -13,6 +13,8 @@ from tests.contract.running import distance
 from tests.families import FAMILIES
 from tests.tokenizers import byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 TOKENIZER = byte_level_bpe()
 TAKEN = [
     (family, method)

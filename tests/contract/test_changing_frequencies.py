@@ -21,6 +21,8 @@ from tests.contract.running import distance, generated, prompt_logits
 from tests.families import FAMILIES
 from tests.tiny_models import HEAD_SIZE, build, tiny
 
+pytestmark = pytest.mark.thorough
+
 CHANGING = ("llama_dynamic", "llama_longrope")
 BEYOND = Prompt.random(PromptLayout(40, ((5, 15), (15, 22), (22, 34))), seed=6)
 BEYOND_ONE = Prompt(BEYOND.ids, PromptLayout(40, ((5, 34),)))

@@ -13,6 +13,8 @@ from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import distance, generated, prompt_logits, recomputed
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.thorough
+
 COMPOSITIONS = (
     "siw+lpes",
     "siw+positional_hidden_states",

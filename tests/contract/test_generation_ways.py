@@ -14,6 +14,8 @@ from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt, expected_refusal
 from tests.contract.running import distance, generated, left_padded, prompt_logits, recomputed
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.thorough
+
 REPRESENTATIVES = (
     *("llama", "qwen3", "cohere", "glm4", "gpt_neox", "gemma2", "gemma3_text", "gpt_oss"),
     *("smollm3", "hunyuan_v1_dense", "qwen3_next", "deepseek_v3", "gpt2"),

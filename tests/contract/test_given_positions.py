@@ -16,6 +16,8 @@ from tests.contract.cases import ACTIVE, LONG, SHORT
 from tests.contract.running import distance, left_padded, prompt_logits
 from tests.tiny_models import scramble, tiny
 
+pytestmark = pytest.mark.thorough
+
 #: As in the authors' code, a group's keys go by the ratio of its first head, and scores with them
 #: by more than distances: tokens elsewhere are something else.
 BY_POSITION = ("ms_poe_reference_code",)

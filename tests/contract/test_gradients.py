@@ -14,6 +14,8 @@ from tests.contract.running import left_padded
 from tests.families import FAMILIES
 from tests.tiny_models import HIDDEN
 
+pytestmark = pytest.mark.thorough
+
 WITH_GRADIENTS = (AttentionBuckets, LPES, MoICE, MsPoE, PositionInterpolation)
 STEP = 3e-4  # norms are computed in float32
 

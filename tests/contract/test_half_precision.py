@@ -19,6 +19,8 @@ from tests.contract.half import (
 from tests.contract.running import generated, prompt_logits
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.thorough
+
 #: A method's error in parts of the unmodified model's: of the worst token, and of the middle one.
 WORST, MIDDLE = 3.0, 2.0
 #: Gates are stretched between the least and the most relevant document, and rounding with them:

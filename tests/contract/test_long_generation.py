@@ -9,6 +9,8 @@ from tests.contract.cases import ACTIVE, LONG, SHORT, expected_refusal
 from tests.contract.running import at_once, distance, generated
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.thorough
+
 SLIDING = [name for name, family in FAMILIES.items() if family.traits.window]
 TAKEN = [
     (family, method)

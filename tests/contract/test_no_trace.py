@@ -17,6 +17,8 @@ from tests.contract.running import generated, in_thread, prompt_logits
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.thorough
+
 ONE_EACH = tuple(next(iter(example.active)) for example in EXAMPLES.values() if example.active)
 
 #: The first implementation of each family; the seam is the same for the others.

@@ -25,6 +25,8 @@ from tests.contract.cases import LONG, Prompt, expected_refusal
 from tests.contract.running import distance, generated, prompt_logits
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.thorough
+
 ORDER_FREE: dict[str, Method] = {
     "pine": PINE(),
     "rotor": RoToR(),

@@ -15,6 +15,8 @@ from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:

@@ -16,6 +16,8 @@ from rag_middle.errors import MarkerError, PromptError
 from rag_middle.markers import CLOSE_MARKER, MARKER_KEY_VARIABLE, OPEN_MARKER, escape, unescape
 from rag_middle.notices import UnreadMarkersWarning
 
+pytestmark = pytest.mark.thorough
+
 O, C = OPEN_MARKER, CLOSE_MARKER  # noqa: E741
 
 modest = settings(max_examples=60, derandomize=True, deadline=None)

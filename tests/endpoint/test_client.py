@@ -14,6 +14,8 @@ from rag_middle.methods import METHODS, LongContextReorder
 from rag_middle.notices import MissingDocumentsWarning
 from tests.endpoint.server import Reply, Request, Said, answer, events, saying, serving
 
+pytestmark = pytest.mark.thorough
+
 KEY = "sk-secret-0123456789abcdef"
 DOCUMENTS = [
     Document("first", id="a", metadata={"score": 0.1}),

@@ -23,6 +23,8 @@ from tests.reader.questions import InventedDocuments
 from tests.tiny_models import speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 TASK = InventedDocuments(documents=4)
 FEW = Measurement(limit=3, positions=2, controls=True, max_new_tokens=4)
 

@@ -24,6 +24,8 @@ from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 from tests.reader.questions import InventedDocuments
 
+pytestmark = pytest.mark.thorough
+
 TASK = InventedDocuments(documents=20)
 METHODS = ("pine", "ms_poe", "siw", "attention_buckets")
 

@@ -13,6 +13,8 @@ from rag_middle.generation import Follower, RagMiddleModel
 from tests.tiny_models import speaking
 from tests.tokenizers import metaspace_bpe
 
+pytestmark = pytest.mark.thorough
+
 SCHEMA = {
     "type": "object",
     "properties": {

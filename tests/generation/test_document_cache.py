@@ -14,6 +14,8 @@ from rag_middle.methods import APE, CacheBlend, Method, ParallelContextWindows
 from tests.contract.running import distance
 from tests.tiny_models import build, tiny
 
+pytestmark = pytest.mark.thorough
+
 NEW = 6
 TOLERANCE = 1e-4  # float32 sums in another order
 APART: dict[str, Method] = {

@@ -17,6 +17,8 @@ from rag_middle.checkpoints import checkpoint_states
 from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation.identity import model_identity
 
+pytestmark = pytest.mark.thorough
+
 if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 18):
     pytest.skip("transformers 5.17 misreads tokenizers of GGUF files", allow_module_level=True)
 

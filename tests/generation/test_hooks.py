@@ -15,6 +15,8 @@ from rag_middle.methods import NoMethod, Runner
 from rag_middle.tokens import TokenizedPrompt
 from tests.contract.running import distance
 
+pytestmark = pytest.mark.thorough
+
 NEW = 5
 
 

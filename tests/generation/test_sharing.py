@@ -14,6 +14,8 @@ import pytest
 from rag_middle.generation import RagMiddleModel, release_models, shared_model, sharing
 from tests.reader import reader_path
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:

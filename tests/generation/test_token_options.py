@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 from rag_middle import ContextPrompt
 from rag_middle.generation import Follower, RagMiddleModel
 
+pytestmark = pytest.mark.thorough
+
 
 def pairs(ids: Sequence[int]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ids))

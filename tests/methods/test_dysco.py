@@ -23,6 +23,8 @@ from tests.families import FAMILIES
 from tests.reader import reader_path
 from tests.tokenizers import byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 METHOD = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5)
 
 

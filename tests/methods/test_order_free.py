@@ -23,6 +23,8 @@ from tests.contract.running import distance
 from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 DOCUMENTS = 20
 
 

@@ -59,6 +59,8 @@ from tests.reference.siw import NaiveSIW
 from tests.reference.zero_tuning import NaiveZeroTuning
 from tests.tiny_models import build, tiny
 
+pytestmark = pytest.mark.thorough
+
 WAYS = [("llama", "sdpa"), ("qwen3", "eager")]
 
 

@@ -6,9 +6,16 @@ method is written beside it as a subclass that overrides `attention`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
+
+
+@cache
+def turns(head_size: int, theta: float) -> Tensor:
+    """By how much every pair of channels turns from one position to the next, float64 `[d/2]`."""
+    return theta ** (-2 * torch.arange(head_size // 2, dtype=torch.float64) / head_size)
 
 
 @dataclass
@@ -88,8 +95,7 @@ class NaiveLlama:
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         """`x` `[n, d]` at `positions` `[n]`: channel `i` turns with channel `i + d/2`."""
         half = self.head_size // 2
-        turns = self.theta ** (-2 * torch.arange(half, dtype=torch.float64) / self.head_size)
-        angles = positions[:, None] * turns
+        angles = positions[:, None] * turns(self.head_size, self.theta)
         cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
         first, second = x[:, :half], x[:, half:]
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=1)

@@ -19,13 +19,15 @@ Place = Callable[[Tensor, int], Tensor]
 def rotary_place(cos: Tensor, sin: Tensor, pairing: Literal["half", "interleaved"]) -> Place:
     """A function that puts a head vector `[d]` at a position."""
 
+    pairs = cos.shape[1]
+    half = pairing == "half"
+    first = slice(pairs) if half else slice(0, 2 * pairs, 2)
+    second = slice(pairs, 2 * pairs) if half else slice(1, 2 * pairs, 2)
+
     def place(x: Tensor, position: int) -> Tensor:
-        x = x.clone()
-        pairs = cos.shape[1]
-        for i in range(pairs):
-            a, b = (i, i + pairs) if pairing == "half" else (2 * i, 2 * i + 1)
-            c, s = cos[position, i], sin[position, i]
-            x[a], x[b] = x[a] * c - x[b] * s, x[a] * s + x[b] * c
+        x, c, s = x.clone(), cos[position], sin[position]
+        a, b = x[first].clone(), x[second].clone()
+        x[first], x[second] = a * c - b * s, a * s + b * c
         return x
 
     return place

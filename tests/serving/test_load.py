@@ -23,6 +23,8 @@ from rag_middle.serving import ServerSettings
 from rag_middle.serving.batching import AnswerJob, BatchQueue
 from tests.serving.conftest import METHODS, Serve, Served
 
+pytestmark = pytest.mark.thorough
+
 
 def queue_of(server: Served) -> BatchQueue:
     queue: BatchQueue = server.server.config.app.state.queue  # type: ignore[union-attr]

@@ -19,6 +19,8 @@ from llama_index.llms.rag_middle import (
 
 from rag_middle import mark, parse
 
+pytestmark = pytest.mark.thorough
+
 if TYPE_CHECKING:
     from conftest import MakeLLM
 

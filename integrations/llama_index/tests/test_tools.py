@@ -20,6 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rag_middle import mark
 
+pytestmark = pytest.mark.thorough
+
 if TYPE_CHECKING:
     from conftest import MakeLLM
 

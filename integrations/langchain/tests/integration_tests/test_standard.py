@@ -19,7 +19,7 @@ from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
 from rag_middle import RagMiddleModel
 from tests.scripted import prefer, write
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 def hermes(name: str, arguments: str) -> str:

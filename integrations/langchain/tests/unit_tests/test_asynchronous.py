@@ -8,7 +8,7 @@ import pytest
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 def both(model: Any, **settings: Any) -> list[Any]:

@@ -11,6 +11,8 @@ from langchain_core.tracers import BaseTracer
 from langchain_rag_middle import ChatRagMiddle
 from rag_middle import ContextOverflowError, MarkerError, mark
 
+pytestmark = pytest.mark.thorough
+
 INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
 APART = f"{mark('a')} and {mark('b')}"  # refused: documents stand together
 

@@ -10,6 +10,7 @@ from langchain.agents import create_agent
 from langchain_core.documents import Document
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import create_retriever_tool
 from pydantic import BaseModel, Field
@@ -85,8 +86,8 @@ def test_a_call_that_is_cut_is_an_invalid_one(local: Any) -> None:
 
 # A name, or none; JSON that LangChain completes, or takes as it is.
 INVALID = [
-    CALL.replace('"Nantes"', "[" * 600 + "]" * 600),
     CALL[:-20],
+    CALL.replace('"Nantes"', "[" * 600 + "]" * 600),
     CALL.replace('"Nantes"', "NaN"),
     CALL.replace('{"query": "Nantes"}', '"Nantes"'),
     CALL.replace('"name": "search", ', ""),
@@ -99,10 +100,9 @@ def test_an_invalid_call_is_no_call_in_a_stream_either(local: Any, written: str)
     write(local, written)
     bound = chat(local, max_tokens=len(written.encode())).bind_tools([search])
     whole = bound.invoke("Where is Nantes?")
-    streamed: Any = AIMessageChunk("")
-    for chunk in bound.stream("Where is Nantes?"):
-        assert not chunk.tool_calls
-        streamed = streamed + chunk
+    chunks: list[Any] = list(bound.stream("Where is Nantes?"))
+    assert not any(chunk.tool_calls for chunk in chunks)
+    streamed = add_ai_message_chunks(*chunks)
     for answer in (whole, streamed):
         assert answer.tool_calls == []
         assert len(answer.invalid_tool_calls) == 1
