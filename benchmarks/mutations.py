@@ -601,10 +601,10 @@ def markdown(outcomes: list[Outcome], command: str) -> str:
             "# Deliberate faults that the tests find",
             "",
             f"Of {total} faults, tests that are not slow find {by['short']} "
-            f"({by['short'] / total:.0%}), all tests {found} ({found / total:.0%}). Each fault was put into a "
-            "copy of the repository by itself, and the tests of its folder ran until the first "
-            "failure; where the short suite found nothing, the long one followed, which contains "
-            "it.",
+            f"({by['short'] / total:.0%}), all tests {found} ({found / total:.0%}). Each fault was "
+            "put into a copy of the repository by itself, and the tests of its folder ran until "
+            "the first failure; where the short suite found nothing, the long one followed, which "
+            "contains it.",
             "",
             f"Repeat with `{command}`; the faults and the tests of each folder stand in that file.",
             "",
