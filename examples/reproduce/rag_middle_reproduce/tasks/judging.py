@@ -11,7 +11,6 @@ from rag_middle import ContextPrompt, Document
 from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
 from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask, choose
 
-_INSTRUCTION: str = BENCHMARKS["pairwise_judge"]["instruction"]
 #: Subsets of RewardBench's sections.
 SECTIONS: Mapping[str, Sequence[str]] = BENCHMARKS["pairwise_judge"]["sections"]
 
@@ -43,7 +42,7 @@ class PairwiseJudge(FileTask):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     max_new_tokens: ClassVar[int] = 500
     by_likelihood: ClassVar[bool] = False
-    system: ClassVar[str | None] = _INSTRUCTION
+    system: ClassVar[str | None] = BENCHMARKS["pairwise_judge"]["instruction"]
 
     section: str | None = None
     subset: str | None = None
