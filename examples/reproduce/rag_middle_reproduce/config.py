@@ -318,7 +318,7 @@ def read_config(path: str | Path) -> EvaluationConfig:
     """
     path = Path(path)
     content = _with_bases(path)
-    for name in VIEWS.keys() & content.keys():
+    for name in [view for view in VIEWS if view in content]:
         content["view"] = _parsed(VIEWS[name], content.pop(name), path.name)
     config: EvaluationConfig = _parsed(EvaluationConfig, content, path.name)
     models = [_parsed(ModelConfig, model, path.name) for model in config.models]

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, Document, FileFormatError
 from rag_middle.evaluation import Condition, Item, arranged_documents, as_answers, get_field
-from rag_middle_reproduce.tasks.file_task import BENCHMARKS, ContextTask, choose
+from rag_middle.evaluation.tasks.base import require_one_of
+from rag_middle_reproduce.tasks.file_task import BENCHMARKS, ContextTask
 from rag_middle_reproduce.tasks.metrics import SCORES
 
 _PASSAGE = re.compile(r"(?m)^(?=Passage \d+:\n)")
@@ -26,6 +27,7 @@ class _Benchmark(ContextTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_one_of(self.name, [*BENCHMARKS[self.name]], dataset=self.dataset)
         decided = {
             "metrics": (self._chosen["metric"],),
             "max_new_tokens": self._chosen.get("max_new_tokens", self.max_new_tokens),
@@ -36,9 +38,7 @@ class _Benchmark(ContextTask):
 
     @property
     def _chosen(self) -> Mapping[str, Any]:
-        chosen: Mapping[str, Any] = choose(
-            self.name, "dataset", self.dataset, BENCHMARKS[self.name]
-        )
+        chosen: Mapping[str, Any] = BENCHMARKS[self.name][self.dataset]
         return chosen
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:

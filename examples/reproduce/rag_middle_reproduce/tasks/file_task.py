@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import yaml
 
-from rag_middle import ConfigError, FileFormatError
+from rag_middle import FileFormatError
 from rag_middle.evaluation import CLOSED_BOOK, Condition, Item, Task, read_entries
 from rag_middle_reproduce.tasks.cutting import CutTask
-
-T = TypeVar("T")
 
 #: Prompts and settings of the benchmarks, by task.
 BENCHMARKS: Mapping[str, Any] = yaml.safe_load(
@@ -59,16 +57,3 @@ class ContextTask(CutTask, FileTask):
 
     controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
     by_likelihood: ClassVar[bool] = False
-
-
-def choose(task: str, parameter: str, value: str, choices: Mapping[str, T]) -> T:
-    """The choice of that name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if value not in choices:
-        raise ConfigError(
-            f"{task}: {parameter} must be one of {', '.join(choices)}, got {value!r}."
-        )
-    return choices[value]

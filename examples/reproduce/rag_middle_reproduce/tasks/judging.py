@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
-from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask, choose
+from rag_middle.evaluation.tasks.base import require_one_of
+from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask
 
 #: Subsets of RewardBench's sections.
 SECTIONS: Mapping[str, Sequence[str]] = BENCHMARKS["pairwise_judge"]["sections"]
@@ -50,7 +51,7 @@ class PairwiseJudge(FileTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.section is not None:
-            choose(self.name, "section", self.section, SECTIONS)
+            require_one_of(self.name, [*SECTIONS], section=self.section)
 
     @property
     def num_positions(self) -> int:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from rag_middle import ContextPrompt, FileFormatError
 from rag_middle.evaluation import Condition, Item, get_field
-from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask, choose
+from rag_middle.evaluation.tasks.base import require_one_of
+from rag_middle_reproduce.tasks.file_task import BENCHMARKS, FileTask
 
 _LETTER = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
 
@@ -49,7 +50,7 @@ class MultipleChoice(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.name, "wording", self.wording, BENCHMARKS[self.name])
+        require_one_of(self.name, [*BENCHMARKS[self.name]], wording=self.wording)
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         """The first `limit` questions, from each subject in turn.
