@@ -162,7 +162,7 @@ def test_drawn_factors_are_the_best_of_their_draws(
 
         def __call__(self, method: Any) -> float:
             seen.append(method)
-            return -sum(method.factors)
+            return -float(sum(method.factors))
 
     monkeypatch.setattr(fitted, "ExampleObjective", LowestSum)
     task = MultiDocumentQA(data=passages_path(), documents=3)

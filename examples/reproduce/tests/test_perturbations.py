@@ -69,7 +69,7 @@ def last_place(document: int) -> Any:
 
 
 def doubled(renormalise: bool) -> tuple[Any, ...]:
-    settings = {"factor": 3.0, "renormalise": renormalise}
+    settings: dict[str, Any] = {"factor": 3.0, "renormalise": renormalise}
     method = DoubledAttention(document=1, layers=(0, 2), **settings)
     return method, NaiveDoubledAttention, {**settings, "span": span(1), "changed_layers": (0, 2)}
 
