@@ -12,6 +12,7 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.methods import METHODS, Method
+from tests.reader import reader_path
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -44,6 +45,22 @@ def test_every_row_can_be_measured(overhead: dict[str, Any]) -> None:
     for name, method in overhead["METHODS"].items():
         prefill, decode = overhead["run"](model, method, prompt, "cpu")
         assert min(prefill, decode) > 0, name
+
+
+@pytest.mark.slow
+def test_the_overhead_of_langchain_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = "--rounds 1 --max-tokens 2 --threads 1 --method none --documents 3".split()
+    output = tmp_path / "overhead"
+    arguments = ["--model", str(reader_path()), *small, "--output", str(output)]
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr("sys.argv", ["langchain_overhead.py", *arguments])
+    runpy.run_path(str(FOLDER / "langchain_overhead.py"), run_name="__main__")
+    [row] = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert row["wrapper"]["median"] > 0
+    page = output.with_suffix(".md").read_text()
+    assert f"| none | 3 | {row['prompt_tokens']} + 2 |" in page
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """The examples run, without a network, and show what they say they show."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.answering import use_named_embedder, write_documents
+from tests.reader import reader_path
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
@@ -29,3 +31,19 @@ def test_quickstart_answers_from_a_folder_with_sources(
     question, *_, facts = capsys.readouterr().out.strip().splitlines()
     assert question == "Which river is Nantes on, the Loire?"
     assert facts.startswith("pine, ")
+
+
+@pytest.mark.slow  # the real embedder
+@pytest.mark.parametrize("script", ["langchain_faiss_rag.py", "llama_index_faiss_rag.py"])
+def test_scripts_of_frameworks_answer_about_a_folder_with_sources(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for town, river in {"Nantes": "Loire", "Paris": "Seine"}.items():
+        (tmp_path / f"{town.lower()}.md").write_text(f"The river of {town} is {river}.")
+    question = "What is the river of Nantes?"
+    asked = [question, "--docs", str(tmp_path), "--model", str(reader_path())]
+    monkeypatch.setattr(sys, "argv", [script, *asked])
+    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "Loire" in shown
+    assert "nantes.md: The river" in shown

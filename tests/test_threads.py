@@ -105,3 +105,16 @@ def test_a_generator_that_is_left_early_is_closed() -> None:
     asyncio.run(read())
     assert held.closed.wait(5)
     assert held.cancel.is_set()
+
+
+def test_what_a_generator_raises_reaches_its_reader() -> None:
+    def failing() -> Generator[int, None, None]:
+        yield 1
+        raise MemoryError("no memory left")
+
+    async def read() -> None:
+        async for _ in pieces_in_thread(failing(), threading.Event()):
+            pass
+
+    with pytest.raises(MemoryError, match="no memory left"):
+        asyncio.run(read())

@@ -31,17 +31,6 @@ def test_every_command_that_runs_a_model_takes_threads() -> None:
     assert without == {"methods"}
 
 
-@pytest.mark.parametrize("command", ["ask", "diagnose"])
-def test_help_fits_two_screens(run: Run, command: str) -> None:
-    assert len(run(command, "--help").out.splitlines()) < 80
-
-
-def test_help_shows_the_markers_as_they_are_written(run: Run) -> None:
-    shown = run("generate", "--help").out
-    assert "[[rm:doc]]" in shown
-    assert "[[/rm:doc]]" in shown
-
-
 def test_wrong_usage_is_told_on_standard_error(run: Run) -> None:
     shown = run("methods", "--jsn")
     assert shown.status == 2

@@ -82,16 +82,6 @@ def test_a_document_of_several_passages_is_one_source() -> None:
     assert used_sources(answer) == [sources[0], sources[1]]
 
 
-def test_the_index_is_built_once(ask: Run, docs: Path, tmp_path: Path) -> None:
-    ask()
-    [folder] = (tmp_path / "cache" / "rag-middle" / "indexes").iterdir()
-    written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    ask()
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
-    (docs / "bordeaux.md").write_text("# Bordeaux\n\nBordeaux lies on the Garonne.")
-    assert len(ask("--json").json["sources"]) == 4
-
-
 def test_an_index_can_be_kept_elsewhere_and_used_without_its_documents(
     run: Run, ask: Run, chat_model: Path, docs: Path, tmp_path: Path
 ) -> None:

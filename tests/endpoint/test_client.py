@@ -180,12 +180,6 @@ def test_the_key_is_in_the_header_and_in_no_message(
     assert _api_key(None, "http://host/v1") is None  # unencrypted, and not named for it
 
 
-def test_a_key_given_for_its_variable_is_not_repeated() -> None:
-    with pytest.raises(ConfigError) as raised:
-        EndpointModel("http://localhost:1/v1", api_key_env="sk-pasted-0123456789")
-    assert "pasted" not in str(raised.value)
-
-
 # -- what is sent ---------------------------------------------------------------------------------
 
 

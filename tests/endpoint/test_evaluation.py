@@ -62,16 +62,6 @@ def test_a_diagnosis_says_where_the_model_is_and_what_needs_its_weights() -> Non
     assert not diagnosis.answer_time_ratios
 
 
-def test_what_needs_weights_is_refused_before_anything_is_asked() -> None:
-    likelihood = Measurement(limit=3, positions=2, scoring="likelihood")
-    with serving(saying("x")) as server:
-        with pytest.raises(EndpointError, match="rag-middle serve"):
-            run(EndpointModel(server.url), TASK, ["pine"], FEW)
-        with pytest.raises(EndpointError, match="scoring='generation'"):
-            run(EndpointModel(server.url), TASK, (), likelihood)
-    assert not server.asked
-
-
 def test_an_interrupted_run_goes_on_and_pays_for_no_answer_twice(tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
 

@@ -98,17 +98,6 @@ def test_an_end_token_that_is_text_cuts_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("form", "pattern"),
-    [
-        ({"type": "regex", "regex": "(yes|no)/[0-9]{2}"}, r"(yes|no)/\d\d"),
-        ({"type": "regex", "regex": r"(yes|no)\\/\/[0-9]"}, r"(yes|no)\\//\d"),
-    ],
-)
-def test_patterns(model: RagMiddleModel, prompt: ContextPrompt, form: Any, pattern: str) -> None:
-    assert re.fullmatch(pattern, model.generate(prompt, response_format=form).text)
-
-
-@pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"response_format": FORM, "num_beams": 2}, "exclude each other"),

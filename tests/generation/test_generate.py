@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, PromptLayout, applied, mark
+from rag_middle import ContextPrompt, PromptLayout, applied
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -128,25 +128,6 @@ def test_missing_documents_warn_at_the_callers_line_or_are_refused(model: RagMid
                 on_missing_documents="error",
                 missing_documents_hint="Mark some.",
             )
-
-
-def test_chat_messages_go_through_the_template(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    from tests.tokenizers import CHATML, byte_level_bpe
-
-    model = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML), method="pine")
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": mark("Lyon lies here.") + mark("A fox.") + "\nWhere?"},
-    ]
-    tokens = model.encode(messages)
-    assert tokens.input_ids.count(tokenizer.bos_token_id) == 1
-    generation = model.generate(messages, max_new_tokens=4)
-    assert generation.documents == 2
-    assert generation.usage.prompt_tokens == len(tokens) == model.count_tokens(messages)
-    answer = model.generate(messages[1]["content"], system="Be brief.", max_new_tokens=4)
-    assert answer.text == generation.text
 
 
 def test_beams_are_what_transformers_finds(model: RagMiddleModel, prompt: ContextPrompt) -> None:

@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt
-from rag_middle.generation import Follower, RagMiddleModel
+from rag_middle.generation import RagMiddleModel
 
 pytestmark = pytest.mark.thorough
 
@@ -97,19 +97,3 @@ def test_log_probabilities_are_those_that_scoring_finds(
     assert [t.log_probability for t in tokens] == pytest.approx(score.log_probabilities, abs=1e-4)
     json.dumps(told.to_dict(), allow_nan=False)
     assert model.generate(prompt, **options).log_probabilities == ()
-
-
-def test_log_probabilities_come_with_streams_batches_and_ends(
-    model: RagMiddleModel, prompt: ContextPrompt
-) -> None:
-    told = model.generate(prompt, logprobs=True, max_new_tokens=6).log_probabilities
-    with model.stream(prompt, logprobs=True, max_new_tokens=6) as stream:
-        assert stream.result.log_probabilities == told
-    end = told[2].token_id
-    options: dict[str, Any] = {"logprobs": True, "max_new_tokens": 6, "eos_token_id": end}
-    first, _ = model.batch([prompt, "Why?"], **options)
-    assert len(first.log_probabilities) == len(first.token_ids) <= 3
-    heard: list[int] = []
-    follower = Follower(on_text=lambda _, tokens: heard.extend(t.token_id for t in tokens))
-    [followed] = model.batch([prompt], followers=[follower], **options)
-    assert tuple(heard) == followed.token_ids

@@ -86,12 +86,6 @@ def test_several_answers_are_those_of_their_seeds(server: Served, stream: bool) 
     assert len(set(texts)) > 1
 
 
-def test_a_drawn_seed_is_reported_and_repeats_the_text(server: Served) -> None:
-    first = server.chat(QUESTION, temperature=1.0, max_tokens=6)
-    again = server.chat(QUESTION, temperature=1.0, max_tokens=6, seed=first.rag_middle["seed"])
-    assert again.choices[0].message.content == first.choices[0].message.content
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_strings_end_the_text(server: Served, stream: bool) -> None:
     whole = server.chat(QUESTION, max_tokens=8).choices[0].message.content

@@ -204,26 +204,6 @@ def test_what_arguments_quote_is_no_call(family: str, are_tokens: bool) -> None:
     assert len(message.invalid) == 1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_of_a_forced_call_only_the_arguments_are_read(family: str) -> None:
-    _, template, _ = FAMILIES[family]
-    form = form_of(template)
-    if not form.call:
-        return
-    arguments = {"query": QUOTED, "k": 3}
-    parts = [part.replace(PLACEHOLDER, json.dumps(arguments)) for part in form.parts("search")]
-    for text in ("".join(parts), " ".join(parts)):
-        message = form.forced_message(text, [SEARCH])
-        assert [(call.name, call.arguments) for call in message.calls] == [("search", arguments)]
-        assert form.forced_start(text[:9]) == 0
-        cut = form.forced_message(text[: text.index("Loire")], [SEARCH])
-        assert cut.calls == ()
-        assert [call.name for call in cut.invalid] == ["search"]
-    answer = json.dumps({"said": QUOTED})
-    assert form.forced_message(answer, [SEARCH]) == ToolMessage(answer)
-    assert form.forced_start(answer) == len(answer)
-
-
 def test_thinking_ends_where_the_answer_begins() -> None:
     form = form_of("<tool_call>")
     call = FAMILIES["qwen-2.5"][2]

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,19 @@ def network(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Two layers of random weights, large enough that order matters. It ends no text itself."""
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096}
     return build("llama_index", tiny(LlamaConfig, num_hidden_layers=2, **sizes), "sdpa")
+
+
+@pytest.fixture(scope="session")
+def saved(
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The tiny model as a folder."""
+    folder = tmp_path_factory.mktemp("tiny-model")
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -50,26 +50,6 @@ def test_entries_of_documents_are_documents(llm: RagMiddleLLM, entry: Any) -> No
     assert facts(llm.complete(QUESTION, documents=documents)) == RIGHT
 
 
-def test_documents_may_come_in_the_extra_body(llm: RagMiddleLLM) -> None:
-    documents = [*map(ENTRIES["vllm"], TEXTS)]
-    assert facts(llm.complete(QUESTION, extra_body={"documents": documents})) == RIGHT
-    with pytest.raises(RequestError, match="documents was given"):
-        llm.complete(QUESTION, documents=documents, extra_body={"documents": documents})
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        ({"documents": "a"}, "must be a list"),
-        ({"documents": [5]}, "must hold nodes"),
-        ({"documents": ["a", {"title": "b"}]}, "Document 1 .*cannot be read"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(llm: RagMiddleLLM, call: Any, reason: str) -> None:
-    with pytest.raises(RequestError, match=reason):
-        llm.chat([ChatMessage(role="user", content=QUESTION)], **call)
-
-
 def test_nothing_is_opened(llm: RagMiddleLLM, tmp_path: Any) -> None:
     path = tmp_path / "a.txt"
     path.write_text("secret")

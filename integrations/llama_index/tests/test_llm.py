@@ -82,33 +82,18 @@ def user_dicts(text: str) -> list[dict[str, str]]:
 
 
 def test_an_llm_is_loaded_from_a_folder_and_from_its_own_description(
-    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, marked: str
+    saved: Path, marked: str
 ) -> None:
-    network.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
     llm = RagMiddleLLM(
-        model_name=str(tmp_path),
+        model_name=str(saved),
         method="pine",
         max_new_tokens=4,
         model_kwargs={"torch_dtype": torch.float32, "attn_implementation": "eager"},
     )
-    assert llm.metadata.model_name == str(tmp_path)
+    assert llm.metadata.model_name == str(saved)
     assert llm.rag_middle_model.model.config._attn_implementation == "eager"
     again = RagMiddleLLM.from_dict(llm.to_dict())
     assert again.complete(marked).text == llm.complete(marked).text
-
-
-@pytest.fixture(scope="module")
-def saved(
-    network: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The tiny model as a folder."""
-    folder = tmp_path_factory.mktemp("tiny-model")
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -161,13 +146,6 @@ def test_a_description_keeps_the_tokenizer_of_the_model_it_is_read_with(
     shared = RagMiddleModel(network, tokenizer)
     again = RagMiddleLLM.from_dict(RagMiddleLLM(model=shared).to_dict(), model=shared)
     assert again.rag_middle_model.tokenizer is tokenizer
-
-
-def test_names_of_loading_and_of_calls_are_those_of_the_library(saved: Path) -> None:
-    llm = RagMiddleLLM(model_name=str(saved), dtype="bfloat16", temperature=0.5, seed=1)
-    assert str(llm.rag_middle_model.model.dtype) == "torch.bfloat16"
-    assert llm.generate_kwargs == {"temperature": 0.5, "seed": 1}
-    assert RagMiddleLLM.from_dict(llm.to_dict()).model_kwargs == {"dtype": "bfloat16"}
 
 
 def test_method_parameters_and_objects_are_taken(make_llm: MakeLLM) -> None:

@@ -55,11 +55,9 @@ def test_a_pipeline_brings_its_options(
 def test_the_token_of_the_hub_is_used_and_shown_nowhere(
     network: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
+    saved: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
     used: list[dict[str, Any]] = []
     shared = loading_module.shared_model
 
@@ -68,7 +66,7 @@ def test_the_token_of_the_hub_is_used_and_shown_nowhere(
         return shared(*args, **given)
 
     monkeypatch.setattr(loading_module, "shared_model", noted)
-    llm = RagMiddleLLM(model_name=tmp_path, token="hf_SECRET")
+    llm = RagMiddleLLM(model_name=saved, token="hf_SECRET")
     for name in ("model_options", "tokenizer_options"):
         assert used[0][name] == {"token": "hf_SECRET"}
     shown = [repr(llm), llm.to_json(), str(llm.to_dict()), str(llm.__reduce__())]

@@ -1,4 +1,4 @@
-"""Query engines of every mode: whole documents in each call, answers that do not mind their order.
+"""Query engines of every mode: whole documents in each call, reports, objects, clean texts.
 
 Engines are used as LlamaIndex documents them. Only `Settings`, the postprocessors and, where
 LlamaIndex garbles documents, the synthesizer differ.
@@ -7,12 +7,14 @@ LlamaIndex garbles documents, the synthesizer differ.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.schema import MetadataMode
 from llama_index.core.tools import QueryEngineTool
@@ -30,12 +32,7 @@ if TYPE_CHECKING:
 
 
 #: Modes that ask once where everything fits, and those that ask once per document.
-ONE_CALL = (
-    "compact",
-    "tree_summarize",
-    "simple_summarize",
-    "compact_accumulate",
-)
+ONE_CALL = ("compact", "tree_summarize", "simple_summarize", "compact_accumulate")
 CALL_PER_DOCUMENT = ("refine", "accumulate")
 
 
@@ -79,17 +76,9 @@ def test_each_call_gets_whole_documents(
     use(make_llm(method="pine"))  # a call without documents would warn, and warnings are errors
     response = engine_of(mode, index, MarkDocuments()).query(question)
 
-    counts = [call.documents for call in calls]
-    expected = {
-        "refine": [1] * 6,
-        "accumulate": [1] * 6,
-    }.get(mode, [6])
-    assert counts == expected
+    expected = [1] * 6 if mode in CALL_PER_DOCUMENT else [6]
+    assert [call.documents for call in calls] == expected
     assert str(response).strip()
-    assert_sources_are_clean(response, mode)
-
-
-def assert_sources_are_clean(response: Any, mode: str) -> None:
     assert len(response.source_nodes) >= 6
     for node in response.source_nodes:
         assert "rm:doc" not in node.node.get_content()
@@ -113,12 +102,10 @@ def test_tight_windows_get_whole_documents_too(
     assert len(calls) > 1
     per_call = [call.documents for call in calls]
     assert max(per_call) < 6
-    if mode not in ("sub_question", "tree_summarize"):
-        assert sum(per_call) == 6  # each document in one call, none of them cut
-        assert all(per_call)
-    if mode == "tree_summarize":  # the summaries of documents are none themselves
-        assert sum(per_call) == 6
-        assert per_call[-1] == 0
+    assert sum(per_call) == 6  # each document in one call, none of them cut
+    # The summaries of documents are none themselves.
+    assert (per_call[-1] == 0) == (mode == "tree_summarize")
+    assert all(per_call[:-1])
 
 
 @pytest.mark.usefixtures("unstripped_streams")
@@ -186,3 +173,54 @@ def test_overflow_of_the_window_reaches_the_caller_of_a_query_engine(
     # The helper counts tokens by `asyncio_run`: it must leave no loop that a later test collects.
     with pytest.raises(RuntimeError, match="no current event loop"):
         asyncio.get_event_loop()
+
+
+# -- what a user gets of an answer ----------------------------------------------------------------
+
+
+def test_the_last_report_tells_method_and_documents(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
+) -> None:
+    llm = make_llm(method="pine")
+    use(llm)
+    assert llm.last_report is None
+    options = {"similarity_top_k": 3, "node_postprocessors": [MarkDocuments()]}
+    for streaming in (False, True):
+        llm._last_report = None
+        str(index.as_query_engine(streaming=streaming, **options).query(question))
+        report = llm.last_report
+        assert report is not None
+        assert (report["method"], report["documents"], report["applied"]) == ("pine", 3, True)
+
+
+def test_context_only_gives_text_without_markers(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
+) -> None:
+    use(make_llm())
+    response = engine_of("context_only", index, MarkDocuments()).query(question)
+    assert "Nantes lies on the Loire" in str(response)
+    assert "[[" not in str(response)
+
+
+class River(BaseModel):
+    """A river."""
+
+    name: str
+    length_km: int
+
+
+def test_objects_are_made_from_marked_documents(
+    make_llm: MakeLLM,
+    use: Use,
+    index: VectorStoreIndex,
+    question: str,
+    said: Callable[..., None],
+    calls: list,
+) -> None:
+    """By a model that calls no tools: its text is constrained to the form."""
+    said('{"name": "Loire", "length_km": 1006}')
+    use(make_llm(max_new_tokens=60))
+    options = {"similarity_top_k": 6, "node_postprocessors": [MarkDocuments()]}
+    engine = index.as_query_engine(output_cls=River, response_mode="tree_summarize", **options)
+    assert engine.query(question).response == River(name="Loire", length_km=1006)
+    assert [call.documents for call in calls] == [6]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.messages import HumanMessage
 
 from langchain_rag_middle import ChatRagMiddle
 
@@ -56,19 +56,3 @@ class TestAnswer:
         model.invoke([HumanMessage("Hello"), answer, HumanMessage("Again")])
         assert tiny.sent.documents == []
         assert f"assistant\n{wanted}<|im_end|>" in tiny.sent.text
-
-
-class TestStream:
-    def test_pieces_add_up_to_the_answer_and_are_told_about_once(self, tiny: Any) -> None:
-        model = chat(tiny)
-        chunks = list(model.stream("Hello"))
-        whole = chunks[0]
-        for chunk in chunks[1:]:
-            whole += chunk
-        answer = model.invoke("Hello")
-        assert isinstance(whole, AIMessageChunk)
-        assert len(chunks) > 3
-        assert (whole.content, whole.usage_metadata) == (answer.content, answer.usage_metadata)
-        assert whole.response_metadata["finish_reason"] == "length"
-        assert whole.response_metadata["model_name"] == "LlamaForCausalLM"
-        assert [chunk.chunk_position for chunk in chunks] == [None] * (len(chunks) - 1) + ["last"]

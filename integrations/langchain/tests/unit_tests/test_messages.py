@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langchain_rag_middle import ChatRagMiddle, MarkDocuments, format_docs
 from langchain_rag_middle.messages import prompt_messages
 from rag_middle import Document as PromptDocument
-from rag_middle import MarkerError, PromptError
+from rag_middle import MarkerError
 
 TWO = [Document("Lyon lies on the Rhône."), Document("Nantes lies on the Loire.")]
 TEXTS = [document.page_content for document in TWO]
@@ -97,13 +97,6 @@ def test_blocks_are_documents_with_title_and_id(tiny: Any, kind: str) -> None:
     assert tiny.sent.documents == [f"T{n}\n{text}" for n, text in enumerate(TEXTS)]
     assert answer.response_metadata["rag_middle"]["document_ids"] == ["s0", "s1"]
     assert answer.response_metadata["rag_middle"]["applied"] is True
-
-
-def test_a_tool_may_return_blocks(tiny: Any) -> None:
-    tool = ToolMessage(BLOCKS["search_result"], tool_call_id="1")
-    answer = chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == [f"T{n}\n{text}" for n, text in enumerate(TEXTS)]
-    assert answer.response_metadata["rag_middle"]["document_ids"] == ["s0", "s1"]
 
 
 def test_blocks_stand_together_where_the_first_one_stood(tiny: Any) -> None:
@@ -247,12 +240,6 @@ def test_documents_can_come_with_the_call(tiny: Any, given: list[Any]) -> None:
     assert tiny.sent.documents == TEXTS
     model.invoke([HumanMessage("Hello"), AIMessage("Hi"), HumanMessage("Which?")], documents=given)
     assert turn("user", "\n\n".join([*TEXTS, "Which?"])) in tiny.sent.text  # the last message
-
-
-@pytest.mark.parametrize("given", ["one string", Document("a"), [1], 3])
-def test_documents_of_a_call_must_be_documents(tiny: Any, given: Any) -> None:
-    with pytest.raises(PromptError, match="documents must"):
-        chat(tiny).invoke("Which?", documents=given)
 
 
 def test_how_documents_of_a_call_are_written_can_be_chosen(tiny: Any) -> None:

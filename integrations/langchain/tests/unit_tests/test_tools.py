@@ -76,14 +76,6 @@ def test_calls_come_back_with_what_the_model_says_beside_them(local: Any) -> Non
     assert [call["args"] for call in whole.tool_calls] == [{"query": "Nantes"}]
 
 
-def test_a_call_that_is_cut_is_an_invalid_one(local: Any) -> None:
-    write(local, CALL)
-    answer = chat(local, max_tokens=30).bind_tools([search]).invoke("Where is Nantes?")
-    assert answer.tool_calls == []
-    assert [call["name"] for call in answer.invalid_tool_calls] == ["search"]
-    assert answer.response_metadata["finish_reason"] == "length"
-
-
 # A name, or none; JSON that LangChain completes, or takes as it is.
 INVALID = [
     CALL[:-20],
