@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from rag_middle.answering import TEMPLATE_FILE, Answerer, PromptTemplate
-from rag_middle.documents import Document
 from rag_middle.errors import (
     ConfigError,
     ContextOverflowError,
-    FileFormatError,
     MethodConfigError,
-    ModelNotFoundError,
     PromptError,
-    UnknownNameError,
     UnsupportedGenerationError,
 )
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
@@ -40,17 +36,6 @@ def test_an_answer_tells_its_sources_best_first(answerer: Answerer) -> None:
     assert answer.usage.completion_tokens == 6
     assert (answer.method, answer.applied, answer.dropped) == ("none", False, ())
     assert answer.timings.total > answer.timings.retrieve > 0
-
-
-def test_streaming_gives_the_same_and_the_sources_first(answerer: Answerer) -> None:
-    answer = answerer.ask(QUESTION, method="pine", **SHORT)
-    with answerer.stream(QUESTION, method="pine", **SHORT) as pieces:
-        assert pieces.sources == answer.sources
-        assert pieces.prompt == answer.prompt
-        text = "".join(pieces)
-    assert text == answer.generation.text
-    assert pieces.result.text == answer.text
-    assert pieces.result.applied
 
 
 def test_pine_gives_the_same_answer_in_any_order_of_documents(answerer: Answerer) -> None:
@@ -140,16 +125,6 @@ def test_an_answer_that_rests_on_no_document_is_warned_about(
         assert picky.ask(QUESTION, **SHORT).sources == ()
 
 
-def test_documents_can_be_given_instead_of_found(
-    answerer: Answerer, embedder: HashingEmbedder
-) -> None:
-    embedder.embedded.clear()
-    answer = answerer.ask("Where?", documents=[Document("Here.", title="Place")], **SHORT)
-    assert embedder.embedded == []
-    [source] = answer.sources
-    assert (source.title, source.path, source.score) == ("Place", None, None)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -211,17 +186,3 @@ def test_without_a_model_the_default_one_answers_in_its_own_form(
     assert Answerer.over(index, model=loaded).prompt_template == answerer.prompt_template
     mine = PromptTemplate()
     assert Answerer.over(index, prompt_template=mine).prompt_template is mine
-
-
-def test_what_costs_little_is_looked_at_first(
-    docs: Path, embedder: HashingEmbedder, tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {"embedder": embedder, "index_folder": tmp_path / "index"}
-    with pytest.raises(UnknownNameError, match="Did you mean 'pine'"):
-        Answerer.over(docs, method="pinee", **options)
-    with pytest.raises(FileFormatError, match="There is no file or folder"):
-        Answerer.over(tmp_path / "gone", model="nobody/nothing", **options)
-    with pytest.raises(ModelNotFoundError):
-        Answerer.over(docs, model="nobody/nothing", **options)
-    assert embedder.embedded == []
-    assert not (tmp_path / "index").exists()

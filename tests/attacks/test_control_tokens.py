@@ -14,10 +14,10 @@ from rag_middle import ContextPrompt, Document, RagMiddleModel, escape, mark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens import encode
 from tests.attacks.hostile import LITERALS, hostile_text, report, tries
-from tests.serving.test_tools import HERMES
 from tests.tiny_models import build, tiny
 from tests.tokenizers import (
     CHATML,
+    HERMES,
     TEMPLATES,
     byte_level_bpe,
     metaspace_bpe,

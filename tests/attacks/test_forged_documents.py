@@ -20,9 +20,8 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER, escape, seal
 from rag_middle.notices import UnreadMarkersWarning
 from tests.attacks.hostile import tries
-from tests.serving.test_tools import HERMES
 from tests.tiny_models import build, tiny
-from tests.tokenizers import byte_level_bpe
+from tests.tokenizers import HERMES, byte_level_bpe
 
 ROUNDS = tries(6)
 PARTS = (

@@ -17,9 +17,8 @@ from rag_middle.thinking import THINKING
 from rag_middle.tools.formats import ARGUMENTS as PLACEHOLDER
 from rag_middle.tools.formats import format_of
 from tests.scripted import write
-from tests.serving.test_tools import HERMES
 from tests.tiny_models import speaking
-from tests.tokenizers import byte_level_bpe
+from tests.tokenizers import HERMES, byte_level_bpe
 from tests.tools.test_formats import ARGUMENTS, FAMILIES, QUOTED, SEARCH
 
 DELETE: Any = {"type": "function", "function": {"name": "delete"}}

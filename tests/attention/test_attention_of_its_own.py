@@ -16,7 +16,15 @@ from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGeneratio
 from rag_middle.methods import APE, LPES, PINE, Method, MoICE, MsPoE, NoMethod, SelfExtend
 from tests import tiny_models
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
-from tests.contract.running import at_once, distance, generated, prompt_logits, recomputed
+from tests.contract.running import (
+    assert_cached_equals_recomputed,
+    assert_refused,
+    assert_rows_equal_prompts_alone,
+    distance,
+    generated,
+    generated_under,
+    logits_under,
+)
 from tests.families import FAMILIES
 from tests.tiny_models import build, tiny
 
@@ -49,11 +57,7 @@ def test_what_methods_would_undo_is_refused(name: str) -> None:
     model = build(name, tiny(config_class, **settings), "eager")
     assert said in model_traits(model).obstacle
     for method in ACTIVE.values():
-        with (
-            pytest.raises(UnsupportedArchitectureError, match=said),
-            applied(model, method, [LONG.tokens]),
-        ):
-            pass
+        assert_refused(model, method, UnsupportedArchitectureError, said)
 
 
 def test_attention_may_go_by_another_name() -> None:
@@ -70,20 +74,10 @@ def test_attention_may_go_by_another_name() -> None:
         LPES(factors=1.4),
     ]
     for method in taken:
-        with torch.no_grad():
-            with applied(model, method, [LONG.tokens, SHORT.tokens]):
-                both = generated(model, [LONG, SHORT])[1]
-            for row, prompt in enumerate((LONG, SHORT)):
-                with applied(model, method, [prompt.tokens]):
-                    tokens, alone = generated(model, [prompt])
-                assert distance(both[row], alone[0]) < 1e-4, method
-                with applied(model, method, [prompt.tokens]):
-                    assert distance(alone[0], at_once(model, prompt, tokens[0])) < 1e-4, method
-    with (
-        pytest.raises(UnsupportedArchitectureError),
-        applied(model, ACTIVE["pine"], [LONG.tokens]),
-    ):
-        pass
+        assert_rows_equal_prompts_alone(model, method, 1e-4)
+        for prompt in (LONG, SHORT):
+            assert_cached_equals_recomputed(model, method, 1e-4, prompt)
+    assert_refused(model, ACTIVE["pine"], UnsupportedArchitectureError)
 
 
 class _Mixer(LlamaAttention):
@@ -103,11 +97,7 @@ def test_without_modules_of_attention_only_methods_around_the_model_run() -> Non
             layer.self_attn.__class__ = _Mixer
         assert "attention interface" in model_traits(model).obstacle
         for method in ACTIVE.values():
-            with (
-                pytest.raises(UnsupportedArchitectureError, match="attention interface"),
-                applied(model, method, [LONG.tokens]),
-            ):
-                pass
+            assert_refused(model, method, UnsupportedArchitectureError, "attention interface")
         with applied(model, NoMethod(), [LONG.tokens]):
             assert distance(model(LONG.ids).logits, plain) == 0
 
@@ -116,8 +106,7 @@ def test_without_modules_of_attention_only_methods_around_the_model_run() -> Non
 @pytest.mark.one_in(6)
 def test_a_module_may_take_views_of_what_attention_gives(name: str) -> None:
     model = build("jetmoe", tiny(hf.JetMoeConfig), "sdpa")
-    with torch.no_grad(), applied(model, ACTIVE[name], [LONG.tokens, SHORT.tokens]):
-        assert generated(model, [LONG, SHORT])[1].isfinite().all()
+    assert generated_under(model, ACTIVE[name], [LONG, SHORT])[1].isfinite().all()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -126,24 +115,17 @@ def test_neutral_parameters_leave_queries_that_grow_as_they_are(name: str) -> No
     """Tokens that are read again (DySCO) keep their place among those that were."""
     model, example = _growing_queries(), EXAMPLES[name]
     prompt = example.neutral_prompt
-    with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
-        expected = generated(model, [prompt])[1]
-        with applied(model, example.neutral, [prompt.tokens]):
-            logits = generated(model, [prompt])[1]
-        assert distance(logits, expected) < 1e-4
+    expected = generated(model, [prompt])[1]
+    with contextlib.suppress(UnsupportedArchitectureError):
+        assert distance(generated_under(model, example.neutral, [prompt])[1], expected) < 1e-4
 
 
 # CacheBlend recomputes other tokens in another pass.
 @pytest.mark.parametrize("name", [name for name in ACTIVE if not name.startswith("cacheblend")])
 @pytest.mark.one_in(5)
 def test_queries_grow_by_place_with_a_cache_and_without(name: str) -> None:
-    model = _growing_queries()
-    with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
-        with applied(model, ACTIVE[name], [LONG.tokens]):
-            tokens, logits = generated(model, [LONG])
-        with applied(model, ACTIVE[name], [LONG.tokens]):
-            whole = at_once(model, LONG, tokens[0])
-        assert distance(logits[0], whole) < 1e-4
+    with contextlib.suppress(UnsupportedArchitectureError):
+        assert_cached_equals_recomputed(_growing_queries(), ACTIVE[name], 1e-4)
 
 
 @pytest.mark.parametrize("name", ["pine", "ape", "set_based_prompting"])
@@ -151,28 +133,20 @@ def test_queries_grow_by_the_place_that_a_method_gives(name: str) -> None:
     """Which does not depend on the order of the documents."""
     model = _growing_queries()
     method = ACTIVE["pine"] if name == "pine" else EXAMPLES[name].neutral
-    logits = []
-    for prompt in (LONG, LONG.permuted((2, 0, 1))):
-        with applied(model, method, [prompt.tokens]):
-            logits.append(prompt_logits(model, prompt)[LONG.layout.suffix_start :])
-    assert distance(*logits) < 1e-4
+    given, other = (logits_under(model, method, p) for p in (LONG, LONG.permuted((2, 0, 1))))
+    start = LONG.layout.suffix_start
+    assert distance(given[start:], other[start:]) < 1e-4
 
 
 @pytest.mark.parametrize("method", [LPES(factors=(1.0, 1.3, 1.9)), MsPoE(first_layer=0)], ids=str)
 def test_positions_may_have_axes(method: Method) -> None:
     """Models that see pictures give a token a place on each of three axes, of text the same."""
     model = build("axes", tiny(hf.Qwen3_5TextConfig, **HYBRID), "sdpa")
-    with torch.no_grad():
-        plain = generated(model, [LONG])[1]
-        with applied(model, method, [LONG.tokens, SHORT.tokens]):
-            both = generated(model, [LONG, SHORT])[1]
-        for row, prompt in enumerate((LONG, SHORT)):
-            with applied(model, method, [prompt.tokens]):
-                tokens, alone = generated(model, [prompt])
-            assert distance(both[row], alone[0]) < 1e-4
-            with applied(model, method, [prompt.tokens]):
-                assert distance(alone[0], at_once(model, prompt, tokens[0])) < 1e-4
-    assert distance(both[0], plain[0]) > 1e-3
+    assert_rows_equal_prompts_alone(model, method, 1e-4)
+    for prompt in (LONG, SHORT):
+        assert_cached_equals_recomputed(model, method, 1e-4, prompt)
+    plain = generated(model, [LONG])[1]
+    assert distance(generated_under(model, method, [LONG])[1], plain) > 1e-3
 
 
 HYBRID: dict[str, Any] = {
@@ -235,6 +209,4 @@ def model(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("method", CHANGING, ids=lambda method: type(method).__name__)
 @pytest.mark.one_in(3)
 def test_decoding_with_a_cache_equals_recomputation(model: Any, method: Method) -> None:
-    with applied(model, method, [LONG.tokens]):
-        tokens, logits = generated(model, [LONG])
-        assert distance(recomputed(model, LONG, tokens[0]), logits[0]) < 1e-3
+    assert_cached_equals_recomputed(model, method, 1e-3)

@@ -1,7 +1,5 @@
 """Blocks inside blocks: what a thread asked for last holds, for the model that it named."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -10,16 +8,11 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.methods import LPES, PINE, Method, NoMethod, PositionInterpolation
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG
-from tests.contract.running import prompt_logits
+from tests.contract.running import assert_refused, logits_under, prompt_logits
 
 OUTER = pytest.mark.parametrize(
     "outer", [PINE(), PositionInterpolation(scale=1.5)], ids=lambda m: m.name
 )
-
-
-def logits_under(model: Any, method: Method) -> torch.Tensor:
-    with applied(model, method, [LONG.tokens]):
-        return prompt_logits(model, LONG)
 
 
 @OUTER
@@ -49,8 +42,4 @@ def test_a_second_method_on_the_same_model_is_refused(family_model: FamilyModel)
     model = family_model("llama")
     with applied(model, PINE(), [LONG.tokens]):
         prompt_logits(model, LONG)
-        with (
-            pytest.raises(MethodConfigError, match="Compose"),
-            applied(model, LPES(factors=1.5), [LONG.tokens]),
-        ):
-            pass
+        assert_refused(model, LPES(factors=1.5), MethodConfigError, "Compose")

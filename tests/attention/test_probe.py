@@ -8,12 +8,12 @@ import transformers as hf
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rag_middle.attention import applied, model_traits
+from rag_middle.attention import model_traits
 from rag_middle.attention.probe import probe
 from rag_middle.errors import UnsupportedArchitectureError
-from tests.contract.cases import EXAMPLES, LONG, ONE_DOCUMENT
+from tests.contract.cases import EXAMPLES, ONE_DOCUMENT
 from tests.contract.half import half_precision, rounded
-from tests.contract.running import distance, prompt_logits
+from tests.contract.running import assert_refused, distance, logits_under, prompt_logits
 from tests.families import FAMILIES
 from tests.tiny_models import build, tiny
 
@@ -97,9 +97,7 @@ def test_a_model_that_runs_without_its_soft_cap_is_followed() -> None:
         plain = prompt_logits(model, prompt)
     except ValueError:
         pytest.skip("this version of transformers refuses")
-    with applied(model, EXAMPLES["pine"].neutral, [prompt.tokens]):
-        neutral = prompt_logits(model, prompt)
-    assert distance(neutral, plain) < 1e-4
+    assert distance(logits_under(model, EXAMPLES["pine"].neutral, prompt), plain) < 1e-4
 
 
 # -- windows that models put into their masks ------------------------------------------------------
@@ -144,8 +142,8 @@ def test_neutral_methods_keep_to_the_window(name: str, method: str) -> None:
     model, example = _model(name), EXAMPLES[method]
     assert example.neutral_prompt.ids.shape[1] > WINDOW
     plain = prompt_logits(model, example.neutral_prompt)
-    with applied(model, example.neutral, [example.neutral_prompt.tokens]):
-        assert distance(prompt_logits(model, example.neutral_prompt), plain) < 1e-4
+    neutral = logits_under(model, example.neutral, example.neutral_prompt)
+    assert distance(neutral, plain) < 1e-4
 
 
 # -- tokens that reach each other by other means ---------------------------------------------------
@@ -164,11 +162,9 @@ def test_a_state_space_mixer_beside_attention_is_found(method: str) -> None:
     model = _falcon_h1()
     assert model_traits(model).mixed
     assert model_traits(model).reading_in_order == 3
-    with (
-        pytest.raises(UnsupportedArchitectureError, match="softmax attention"),
-        applied(model, EXAMPLES[method].neutral, [LONG.tokens]),
-    ):
-        pass
+    assert_refused(
+        model, EXAMPLES[method].neutral, UnsupportedArchitectureError, "softmax attention"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, applied
+from rag_middle import ContextPrompt
 from rag_middle.attention import model_lock, model_traits
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, ParallelContextWindows, SelfExtend, ZeroTuning, method_name
-from tests.contract.cases import LONG
-from tests.contract.running import distance, prompt_logits
+from tests.contract.running import distance, logits_under
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -114,18 +113,15 @@ def test_traits_are_found_anew_where_a_module_was_replaced(base: PreTrainedModel
 )
 def test_settings_changed_between_requests_count(setting: str, method: Method) -> None:
     model: Any = build("set", tiny(MistralConfig, sliding_window=None), "sdpa")
-    with applied(model, method, [LONG.tokens]):
-        before = prompt_logits(model, LONG)
+    before = logits_under(model, method)
     if setting == "window":
         model.config.sliding_window = 5
     else:
         for layer in model.model.layers:
             layer.self_attn.scaling *= 2
     unknown = copy.deepcopy(model)
-    with applied(model, method, [LONG.tokens]):
-        after = prompt_logits(model, LONG)
-    with applied(unknown, method, [LONG.tokens]):
-        torch.testing.assert_close(after, prompt_logits(unknown, LONG))
+    after = logits_under(model, method)
+    torch.testing.assert_close(after, logits_under(unknown, method))
     assert distance(after, before) > 0.01
 
 

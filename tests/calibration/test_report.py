@@ -1,6 +1,5 @@
 """The page of a calibration."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,11 +30,3 @@ def test_the_page_says_what_the_profile_says(profile: Profile, tmp_path: Path) -
     assert f"{100 * first['before']['value']:.1f}<small>" in text
     assert text.count('class="chart"') == 1
     assert "default-src 'none'" in text
-
-
-def test_a_result_that_is_not_recommended_is_not_praised(profile: Profile, tmp_path: Path) -> None:
-    text = page(replace(profile, recommended=False, note="No gain."), tmp_path)
-    assert "No: not recommended." in text
-    assert "Yes:" not in text
-    unchecked = replace(profile, recommended=None, scores={}, search={"criterion": "custom"})
-    assert "Not known" in page(unchecked, tmp_path)

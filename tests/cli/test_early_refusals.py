@@ -18,7 +18,6 @@ def files(tmp_path: Path) -> dict[str, str]:
     contents: dict[str, Any] = {
         "prompt": "[[rm:doc]]Paris.[[/rm:doc]] Where?",
         "damaged": "{",
-        "nested": "[" * 100_000,
         "questions": '{"question": "q", "answers": ["a"], "gold": "x", "distractors": ["y"]}\n',
     }
     named = {"docs": str(tmp_path / "docs"), "gone": str(tmp_path / "gone")}
@@ -34,7 +33,6 @@ REFUSED = [
     ("diagnose --timeout 5", "--endpoint too"),
     ("diagnose --methods profile:{damaged}", "cannot be read"),
     ("diagnose --score-by likelihood --max-new-tokens 5", "nothing is generated"),
-    ("demo --method profile:{nested}", "nested too deeply"),
     ("serve -m m --method pinee", "Did you mean 'pine'?"),
     ("generate -m m -p {prompt} --stream --json", "leave out --json"),
     ("ask Why? --docs {gone}", "There is no file or folder"),
@@ -44,8 +42,6 @@ REFUSED = [
     ("calibrate --method lpes --data {questions}", "too few"),
     ("demo --method none", "compares the unmodified model"),
     ("generate -m m -p {prompt} --device nowhere", "There is no device 'nowhere'"),
-    ("generate -m m -p {prompt} --attn-implementation sdpq", "Did you mean 'sdpa'?"),
-    ("ask Why? --docs {docs} --prompt-template {damaged}", "cannot be read"),
     ("ask Why? --docs {docs} --model {gone}", "Check the path"),
 ]
 

@@ -4,20 +4,29 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.contract.cases import Prompt
+from rag_middle.attention import applied
+from rag_middle.methods import Method
+from tests.contract.cases import LONG, SHORT, Prompt
 
 __all__ = [
+    "assert_cached_equals_recomputed",
+    "assert_refused",
+    "assert_rows_equal_prompts_alone",
     "at_once",
     "distance",
     "generated",
+    "generated_under",
     "in_thread",
     "left_padded",
+    "logits_under",
     "prompt_logits",
     "recomputed",
+    "recomputed_under",
 ]
 
 STEPS = 3
@@ -77,6 +86,62 @@ def at_once(model: PreTrainedModel, prompt: Prompt, tokens: Tensor) -> Tensor:
     whole = torch.cat((prompt.ids, tokens[None, :-1]), dim=1)
     logits: Tensor = model(input_ids=whole, use_cache=False).logits
     return logits[0, -tokens.shape[0] :]
+
+
+def logits_under(model: PreTrainedModel, method: Method, prompt: Prompt = LONG) -> Tensor:
+    """`prompt_logits` in a block of a method."""
+    with applied(model, method, [prompt.tokens]):
+        return prompt_logits(model, prompt)
+
+
+def generated_under(
+    model: Any, method: Method, prompts: Sequence[Prompt], steps: int = STEPS, **settings: Any
+) -> tuple[Tensor, Tensor]:
+    """`generated` in a block of a method."""
+    with applied(model, method, [prompt.tokens for prompt in prompts]):
+        return generated(model, prompts, steps, **settings)
+
+
+def recomputed_under(
+    model: PreTrainedModel, method: Method, prompt: Prompt, tokens: Tensor
+) -> Tensor:
+    """`recomputed` in a block of a method."""
+    with applied(model, method, [prompt.tokens]):
+        return recomputed(model, prompt, tokens)
+
+
+def assert_refused(
+    model: PreTrainedModel,
+    method: Method,
+    error: type[Exception],
+    match: str | None = None,
+    prompt: Prompt = LONG,
+) -> None:
+    """A block of a method cannot be entered."""
+    with pytest.raises(error, match=match), applied(model, method, [prompt.tokens]):
+        pass
+
+
+def assert_cached_equals_recomputed(
+    model: PreTrainedModel, method: Method, tolerance: float, prompt: Prompt = LONG
+) -> None:
+    """Decoding with a cache gives the logits of passes over everything."""
+    tokens, logits = generated_under(model, method, [prompt])
+    assert distance(logits[0], recomputed_under(model, method, prompt, tokens[0])) < tolerance
+
+
+def assert_rows_equal_prompts_alone(
+    model: PreTrainedModel,
+    method: Method,
+    tolerance: float,
+    prompts: Sequence[Prompt] = (SHORT, LONG),
+) -> None:
+    """Rows of a left-padded batch give the tokens and logits of their prompts alone."""
+    together, logits = generated_under(model, method, prompts)
+    for row, prompt in enumerate(prompts[:2]):
+        alone, expected = generated_under(model, method, [prompt])
+        assert torch.equal(together[row], alone[0])
+        assert distance(logits[row], expected[0]) < tolerance
 
 
 def in_thread(run: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from rag_middle.attention import applied
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import LPES, PositionInterpolation
 from tests.contract.cases import EXAMPLES, LONG, ONE_DOCUMENT, Prompt
-from tests.contract.running import distance, generated, prompt_logits
+from tests.contract.running import distance, generated, generated_under, logits_under, prompt_logits
 from tests.families import FAMILIES
 from tests.tiny_models import HEAD_SIZE, build, tiny
 
@@ -62,8 +62,8 @@ def test_long_prompts_use_the_frequencies_of_the_models_own_pass(
     prompt = _neutral_prompt(method, BEYOND)
     plain = prompt_logits(FAMILIES[family].build(implementation), prompt)
     model = FAMILIES[family].build(implementation)  # dynamic frequencies remember earlier inputs
-    with applied(model, NEUTRAL[method], [prompt.tokens]):
-        assert distance(prompt_logits(model, prompt), plain) < FAMILIES[family].tolerance
+    logits = logits_under(model, NEUTRAL[method], prompt)
+    assert distance(logits, plain) < FAMILIES[family].tolerance
 
 
 @pytest.mark.pairs(
@@ -82,8 +82,7 @@ def test_generation_follows_the_model_across_the_change(
     expected = _frozen(family, tokens) if method == "pine" else FAMILIES[family].build()
     _, plain = generated(expected, [prompt], steps=12)
     model = FAMILIES[family].build()
-    with applied(model, NEUTRAL[method], [prompt.tokens]):
-        _, logits = generated(model, [prompt], steps=12)
+    _, logits = generated_under(model, NEUTRAL[method], [prompt], steps=12)
     assert distance(logits, plain) < FAMILIES[family].tolerance
 
 
@@ -97,9 +96,8 @@ def test_rescaled_positions_do_not_change_the_frequencies(
     # Positions up to 39 / 2.5 alone would call for the frequencies of a short input.
     positions: Tensor = torch.arange(40)[None] / scale
     expected = _frozen(family, 40)(input_ids=BEYOND.ids, position_ids=positions).logits[0]
-    model = FAMILIES[family].build()
-    with applied(model, method, [BEYOND.tokens]):
-        assert distance(prompt_logits(model, BEYOND), expected) < FAMILIES[family].tolerance
+    logits = logits_under(FAMILIES[family].build(), method, BEYOND)
+    assert distance(logits, expected) < FAMILIES[family].tolerance
 
 
 @pytest.mark.parametrize("method", ["none", "siw", "ms_poe"])
@@ -111,8 +109,7 @@ def test_a_long_prompt_leaves_no_frequencies_to_later_ones(method: str) -> None:
     logits = []
     for each, prompts in ((model, (BEYOND, shorter)), (alone, (shorter,))):
         for prompt in prompts:
-            with applied(each, EXAMPLES[method].neutral, [prompt.tokens]):
-                last = prompt_logits(each, prompt)
+            last = logits_under(each, EXAMPLES[method].neutral, prompt)
         logits.append(last)
     assert torch.equal(rotary.inv_freq, frequencies)
     assert rotary.max_seq_len_cached == length
@@ -126,8 +123,7 @@ def test_a_long_input_of_ones_own_before_is_kept_too() -> None:
     for prompt in (BEYOND, short):
         prompt_logits(model, prompt)
     plain = prompt_logits(model, short)
-    with applied(model, EXAMPLES["siw"].neutral, [BEYOND.tokens]):
-        prompt_logits(model, BEYOND)
+    logits_under(model, EXAMPLES["siw"].neutral, BEYOND)
     assert torch.equal(prompt_logits(model, short), plain)
 
 

@@ -1,12 +1,17 @@
 """Every method on every family that can take it."""
 
 import pytest
-import torch
 
 from rag_middle.attention import applied, model_traits
 from tests.conftest import FamilyModel
-from tests.contract.cases import ACTIVE, EXAMPLES, LONG, PAIRS, SHORT, expected_refusal
-from tests.contract.running import distance, generated, prompt_logits, recomputed
+from tests.contract.cases import ACTIVE, EXAMPLES, LONG, PAIRS, expected_refusal
+from tests.contract.running import (
+    assert_cached_equals_recomputed,
+    assert_rows_equal_prompts_alone,
+    distance,
+    logits_under,
+    prompt_logits,
+)
 from tests.families import FAMILIES
 
 NEUTRAL = [
@@ -41,9 +46,9 @@ def test_other_parameters_move_logits(
 ) -> None:
     model = family_model(family, implementation)
     plain = prompt_logits(model, LONG)
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        moved = prompt_logits(model, LONG)
-    assert distance(moved, plain) > 0.05  # logits have a standard deviation of one or more
+    assert (
+        distance(logits_under(model, ACTIVE[method]), plain) > 0.05
+    )  # logits have a standard deviation of one or more
 
 
 @pytest.mark.pairs(("family", "method", "implementation"), PAIRS)
@@ -52,11 +57,7 @@ def test_decoding_with_a_cache_equals_passes_over_everything(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family, implementation)
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        tokens, logits = generated(model, [LONG])
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        at_once = recomputed(model, LONG, tokens[0])
-    assert distance(logits[0], at_once) < FAMILIES[family].tolerance
+    assert_cached_equals_recomputed(model, ACTIVE[method], FAMILIES[family].tolerance)
 
 
 @pytest.mark.pairs(("family", "method", "implementation"), PAIRS, by="group")
@@ -65,10 +66,4 @@ def test_a_row_of_a_left_padded_batch_equals_the_prompt_alone(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family, implementation)
-    with applied(model, ACTIVE[method], [SHORT.tokens, LONG.tokens]):
-        together, logits = generated(model, [SHORT, LONG])
-    for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, ACTIVE[method], [prompt.tokens]):
-            alone, expected = generated(model, [prompt])
-        assert torch.equal(together[row], alone[0])
-        assert distance(logits[row], expected[0]) < FAMILIES[family].tolerance
+    assert_rows_equal_prompts_alone(model, ACTIVE[method], FAMILIES[family].tolerance)

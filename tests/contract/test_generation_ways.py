@@ -11,7 +11,14 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods import PINE
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt, expected_refusal
-from tests.contract.running import distance, generated, left_padded, prompt_logits, recomputed
+from tests.contract.running import (
+    distance,
+    generated,
+    generated_under,
+    left_padded,
+    prompt_logits,
+    recomputed_under,
+)
 from tests.families import FAMILIES
 
 pytestmark = pytest.mark.thorough
@@ -78,8 +85,7 @@ def test_the_score_of_a_beam_is_the_methods_probability(
             return_dict_in_generate=True,
             output_scores=True,
         )
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        logits = recomputed(model, LONG, out.sequences[0, -4:])
+    logits = recomputed_under(model, ACTIVE[method], LONG, out.sequences[0, -4:])
     chosen = logits.log_softmax(-1).gather(1, out.sequences[0, -4:, None]).sum()
     assert out.sequences_scores[0].item() == pytest.approx(chosen.item(), abs=1e-3)
 
@@ -93,8 +99,7 @@ def test_several_samples_of_a_prompt_share_its_layout(
     torch.manual_seed(7)
     samples = _under(model, method, [LONG, SHORT], do_sample=True, num_return_sequences=2, top_k=2)
     for row, prompt in enumerate((LONG, LONG, SHORT, SHORT)):
-        with applied(model, ACTIVE[method], [prompt.tokens]):
-            likely = recomputed(model, prompt, samples[row]).topk(2).indices
+        likely = recomputed_under(model, ACTIVE[method], prompt, samples[row]).topk(2).indices
         assert all(token in pair for token, pair in zip(samples[row], likely, strict=True))
 
 
@@ -106,11 +111,10 @@ def test_a_static_cache_gives_what_a_growing_one_gives(
     model = family_model(family, implementation)
     # Without padding no mask is made, which would hide the columns that are empty yet.
     for prompts in ([SHORT, LONG], [LONG]):
-        requested = [prompt.tokens for prompt in prompts]
-        with applied(model, ACTIVE[method], requested):
-            tokens, logits = generated(model, prompts)
-        with applied(model, ACTIVE[method], requested):
-            static_tokens, static = generated(model, prompts, cache_implementation="static")
+        tokens, logits = generated_under(model, ACTIVE[method], prompts)
+        static_tokens, static = generated_under(
+            model, ACTIVE[method], prompts, cache_implementation="static"
+        )
         assert torch.equal(static_tokens, tokens)
         assert distance(static, logits) < FAMILIES[family].tolerance
 
@@ -120,30 +124,22 @@ def test_pine_refuses_a_static_cache_that_drops_documents(
     family: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family)
-    with (
-        pytest.raises(UnsupportedGenerationError, match="cache_implementation='dynamic'"),
-        applied(model, PINE(), [LONG.tokens]),
-    ):
-        generated(model, [LONG], cache_implementation="static")
+    with pytest.raises(UnsupportedGenerationError, match="cache_implementation='dynamic'"):
+        generated_under(model, PINE(), [LONG], cache_implementation="static")
 
 
 @pytest.mark.parametrize("method", [name for name in ACTIVE if name not in RESCALED])
 def test_a_prompt_in_pieces_is_refused(method: str, family_model: FamilyModel) -> None:
     model = family_model("llama")
-    with (
-        pytest.raises(UnsupportedGenerationError, match="one pass"),
-        applied(model, ACTIVE[method], [LONG.tokens]),
-    ):
-        generated(model, [LONG], prefill_chunk_size=8)
+    with pytest.raises(UnsupportedGenerationError, match="one pass"):
+        generated_under(model, ACTIVE[method], [LONG], prefill_chunk_size=8)
 
 
 @pytest.mark.parametrize("method", RESCALED)
 def test_rescaled_positions_take_a_prompt_in_pieces(method: str, family_model: FamilyModel) -> None:
     model = family_model("llama")
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        whole, logits = generated(model, [LONG])
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        pieces, pieces_logits = generated(model, [LONG], prefill_chunk_size=8)
+    whole, logits = generated_under(model, ACTIVE[method], [LONG])
+    pieces, pieces_logits = generated_under(model, ACTIVE[method], [LONG], prefill_chunk_size=8)
     assert torch.equal(pieces, whole)
     assert distance(pieces_logits, logits) < FAMILIES["llama"].tolerance
 

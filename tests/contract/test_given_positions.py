@@ -13,7 +13,7 @@ from rag_middle.attention import applied
 from rag_middle.methods import Method
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT
-from tests.contract.running import distance, left_padded, prompt_logits
+from tests.contract.running import distance, left_padded, logits_under
 from tests.tiny_models import scramble, tiny
 
 pytestmark = pytest.mark.thorough
@@ -63,7 +63,6 @@ def rows_equal_prompts_alone(
         with applied(model, method, [LONG.tokens, SHORT.tokens]):
             logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
         for row, prompt in enumerate((LONG, SHORT)):
-            with applied(model, method, [prompt.tokens]):
-                alone = prompt_logits(model, prompt)
+            alone = logits_under(model, method, prompt)
             # float32 sums in another order, and angles of other positions.
             assert distance(logits[row, -len(alone) :], alone) < 5e-4

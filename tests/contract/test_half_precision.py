@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.attention import applied
 from rag_middle.methods import Method, NoMethod
 from tests.contract.cases import EXAMPLES, LONG
 from tests.contract.half import (
@@ -16,7 +15,7 @@ from tests.contract.half import (
     logits_of_rows,
     rounded,
 )
-from tests.contract.running import generated, prompt_logits
+from tests.contract.running import generated_under, logits_under, prompt_logits
 from tests.families import FAMILIES
 
 pytestmark = pytest.mark.thorough
@@ -99,8 +98,7 @@ def test_neutral_parameters_stay_within_the_models_own_rounding(family: str, dty
         prompt = example.neutral_prompt
         plain = prompt_logits(half, prompt)
         rounding = _errors(plain, prompt_logits(exact, prompt)).max()
-        with applied(half, example.neutral, [prompt.tokens]):
-            neutral = prompt_logits(half, prompt)
+        neutral = logits_under(half, example.neutral, prompt)
         assert _errors(neutral, plain).max() < 1.5 * rounding, example.neutral
 
 
@@ -109,6 +107,5 @@ def test_neutral_parameters_stay_within_the_models_own_rounding(family: str, dty
 def test_padded_batches_generate_finite_logits(family: str, dtype: str) -> None:
     half = half_precision(FAMILIES[family].build(), dtype)
     for method in METHODS.values():
-        with applied(half, method, [LONG.tokens, LONGER.tokens]):
-            _, logits = generated(half, [LONG, LONGER], steps=2)
+        _, logits = generated_under(half, method, [LONG, LONGER], steps=2)
         assert logits.isfinite().all(), method

@@ -6,7 +6,7 @@ from rag_middle.attention import applied, change
 from rag_middle.methods import PINE
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, expected_refusal
-from tests.contract.running import at_once, distance, generated
+from tests.contract.running import at_once, distance, generated_under
 from tests.families import FAMILIES
 
 pytestmark = pytest.mark.thorough
@@ -27,8 +27,7 @@ def test_more_tokens_than_a_sliding_window_holds(
 ) -> None:
     model = family_model(family)
     assert FAMILIES[family].traits.window == 8
-    with applied(model, ACTIVE[method], [SHORT.tokens, LONG.tokens]):
-        tokens, logits = generated(model, [SHORT, LONG], steps=13)
+    tokens, logits = generated_under(model, ACTIVE[method], [SHORT, LONG], steps=13)
     for row, prompt in enumerate((SHORT, LONG)):
         with applied(model, ACTIVE[method], [prompt.tokens]):
             expected = at_once(model, prompt, tokens[row])
@@ -40,9 +39,7 @@ def test_pine_makes_more_tables_when_they_run_out(
     family: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = family_model(family)
-    with applied(model, PINE(), [SHORT.tokens, LONG.tokens]):
-        _, expected = generated(model, [SHORT, LONG], steps=8)
+    _, expected = generated_under(model, PINE(), [SHORT, LONG], steps=8)
     monkeypatch.setattr(change, "TABLE_STEP", 2)
-    with applied(model, PINE(), [SHORT.tokens, LONG.tokens]):
-        _, logits = generated(model, [SHORT, LONG], steps=8)
+    _, logits = generated_under(model, PINE(), [SHORT, LONG], steps=8)
     assert distance(logits, expected) < FAMILIES[family].tolerance

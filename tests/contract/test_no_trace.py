@@ -13,7 +13,7 @@ from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
 from rag_middle.methods import LPES, PositionalHiddenStates
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, expected_refusal
-from tests.contract.running import generated, in_thread, prompt_logits
+from tests.contract.running import assert_refused, generated, in_thread, logits_under, prompt_logits
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES
 
@@ -133,12 +133,8 @@ def test_nothing_is_left_after_a_refusal(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family)
-    with (
-        unchanged(model),
-        pytest.raises(UnsupportedArchitectureError),
-        applied(model, ACTIVE[method], [LONG.tokens]),
-    ):
-        pass
+    with unchanged(model):
+        assert_refused(model, ACTIVE[method], UnsupportedArchitectureError)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
@@ -171,12 +167,8 @@ def test_nothing_is_left_after_parameters_that_do_not_fit(
     method: Any, family_model: FamilyModel
 ) -> None:
     model = family_model("llama")
-    with (
-        unchanged(model),
-        pytest.raises(RagMiddleError),
-        applied(model, method, [LONG.tokens]),
-    ):
-        pass
+    with unchanged(model):
+        assert_refused(model, method, RagMiddleError)
 
 
 def test_modules_stay_in_training_or_evaluation() -> None:
@@ -209,8 +201,7 @@ def test_other_threads_see_the_unmodified_model(
         handle = projection.register_forward_pre_hook(look_from_elsewhere)
         interrupted = prompt_logits(model, LONG)
         after = in_thread(lambda: prompt_logits(model, LONG))
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        undisturbed = prompt_logits(model, LONG)
+    undisturbed = logits_under(model, ACTIVE[method])
 
     assert len(seen) == 1
     assert all(torch.equal(logits, plain) for logits in (before, *seen, after))
@@ -220,8 +211,7 @@ def test_other_threads_see_the_unmodified_model(
 @pytest.mark.parametrize("family", ["llama", "hunyuan_v1_dense", "smollm3", "gpt_neox"])
 def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
     fresh = FAMILIES[family].build  # a model's traits are found at its first request
-    with applied(expected := fresh(), ACTIVE["ms_poe"], [LONG.tokens]):
-        expected_logits = prompt_logits(expected, LONG)
+    expected = logits_under(fresh(), ACTIVE["ms_poe"])
     model = fresh()
     plain = prompt_logits(model, LONG)
     seen = []
@@ -235,7 +225,7 @@ def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
     with applied(model, ACTIVE["ms_poe"], [LONG.tokens]):
         assert torch.equal(seen[0], plain)
         handle.remove()
-        assert torch.equal(prompt_logits(model, LONG), expected_logits)
+        assert torch.equal(prompt_logits(model, LONG), expected)
 
 
 def test_a_refused_early_exit_leaves_all_layers(family_model: FamilyModel) -> None:

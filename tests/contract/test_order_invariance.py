@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.attention import applied
 from rag_middle.methods import (
     APE,
     PINE,
@@ -22,7 +21,7 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, Prompt, expected_refusal
-from tests.contract.running import distance, generated, prompt_logits
+from tests.contract.running import distance, generated_under, logits_under, prompt_logits
 from tests.families import FAMILIES
 
 pytestmark = pytest.mark.thorough
@@ -76,12 +75,10 @@ def test_document_order_changes_no_logits(
 ) -> None:
     model, chosen = family_model(family), ORDER_FREE[method]
     given = _as_read(chosen, LONG)
-    with applied(model, chosen, [given.tokens]):
-        expected = prompt_logits(model, given)
+    expected = logits_under(model, chosen, given)
     for order in ORDERS:
         shuffled = _as_read(chosen, LONG.permuted(order))
-        with applied(model, chosen, [shuffled.tokens]):
-            logits = prompt_logits(model, shuffled)
+        logits = logits_under(model, chosen, shuffled)
         # Every token of a document, too, has the logits it had in the other order.
         places = range(3) if isinstance(chosen, RoToR) else order
         assert distance(logits, _in_order(expected, given, places)) < FAMILIES[family].tolerance
@@ -96,7 +93,6 @@ def test_document_order_does_not_change_what_is_generated(
 ) -> None:
     model, chosen = family_model(family), ORDER_FREE[method]
     prompts = [_as_read(chosen, prompt) for prompt in (LONG, LONG.permuted((2, 0, 1)))]
-    with applied(model, chosen, [prompt.tokens for prompt in prompts]):
-        tokens, logits = generated(model, prompts, steps=5)
+    tokens, logits = generated_under(model, chosen, prompts, steps=5)
     assert torch.equal(tokens[0], tokens[1])
     assert distance(logits[0], logits[1]) < FAMILIES[family].tolerance

@@ -11,6 +11,7 @@ from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.methods import METHODS, Method, MsPoE, PositionInterpolation
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, expected_refusal
+from tests.contract.running import assert_refused
 from tests.families import FAMILIES
 
 REFUSED = [
@@ -77,19 +78,11 @@ def test_layers_that_a_method_cannot_change_are_no_silent_no_op(
     family: str, layers: tuple[int, ...], method: Method, family_model: FamilyModel
 ) -> None:
     chosen = replace(method, layers=layers)  # type: ignore[call-arg]
-    with (
-        pytest.raises(MethodConfigError, match="layer"),
-        applied(family_model(family), chosen, [LONG.tokens]),
-    ):
-        pass
+    assert_refused(family_model(family), chosen, MethodConfigError, "layer")
 
 
 def test_a_first_layer_behind_the_last_is_no_silent_no_op(family_model: FamilyModel) -> None:
-    with (
-        pytest.raises(MethodConfigError, match="first_layer"),
-        applied(family_model("llama"), MsPoE(first_layer=3), [LONG.tokens]),
-    ):
-        pass
+    assert_refused(family_model("llama"), MsPoE(first_layer=3), MethodConfigError, "first_layer")
 
 
 @pytest.mark.parametrize("kind", ["gemma3n", "gemma4"])
@@ -110,13 +103,9 @@ def test_layers_that_borrow_keys_and_values_are_refused(kind: str) -> None:
     else:
         model = Gemma4ForCausalLM(Gemma4TextConfig(**settings, global_head_dim=16))
     for method in ACTIVE.values():
-        with (
-            pytest.raises(
-                UnsupportedArchitectureError, match=r"layers \[2, 3\].*prompt_repetition"
-            ),
-            applied(model, method, [LONG.tokens]),
-        ):
-            pass
+        assert_refused(
+            model, method, UnsupportedArchitectureError, r"layers \[2, 3\].*prompt_repetition"
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

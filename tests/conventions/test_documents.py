@@ -110,12 +110,6 @@ def test_what_has_no_text_is_refused(block: Any) -> None:
     assert "root" not in str(raised.value)  # nothing was read
 
 
-@pytest.mark.parametrize("entry", [{"title": "b"}, {"text": "a", "score": "high"}, 7])
-def test_entries_without_text_are_named(entry: Any) -> None:
-    with pytest.raises(PromptError, match="Document 1 cannot be read"):
-        parsed_document(entry, "Document 1")
-
-
 def test_documents_of_a_call() -> None:
     class Node:
         text = "c"

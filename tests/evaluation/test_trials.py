@@ -156,11 +156,8 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
     ("settings", "message"),
     [
         ({"limit": 0}, "limit"),
-        ({"positions": 1}, "positions"),
         ({"orders": 1}, "nothing to compare"),
         ({"scoring": "guess"}, "scoring"),
-        ({"max_batch_size": 0}, "max_batch_size"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )
 def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:

@@ -1,5 +1,8 @@
 """A tiny LLaMA that speaks bytes, and prompts for it."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -7,6 +10,8 @@ from rag_middle import ContextPrompt, Document
 from rag_middle.generation import RagMiddleModel
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
+
+MakeModel = Callable[..., RagMiddleModel]
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +26,14 @@ def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 
 
 @pytest.fixture
-def model(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> RagMiddleModel:
-    return RagMiddleModel(llama, tokenizer)
+def make_model(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> MakeModel:
+    """``make_model(method=..., ...)``: the LLaMA with its tokenizer."""
+    return partial(RagMiddleModel, llama, tokenizer)
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> RagMiddleModel:
+    return make_model()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from rag_middle import ContextPrompt, DocumentCache
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import APE, CacheBlend, Method, ParallelContextWindows
 from tests.contract.running import distance
+from tests.generation.conftest import MakeModel
 from tests.tiny_models import build, tiny
 
 pytestmark = pytest.mark.thorough
@@ -30,10 +31,8 @@ def cache() -> DocumentCache:
 
 
 @pytest.fixture
-def caching(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, cache: DocumentCache
-) -> RagMiddleModel:
-    return RagMiddleModel(llama, tokenizer, document_cache=cache)
+def caching(make_model: MakeModel, cache: DocumentCache) -> RagMiddleModel:
+    return make_model(document_cache=cache)
 
 
 @pytest.mark.parametrize("method", APART)
@@ -130,12 +129,12 @@ def test_changed_weights_and_other_models_have_states_of_their_own(
 
 
 def test_the_least_recently_used_documents_are_dropped(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+    make_model: MakeModel, prompt: ContextPrompt
 ) -> None:
     whole = DocumentCache()
-    RagMiddleModel(llama, tokenizer, document_cache=whole).logits(prompt, method="ape")
+    make_model(document_cache=whole).logits(prompt, method="ape")
     small = DocumentCache(max_bytes=whole.nbytes // 2)
-    model = RagMiddleModel(llama, tokenizer, document_cache=small)
+    model = make_model(document_cache=small)
     expected = model.logits(prompt, method="none")
     assert expected.isfinite().all()
     model.logits(prompt, method="ape")
@@ -144,7 +143,7 @@ def test_the_least_recently_used_documents_are_dropped(
     small.clear()
     assert (len(small), small.nbytes) == (0, 0)
     nothing = DocumentCache(max_bytes=0)
-    caching = RagMiddleModel(llama, tokenizer, document_cache=nothing)
+    caching = make_model(document_cache=nothing)
     caching.logits(prompt, method="ape")
     assert len(nothing) == 0
 
@@ -153,37 +152,29 @@ def test_the_least_recently_used_documents_are_dropped(
 
 
 def test_files_serve_a_later_process(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: ContextPrompt,
-    tmp_path: Path,
+    make_model: MakeModel, prompt: ContextPrompt, tmp_path: Path
 ) -> None:
-    expected = RagMiddleModel(llama, tokenizer).logits(prompt, method="ape")
-    first = RagMiddleModel(
-        llama, tokenizer, document_cache=DocumentCache(directory=tmp_path / "states")
-    )
+    expected = make_model().logits(prompt, method="ape")
+    first = make_model(document_cache=DocumentCache(directory=tmp_path / "states"))
     assert first.precompute([prompt]) == 4
     files = sorted((tmp_path / "states").rglob("*"))
     assert {path.suffix for path in files if path.is_file()} == {".safetensors"}
     later = DocumentCache(directory=tmp_path / "states")
-    second = RagMiddleModel(llama, tokenizer, document_cache=later)
+    second = make_model(document_cache=later)
     assert distance(second.logits(prompt, method="ape"), expected) < TOLERANCE
     assert (later.hits, later.misses) == (4, 0)
     assert second.precompute([prompt]) == 0
 
 
 def test_a_damaged_file_is_computed_again(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: ContextPrompt,
-    tmp_path: Path,
+    make_model: MakeModel, prompt: ContextPrompt, tmp_path: Path
 ) -> None:
-    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    model = make_model(document_cache=DocumentCache(directory=tmp_path))
     model.precompute([prompt])
     whole = {file: file.read_bytes() for file in tmp_path.rglob("*.safetensors")}
     for file, data in whole.items():
         file.write_bytes(data[:-100])
-    later = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    later = make_model(document_cache=DocumentCache(directory=tmp_path))
     with pytest.warns(UserWarning, match="is damaged"):
         assert later.precompute([prompt]) == 4
     assert {file: file.read_bytes() for file in whole} == whole

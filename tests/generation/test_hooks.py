@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import NoMethod, Runner
 from rag_middle.tokens import TokenizedPrompt
 from tests.contract.running import distance
+from tests.generation.conftest import MakeModel
 
 pytestmark = pytest.mark.thorough
 
@@ -72,11 +72,11 @@ def test_every_call_arranges_documents(model: RagMiddleModel, prompt: ContextPro
 
 
 def test_documents_are_arranged_after_those_that_do_not_fit_are_left_out(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+    make_model: MakeModel, prompt: ContextPrompt
 ) -> None:
     given = scored(prompt, 3, 1, 2)
-    window = len(RagMiddleModel(llama, tokenizer).encode(given)) + NEW - 1
-    model = RagMiddleModel(llama, tokenizer, context_window=window)
+    window = len(make_model().encode(given)) + NEW - 1
+    model = make_model(context_window=window)
     generation = model.generate(
         given, method=BestLast(), max_new_tokens=NEW, on_overflow="drop_documents"
     )

@@ -3,19 +3,13 @@
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.errors import ContextOverflowError, PromptError
-from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
+from rag_middle.generation import MissingDocumentsWarning
+from tests.generation.conftest import MakeModel
 
 NEW = 4
-
-
-def limited(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, window: int
-) -> RagMiddleModel:
-    return RagMiddleModel(llama, tokenizer, method="pine", context_window=window)
 
 
 def scored(*scores: object) -> ContextPrompt:
@@ -27,12 +21,12 @@ def scored(*scores: object) -> ContextPrompt:
 
 
 def test_a_prompt_that_just_fits_is_sent_and_one_token_more_is_refused(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+    make_model: MakeModel, prompt: ContextPrompt
 ) -> None:
-    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
-    fits = limited(llama, tokenizer, tokens + NEW)
+    tokens = len(make_model().encode(prompt))
+    fits = make_model(method="pine", context_window=tokens + NEW)
     assert fits.generate(prompt, max_new_tokens=NEW).usage.total_tokens == tokens + NEW
-    small = limited(llama, tokenizer, tokens + NEW - 1)
+    small = make_model(method="pine", context_window=tokens + NEW - 1)
     with pytest.raises(ContextOverflowError, match="1 too many") as raised:
         small.batch(["Why?", prompt], max_new_tokens=NEW, on_missing_documents="ignore")
     error = raised.value
@@ -43,14 +37,12 @@ def test_a_prompt_that_just_fits_is_sent_and_one_token_more_is_refused(
         small.score(prompt, [5] * (NEW + 1))
 
 
-def test_the_least_relevant_documents_are_left_out_and_reported(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_the_least_relevant_documents_are_left_out_and_reported(make_model: MakeModel) -> None:
     prompt = scored(0.9, 0.1, 0.5, 0.3)
-    whole = RagMiddleModel(llama, tokenizer)
+    whole = make_model()
     lengths = whole.encode(prompt).layout.document_lengths
     excess = lengths[1] + 1  # the least relevant one alone is not enough
-    model = limited(llama, tokenizer, len(whole.encode(prompt)) + NEW - excess)
+    model = make_model(method="pine", context_window=len(whole.encode(prompt)) + NEW - excess)
     generation = model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
 
     assert [(d.index, d.id) for d in generation.dropped_documents] == [(1, "d1"), (3, "d3")]
@@ -68,22 +60,20 @@ def test_the_least_relevant_documents_are_left_out_and_reported(
     "scores", [(1, 2, None, 4), (1, 2, "3", 4), (1, 2, float("nan"), 4), (3, 2, 2, 2)]
 )
 def test_without_scores_or_of_equal_ones_the_last_documents_go_first(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, scores: tuple[object, ...]
+    make_model: MakeModel, scores: tuple[object, ...]
 ) -> None:
     prompt = scored(*scores)
-    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
-    model = limited(llama, tokenizer, tokens + NEW - 1)
+    tokens = len(make_model().encode(prompt))
+    model = make_model(method="pine", context_window=tokens + NEW - 1)
     for given in (prompt, prompt.marked):
         generation = model.generate(given, max_new_tokens=NEW, on_overflow="drop_documents")
         assert [d.index for d in generation.dropped_documents] == [3]
 
 
-def test_a_question_that_does_not_fit_alone_is_refused(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_a_question_that_does_not_fit_alone_is_refused(make_model: MakeModel) -> None:
     prompt = scored(1, 2)
-    bare = len(RagMiddleModel(llama, tokenizer).encode(prompt.with_documents([])))
-    model = limited(llama, tokenizer, bare + NEW - 1)
+    bare = len(make_model().encode(prompt.with_documents([])))
+    model = make_model(method="pine", context_window=bare + NEW - 1)
     with pytest.raises(ContextOverflowError, match="Shorten the question") as raised:
         model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
     assert raised.value.prompt_tokens == bare
@@ -92,11 +82,11 @@ def test_a_question_that_does_not_fit_alone_is_refused(
 
 @pytest.mark.parametrize("method", ["pine", "none"])
 def test_an_answer_for_which_every_document_was_left_out_says_so(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, method: str
+    make_model: MakeModel, method: str
 ) -> None:
     prompt = scored(1, 2)
-    bare = len(RagMiddleModel(llama, tokenizer).encode(prompt.with_documents([])))
-    just = RagMiddleModel(llama, tokenizer, method=method, context_window=bare + NEW)
+    bare = len(make_model().encode(prompt.with_documents([])))
+    just = make_model(method=method, context_window=bare + NEW)
     dropping: Any = {"max_new_tokens": NEW, "on_overflow": "drop_documents"}
     with pytest.raises(PromptError, match="None of the 2 documents"):
         just.generate(prompt, on_missing_documents="error", **dropping)

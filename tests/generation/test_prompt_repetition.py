@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt, Document
 from rag_middle.errors import ContextOverflowError, PromptError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import PromptRepetition
+from tests.generation.conftest import MakeModel
 from tests.tokenizers import CHATML, byte_level_bpe
 
 PROMPT = ContextPrompt(
@@ -84,12 +85,10 @@ def test_tokens_take_their_documents_twice_and_no_more(model: RagMiddleModel) ->
         model.generate(tokens, method=TWICE)
 
 
-def test_copies_count_where_a_prompt_has_to_fit(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    whole = RagMiddleModel(llama, tokenizer, method=DOCUMENTS)
+def test_copies_count_where_a_prompt_has_to_fit(make_model: MakeModel) -> None:
+    whole = make_model(method=DOCUMENTS)
     length = len(whole.encode(PROMPT))
-    small = RagMiddleModel(llama, tokenizer, method=DOCUMENTS, context_window=length)
+    small = make_model(method=DOCUMENTS, context_window=length)
     with pytest.raises(ContextOverflowError):
         small.generate(PROMPT, max_new_tokens=1)
     generation = small.generate(PROMPT, max_new_tokens=1, on_overflow="drop_documents")

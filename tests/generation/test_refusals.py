@@ -16,27 +16,21 @@ from rag_middle.generation import Follower, GenerationKwargs, GenerationOptions
 from rag_middle.options import OPTIONS, AskKwargs
 
 ODD: list[Any] = [3, [], object(), [None]]
-NAN = float("nan")
 #: Options, and words of the message.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"temprature": 1}, "no option 'temprature'.*Did you mean 'temperature'"),
     ({"max_batch_size": 1}, "no option 'max_batch_size'.*Options: template"),
     ({"max_new_tokens": 0}, "max_new_tokens must be"),
-    ({"temperature": NAN}, "temperature must be"),
     ({"top_p": 0.0}, "top_p must be"),
     ({"typical_p": 0}, "typical_p must be.*above 0"),
-    ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be.*at least 0"),
-    ({"num_beams": 1025}, "num_beams must be"),
     ({"num_beams": 2, "temperature": 1.0}, "num_beams"),
     ({"seed": [1, 2], "temperature": 1.0}, "seed must be"),
     ({"stop": ["a", ""]}, "stop must be"),
-    ({"on_overflow": "cut"}, "on_overflow must be"),
     ({"template": "jinja"}, "template must be"),
     ({"eos_token_id": [1, 2.5]}, "eos_token_id must be a whole number"),
     ({"top_logprobs": 2}, "needs logprobs"),
     ({"logprobs": True, "num_beams": 2}, "num_beams=1"),
     ({"template_options": {3: 4}}, "template_options must be"),
-    ({"cancel": "x"}, "cancel must be"),
 ]
 
 
@@ -53,9 +47,7 @@ def test_options_that_make_no_sense(
     [
         lambda model: model.stream("Why?", num_beams=2),
         lambda model: model.score("Why?", "So.", temperature=1.0),
-        lambda model: model.score("Why?", ""),
         lambda model: model.score_batch(["Why?"], ["a", "b"]),
-        lambda model: model.batch("Why?"),
         lambda model: model.batch(["Why?"], max_batch_size=0),
         lambda model: model.batch(["Why?"] * 2, followers=[Follower(on_text=print)]),
         lambda model: model.batch(["Why?"], followers=[Follower(on_text=print)], num_beams=2),
@@ -63,12 +55,9 @@ def test_options_that_make_no_sense(
         lambda model: model.generate(model.encode("Why?"), system="Be brief."),
         lambda model: model.generate(["one", "two"]),
         lambda model: RagMiddleModel("gpt2", model.tokenizer),
-        lambda model: RagMiddleModel.from_pretrained(".", model_options=[1]),
         lambda model: RagMiddleModel.from_pretrained(".", attn_implementation="sdpaa"),
-        lambda model: RagMiddleModel.from_pretrained(".", dtype="float12"),
         lambda model: RagMiddleModel.from_pretrained(".", device="abacus"),
         lambda model: RagMiddleModel.from_pretrained(".", device="cpu", device_map="auto"),
-        lambda model: RagMiddleModel.from_pretrained(".", quantization_config="2bit"),
     ],
 )
 def test_calls_that_make_no_sense(

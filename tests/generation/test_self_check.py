@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt
 from rag_middle.attention import AttentionPlan, ModelTraits, model_traits
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError
-from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, resolve_method
 from rag_middle.tokens import TokenizedPrompt
+from tests.generation.conftest import MakeModel
 
 
 @pytest.fixture
@@ -24,16 +24,16 @@ def passes(llama: PreTrainedModel):  # type: ignore[no-untyped-def]
 
 
 def test_a_method_without_effect_is_refused(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LPES, "plan", lambda *_: AttentionPlan())
     silent = LPES(factors=1.23)
     with pytest.raises(PatchIneffectiveError, match="rag-middle verify"):
-        RagMiddleModel(llama, tokenizer, method=silent)
-    model = RagMiddleModel(llama, tokenizer)
+        make_model(method=silent)
+    model = make_model()
     with pytest.raises(PatchIneffectiveError):
         model.generate("Why?", method=silent)
-    unchecked = RagMiddleModel(llama, tokenizer, method=silent, self_check=False)
+    unchecked = make_model(method=silent, self_check=False)
     assert unchecked.generate("Why?", max_new_tokens=1).applied
 
 
@@ -46,13 +46,9 @@ def test_a_method_without_effect_is_refused(
     ],
 )
 def test_parameters_that_leave_the_number_format_are_refused(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: ContextPrompt,
-    name: str,
-    options: dict[str, Any],
+    make_model: MakeModel, prompt: ContextPrompt, name: str, options: dict[str, Any]
 ) -> None:
-    model = RagMiddleModel(llama, tokenizer)
+    model = make_model()
     for _ in range(2):  # a refusal is not taken for a check that was passed
         with pytest.raises(MethodConfigError, match=r"1e[-+]30.* NaN or infinite"):
             model.generate(prompt, method=name, method_options=options, max_new_tokens=1)
@@ -69,13 +65,9 @@ EXTREME: dict[str, dict[str, Any]] = {
     "options", [{}, {"stop": "x"}, {"num_beams": 2}, {"temperature": 1.0}], ids=str
 )
 def test_without_the_check_generation_notices(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: list[ContextPrompt],
-    name: str,
-    options: dict[str, Any],
+    make_model: MakeModel, prompts: list[ContextPrompt], name: str, options: dict[str, Any]
 ) -> None:
-    model = RagMiddleModel(llama, tokenizer, self_check=False)
+    model = make_model(self_check=False)
     method = resolve_method(name, EXTREME[name])
     with pytest.raises(MethodConfigError, match=r"1e-300.* NaN or infinite.* method='none'"):
         model.batch(prompts[:2], method=method, max_new_tokens=3, **options)
@@ -87,7 +79,7 @@ def test_without_the_check_generation_notices(
 
 
 def test_a_method_may_happen_to_change_nothing_on_the_first_prompt(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIW leaves documents alone that are read neither densely nor sparsely, say."""
     plan = LPES.plan
@@ -98,19 +90,16 @@ def test_a_method_may_happen_to_change_nothing_on_the_first_prompt(
         return plan(self, prompts, traits) if len(prompts[0]) > 26 else AttentionPlan()
 
     monkeypatch.setattr(LPES, "plan", only_longer)
-    RagMiddleModel(llama, tokenizer, method=LPES(factors=1.29))
+    make_model(method=LPES(factors=1.29))
 
 
 def test_a_method_is_checked_once_per_model(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: ContextPrompt,
-    passes: list[int],
+    make_model: MakeModel, prompt: ContextPrompt, passes: list[int]
 ) -> None:
     method = LPES(factors=1.37)
-    model = RagMiddleModel(llama, tokenizer, method=method)
+    model = make_model(method=method)
     assert len(passes) == 2
-    RagMiddleModel(llama, tokenizer, method=LPES(factors=1.37))
+    make_model(method=LPES(factors=1.37))
     model.generate(prompt, max_new_tokens=1)
     assert len(passes) == 3
     model.generate(prompt, max_new_tokens=1, method=LPES(factors=1.38))

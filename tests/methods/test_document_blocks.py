@@ -24,7 +24,7 @@ from rag_middle.ops import scores as chunks
 from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
-from tests.contract.running import distance, prompt_logits
+from tests.contract.running import assert_refused, distance, logits_under, prompt_logits
 from tests.methods.against_naive import TOLERANCE
 from tests.prompts import laid_out
 
@@ -51,8 +51,7 @@ def test_a_set_is_a_mask_and_positions_that_any_model_takes(family_model: Family
     expected = model(
         input_ids=LONG.ids, attention_mask=mask[None, None], position_ids=positions[None]
     ).logits[0]
-    with applied(model, SetBasedPrompting(), [LONG.tokens]):
-        assert distance(prompt_logits(model, LONG), expected) < TOLERANCE
+    assert distance(logits_under(model, SetBasedPrompting()), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -103,11 +102,9 @@ def test_chosen_columns_attend_as_in_the_whole_matrix(
 
 def test_what_is_refused(family_model: FamilyModel) -> None:
     model = family_model("llama")
-    with (
-        pytest.raises(MethodConfigError, match="do not exist"),
-        applied(model, CacheBlend(check_layer=9), [SHORT.tokens]),
-    ):
-        pass
+    assert_refused(
+        model, CacheBlend(check_layer=9), MethodConfigError, "do not exist", prompt=SHORT
+    )
     with (
         applied(model, CacheBlend(), [SHORT.tokens]),
         pytest.raises(UnsupportedGenerationError, match="call the model"),

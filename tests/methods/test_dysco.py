@@ -17,7 +17,13 @@ from rag_middle.methods import DySCO
 from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
-from tests.contract.running import distance, generated, recomputed
+from tests.contract.running import (
+    assert_refused,
+    distance,
+    generated,
+    generated_under,
+    recomputed_under,
+)
 from tests.contract.test_no_trace import raising
 from tests.families import FAMILIES
 from tests.reader import reader_path
@@ -72,8 +78,7 @@ def test_beams_keep_their_own_relevance(family: str, family_model: FamilyModel) 
     assert (parents[:, 1:] != parents[:, :-1]).any()  # rows have changed places
     for beam, score in zip(out.sequences[::2], out.sequences_scores[::2], strict=True):
         tokens = beam[LONG.ids.shape[1] :]
-        with applied(model, long_memory, [LONG.tokens]):
-            logits = recomputed(model, LONG, tokens)
+        logits = recomputed_under(model, long_memory, LONG, tokens)
         chosen = logits.log_softmax(-1).gather(1, tokens[:, None]).sum()
         assert score.item() == pytest.approx(chosen.item(), abs=1e-3)
 
@@ -98,11 +103,9 @@ def test_beams_of_prompts_that_are_batched_keep_apart(beams: int) -> None:
 def test_a_prompt_shorter_than_what_is_looked_at(name: str, family_model: FamilyModel) -> None:
     model = family_model(name)
     method = DySCO(heads=((0, 1),), strength=5.0, changed_prompt_tokens=20, observed_tokens=50)
-    with applied(model, method, [SHORT.tokens, LONG.tokens]):
-        tokens, together = generated(model, [SHORT, LONG])
+    tokens, together = generated_under(model, method, [SHORT, LONG])
     for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, method, [prompt.tokens]):
-            alone = recomputed(model, prompt, tokens[row])
+        alone = recomputed_under(model, method, prompt, tokens[row])
         assert distance(together[row], alone) < FAMILIES[name].tolerance
 
 
@@ -141,11 +144,7 @@ def test_a_model_that_reads_has_retrieval_heads_and_generates_with_them() -> Non
 def test_heads_of_another_model_are_refused(
     head: tuple[int, int], family_model: FamilyModel
 ) -> None:
-    with (
-        pytest.raises(MethodConfigError, match="no head"),
-        applied(family_model("llama"), DySCO(heads=(head,)), [LONG.tokens]),
-    ):
-        pass
+    assert_refused(family_model("llama"), DySCO(heads=(head,)), MethodConfigError, "no head")
 
 
 def test_a_part_of_the_model_cannot_be_read_twice(family_model: FamilyModel) -> None:
@@ -158,11 +157,7 @@ def test_a_part_of_the_model_cannot_be_read_twice(family_model: FamilyModel) -> 
 
 
 def test_layers_that_keep_a_state_are_refused(family_model: FamilyModel) -> None:
-    with (
-        pytest.raises(UnsupportedArchitectureError, match="keep a state"),
-        applied(family_model("qwen3_next"), METHOD, [LONG.tokens]),
-    ):
-        pass
+    assert_refused(family_model("qwen3_next"), METHOD, UnsupportedArchitectureError, "keep a state")
 
 
 @pytest.mark.parametrize("failing_call", [1, 4])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.attention import Rotation, applied, change, model_traits
+from rag_middle.attention import Rotation, model_traits
 from rag_middle.errors import MethodConfigError, RagMiddleError
 from rag_middle.methods import (
     METHODS,
@@ -22,7 +22,12 @@ from rag_middle.methods.self_extend.kernels import TwoFold, attend, weights_of, 
 from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
-from tests.contract.running import distance, generated, prompt_logits
+from tests.contract.running import (
+    assert_rows_equal_prompts_alone,
+    distance,
+    generated_under,
+    logits_under,
+)
 from tests.families import FAMILIES
 from tests.methods.against_naive import TOLERANCE, assert_equal_to_naive
 from tests.reference.self_extend import NaiveSelfExtend
@@ -47,13 +52,7 @@ def test_a_row_of_many_generates_as_it_does_alone(family: str, family_model: Fam
     model, method, rows = family_model(family), MsPoE(first_layer=0), 65
     assert rows * model.config.num_attention_heads > attention._MOST_TABLES
     prompts = [(SHORT, LONG)[row % 2] for row in range(rows)]
-    with applied(model, method, [prompt.tokens for prompt in prompts]):
-        together, logits = generated(model, prompts)
-    for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, method, [prompt.tokens]):
-            alone, expected = generated(model, [prompt])
-        assert torch.equal(together[row], alone[0])
-        assert distance(logits[row], expected[0]) < FAMILIES[family].tolerance
+    assert_rows_equal_prompts_alone(model, method, FAMILIES[family].tolerance, prompts)
 
 
 def test_the_authors_code_divides_the_window_without_rounding(family_model: FamilyModel) -> None:
@@ -70,8 +69,7 @@ def test_the_authors_code_divides_the_window_without_rounding(family_model: Fami
         model, logits = family_model(name), []
         for reference_code in (False, True):
             method = SelfExtend(group=group, window=window, reference_code=reference_code)
-            with applied(model, method, [LONG.tokens]):
-                logits.append(prompt_logits(model, LONG))
+            logits.append(logits_under(model, method))
         assert torch.equal(*logits)
 
 
@@ -109,28 +107,9 @@ def test_scores_of_a_few_rows_and_heads_at_a_time(
     alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, method = family_model("gemma2"), SelfExtend(group=2, window=3)
-    prompts = [SHORT.tokens, LONG.tokens]
-    with applied(model, method, prompts):
-        tokens, expected = generated(model, [SHORT, LONG])
+    tokens, expected = generated_under(model, method, [SHORT, LONG])
     monkeypatch.setattr(kernels, "scores_at_once", lambda device: alive)
-    with applied(model, method, prompts):
-        again, logits = generated(model, [SHORT, LONG])
-    assert torch.equal(again, tokens)
-    assert distance(logits, expected) < TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["llama", "llama_dynamic"])
-def test_tokens_beyond_the_tables_that_were_made_get_their_own(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method, prompts = SelfExtend(group=2, window=3), [SHORT.tokens, LONG.tokens]
-    found = []
-    for step in (change.TABLE_STEP, 1):
-        monkeypatch.setattr(change, "TABLE_STEP", step)
-        model = FAMILIES[name].build()  # dynamic frequencies remember earlier inputs
-        with applied(model, method, prompts):
-            found.append(generated(model, [SHORT, LONG]))
-    (tokens, expected), (again, logits) = found
+    again, logits = generated_under(model, method, [SHORT, LONG])
     assert torch.equal(again, tokens)
     assert distance(logits, expected) < TOLERANCE
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from rag_middle.attention import applied, model_traits
 from rag_middle.methods import PositionalHiddenStates
 from tests.adapters import Wrapper, adapted_llama
-from tests.contract.cases import LONG, SHORT, Prompt
-from tests.contract.running import distance, generated, left_padded, prompt_logits
+from tests.contract.cases import LONG, SHORT
+from tests.contract.running import distance, generated, left_padded, logits_under, prompt_logits
 
 METHODS = [
     PositionalHiddenStates(channels=(3,), factor=-1),
@@ -41,11 +41,6 @@ class _ByRow(Wrapper):
             hook.remove()
 
 
-def _alone(model: Any, method: PositionalHiddenStates, prompt: Prompt) -> Tensor:
-    with torch.no_grad(), applied(model, method, [prompt.tokens]):
-        return prompt_logits(model, prompt)
-
-
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_adapters_may_be_switched_between_prompts_of_a_block(
     method: PositionalHiddenStates,
@@ -54,7 +49,7 @@ def test_adapters_may_be_switched_between_prompts_of_a_block(
     expected = {}
     for name in ("a", "b"):
         layer._active_adapter = [name]
-        expected[name] = _alone(model, method, LONG)
+        expected[name] = logits_under(model, method)
     with torch.no_grad(), applied(model, method, [LONG.tokens]):
         for name in ("a", "b", "a"):
             layer._active_adapter = [name]
@@ -75,7 +70,7 @@ def test_rows_may_have_projections_of_their_own(method: PositionalHiddenStates) 
         weight = layer.base_layer.weight
         weight.mul_(factor)
         try:
-            alone = _alone(model, method, prompt)
+            alone = logits_under(model, method, prompt)
         finally:
             weight.div_(factor)
         assert distance(together[row, -len(alone) :], alone) < TOLERANCE

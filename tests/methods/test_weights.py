@@ -20,7 +20,7 @@ from tests import tiny_models
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT, Prompt
 from tests.contract.half import half_precision, rounded
-from tests.contract.running import distance, generated, prompt_logits
+from tests.contract.running import distance, generated, logits_under, prompt_logits
 from tests.families import FAMILIES
 
 
@@ -31,8 +31,7 @@ def test_a_row_that_attends_to_one_token_only_stays_when_renormalised(
     model = family_model("llama")
     prompt = Prompt(LONG.ids, PromptLayout(24, ((0, 1), (1, 24))))
     method = SIW(alpha_per_document=(0.0, 1.0), layers=(0, 1, 2), ablation="renormalised")
-    with applied(model, method, [prompt.tokens]):
-        logits = prompt_logits(model, prompt)
+    logits = logits_under(model, method, prompt)
     torch.testing.assert_close(logits, prompt_logits(model, prompt), atol=1e-5, rtol=0)
 
 
@@ -52,8 +51,7 @@ def test_areas_are_found_in_what_the_last_token_sees(
 
     monkeypatch.setattr(siw_attention, "document_density", record)
     # Neutral factors: layer after layer, the hidden states stay the unmodified model's.
-    with applied(model, SIW(alpha_dense=1, alpha_sparse=1, layers=(0, 1, 2)), [LONG.tokens]):
-        prompt_logits(model, LONG)
+    logits_under(model, SIW(alpha_dense=1, alpha_sparse=1, layers=(0, 1, 2)))
     attentions = model(input_ids=LONG.ids, output_attentions=True).attentions
     sliding = FAMILIES[family].traits.sliding_layers
     for layer, (row, attention) in enumerate(zip(rows, attentions, strict=True)):
@@ -71,8 +69,7 @@ def test_both_implementations_weigh_the_initial_token_alike(
     logits = []
     for implementation in ("sdpa", "eager"):
         model = family_model(family, implementation)
-        with applied(model, method, [LONG.tokens]):
-            logits.append(prompt_logits(model, LONG))
+        logits.append(logits_under(model, method))
     torch.testing.assert_close(*logits, atol=1e-3, rtol=0)  # float32, weights times 30
 
 
@@ -83,12 +80,10 @@ def test_the_initial_token_is_weighed_alike_where_the_backend_returns_no_weights
     """As on a GPU: soft-capping is in the log-sum-exp then."""
     model = family_model(family, "eager")
     method = SIW(alpha_per_document=(0.0, 30.0, 0.4), layers=(0, 1, 2))
-    with applied(model, method, [LONG.tokens]):
-        expected = prompt_logits(model, LONG)
+    expected = logits_under(model, method)
     attend = weights.base_attention
     monkeypatch.setattr(weights, "base_attention", lambda call: (attend(call)[0], None))
-    with applied(model, method, [LONG.tokens]):
-        logits = prompt_logits(model, LONG)
+    logits = logits_under(model, method)
     torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
 
 
@@ -111,8 +106,7 @@ def test_sinks_take_their_share_of_the_initial_token(
 ) -> None:
     """Also where the model scales its output by that share, and returns weights without it."""
     model = build(family_model)
-    with applied(model, method, [LONG.tokens]):
-        logits = prompt_logits(model, LONG)
+    logits = logits_under(model, method)
 
     def naive(_: Any, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
         keys = call.key.repeat_interleave(call.query.shape[1] // call.key.shape[1], dim=1)
@@ -122,8 +116,7 @@ def test_sinks_take_their_share_of_the_initial_token(
         return base_attention(call)[0], shares[..., token]
 
     monkeypatch.setattr(weights.ModelAttention, "attend_and_weigh", naive)
-    with applied(model, method, [LONG.tokens]):
-        expected = prompt_logits(model, LONG)
+    expected = logits_under(model, method)
     torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
 
 
@@ -141,8 +134,7 @@ def test_half_precision_does_not_round_the_weights(monkeypatch: pytest.MonkeyPat
     method = SIW(alpha_per_document=(0.0, 3.0, 0.4), layers=(0,))
     for implementation in ("sdpa", "eager"):
         model = FAMILIES["llama"].build(implementation).bfloat16()
-        with applied(model, method, [LONG.tokens]):
-            prompt_logits(model, LONG)
+        logits_under(model, method)
     torch.testing.assert_close(seen[0], seen[-1], atol=1e-5, rtol=1e-4)
 
 
@@ -154,8 +146,7 @@ def test_the_initial_token_keeps_its_output_in_half_precision(
     """It attends to nothing else: whatever the factor, all of its weight stays there."""
     model = FAMILIES["llama"].build().to(dtype)
     plain = prompt_logits(model, LONG)
-    with applied(model, ZeroTuning(factor=factor), [LONG.tokens]):
-        logits = prompt_logits(model, LONG)
+    logits = logits_under(model, ZeroTuning(factor=factor))
     torch.testing.assert_close(logits[0], plain[0], atol=2e-2, rtol=0)
     assert logits.isfinite().all()
 
@@ -163,11 +154,8 @@ def test_the_initial_token_keeps_its_output_in_half_precision(
 def test_heads_that_a_model_does_not_have_are_refused(family_model: FamilyModel) -> None:
     model = family_model("llama")
     for method in (ZeroTuning(factor=2, heads=(4,)), ZeroTuning(factor=(2, 2, 2))):
-        with (
-            pytest.raises(MethodConfigError, match="has 4 heads"),
-            applied(model, method, [LONG.tokens]),
-        ):
-            prompt_logits(model, LONG)
+        with pytest.raises(MethodConfigError, match="has 4 heads"):
+            logits_under(model, method)
 
 
 def test_relevance_beyond_float16_is_a_number() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import ConfigError, FileFormatError, OutputWriteError
+from rag_middle.errors import FileFormatError, OutputWriteError
 from rag_middle.retrieval import (
     Built,
     Changes,
@@ -53,18 +53,6 @@ def test_documents_are_found_with_source_offsets_and_score(
     assert source[first.metadata["start"] : first.metadata["end"]] == first.text
     prompt = ContextPrompt(documents=[first, second], suffix="Which river?")
     assert "Lyon\nLyon lies on the Rhône." in prompt.text
-
-
-def test_a_retriever_returns_what_there_is_and_what_is_good_enough(
-    docs: Path, embedder: HashingEmbedder
-) -> None:
-    index = _build(docs, embedder).index
-    assert len(Retriever(index=index, top_k=100)("Lyon")) == 3
-    assert len(Retriever(index=index)("Lyon", top_k=1)) == 1
-    [only] = Retriever(index=index, min_score=0.5)("Lyon")
-    assert only.title == "Lyon"
-    with pytest.raises(ConfigError, match="top_k must be a whole number"):
-        Retriever(index=index, top_k=0)
 
 
 def test_an_unchanged_folder_is_not_read_twice(docs: Path, embedder: HashingEmbedder) -> None:

@@ -11,16 +11,8 @@ from rag_middle.generation import RagMiddleModel
 from tests import scripted
 from tests.serving.conftest import Served, serving
 from tests.tiny_models import speaking
-from tests.tokenizers import byte_level_bpe
+from tests.tokenizers import HERMES, byte_level_bpe
 
-HERMES = (
-    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
-    "<|im_end|>\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>\n"
-    "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}\n</tool_call>"
-    "{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
 TOOL: Any = {
     "type": "function",

@@ -173,8 +173,6 @@ def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, quest
             "token=",
         ),
         ({"method": "pin"}, UnknownNameError, "pine"),
-        ({"method": "siw", "method_options": {"alpha": 1}}, MethodConfigError, "alpha_dense"),
-        ({"generation_kwargs": {"method": "pin"}}, UnknownNameError, "pine"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_loaded(
@@ -197,7 +195,6 @@ def stop_here(chunk: StreamingChunk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "method", "options"),
     [
-        ({"method": PRESET}, PRESET, {}),
         ({"method": f"{PRESET}+siw"}, f"{PRESET}+siw", {}),
         ({"method": SIW(alpha_dense=1.5)}, "siw", {"alpha_dense": 1.5}),
         ({"method": "siw", "method_options": {"alpha_dense": 1.5}}, "siw", {"alpha_dense": 1.5}),

@@ -16,19 +16,7 @@ from rag_middle import Generation, RagMiddleModel
 from rag_middle.generation import GenerationStream
 from rag_middle.tokens import TokenizedPrompt
 from tests import tiny_models
-from tests.tokenizers import CHATML, byte_level_bpe
-
-#: ChatML with tools, as the templates of the Hermes and Qwen families write them.
-TOOLS = (
-    "{% if tools %}<|im_start|>system\n<tools>\n{% for tool in tools %}"
-    "{{ tool | tojson }}\n{% endfor %}</tools>\nCall one so: <tool_call>\n"
-    '{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n{% endif %}'
-    "{% for m in messages %}{% if m['role'] == 'tool' %}<|im_start|>user\n<tool_response>\n"
-    "{{ m['content'] }}\n</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m['role'] }}\n"
-    "{{ m['content'] }}{% for call in m.tool_calls or [] %}<tool_call>\n"
-    "{{ call.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+from tests.tokenizers import CHATML, HERMES, byte_level_bpe
 
 #: Standard tests of LangChain that may be skipped: models read text only, are not read back from
 #: descriptions, need no key, and keep their weights from call to call.
@@ -158,7 +146,7 @@ def tiny(make_model: MakeModel) -> RecordingModel:
 @pytest.fixture
 def local(network: PreTrainedModel, make_model: MakeModel) -> Iterator[RecordingModel]:
     """Its template shows tools, and `tests.scripted` may say what it writes."""
-    model = make_model(TOOLS)
+    model = make_model(HERMES)
     yield model
     network._forward_pre_hooks.clear()
     network.lm_head._forward_hooks.clear()

@@ -19,20 +19,12 @@ from llama_index.llms.rag_middle.prompting import chat_messages
 from transformers import PreTrainedTokenizerFast
 
 from rag_middle import mark
+from tests.tokenizers import HERMES
 
 pytestmark = pytest.mark.thorough
 
 if TYPE_CHECKING:
     from conftest import MakeLLM
-
-TOOLS = (
-    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
-    'Call one so: <tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n'
-    "{% endif %}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
-    "{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
-    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% endif %}"
-)
 
 
 class River(BaseModel):
@@ -57,7 +49,7 @@ SEARCH = call("search", '{"query": "Nantes"}')
 
 @pytest.fixture
 def llm(make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast) -> RagMiddleLLM:
-    tokenizer.chat_template, own = TOOLS, tokenizer.chat_template
+    tokenizer.chat_template, own = HERMES, tokenizer.chat_template
     yield make_llm(max_new_tokens=100)
     tokenizer.chat_template = own
 

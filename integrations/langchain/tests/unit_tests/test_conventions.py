@@ -27,13 +27,6 @@ def model(reader: RagMiddleModel) -> ChatRagMiddle:
     return ChatRagMiddle(model=reader, method="pine", max_tokens=16)
 
 
-#: A document of this title, as an entry of ``documents``; other forms: tests/conventions.
-ENTRIES: dict[str, Any] = {
-    "vllm": lambda title: {"text": TEXTS[title], "id": title},
-    "langchain": lambda title: Document(TEXTS[title]),
-}
-
-
 def facts(answer: Any) -> tuple[Any, ...]:
     told = answer.response_metadata["rag_middle"]
     return answer.content.strip(), told["documents"], told["applied"]
@@ -43,7 +36,7 @@ RIGHT = (world.ANSWER, len(TEXTS), True)
 
 
 def test_documents_may_come_in_the_extra_body(model: ChatRagMiddle) -> None:
-    entries = [*map(ENTRIES["vllm"], TEXTS)]
+    entries = [{"text": text, "id": title} for title, text in TEXTS.items()]
     bound = model.bind(extra_body={"documents": entries})
     assert facts(bound.invoke(QUESTION)) == RIGHT
     with pytest.raises(UnsupportedGenerationError, match="documents was given"):

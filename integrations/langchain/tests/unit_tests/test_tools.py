@@ -115,8 +115,8 @@ def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
     assert messages[-1].content == "The Loire."
     used = messages[-1].response_metadata["rag_middle"]
     assert (used["method"], used["applied"], used["documents"]) == ("pine", True, 4)
-    assert "<tool_response>" in local.sent.text
-    assert local.sent.text.count("<tool_call>") == 2  # the template's example, and the call
+    assert "<|im_start|>tool\n" in local.sent.text
+    assert local.sent.text.count("<tool_call>") == 1
 
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
