@@ -18,19 +18,15 @@ from langchain_classic.output_parsers import RegexParser
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_middle import (
     ChatRagMiddle,
     DocumentPrompt,
-    LongContextReorder,
     MarkDocuments,
-    format_docs,
 )
 from rag_middle import RagMiddleModel
 from tests.applications.world import QUESTION, Applications, WordEmbeddings, documents, is_right
@@ -49,7 +45,6 @@ class Parts:
     """What an application is built from."""
 
     model: ChatRagMiddle
-    store: InMemoryVectorStore
     retriever: BaseRetriever
 
     @property
@@ -66,21 +61,7 @@ def parts(reader: RagMiddleModel) -> Parts:
     store = InMemoryVectorStore(WordEmbeddings())
     store.add_documents(documents())
     model = ChatRagMiddle(model=reader, method="pine", max_tokens=16)
-    return Parts(model, store, store.as_retriever(search_kwargs={"k": 6}))
-
-
-def prompt(context: str = "context", question: str = "question") -> ChatPromptTemplate:
-    return ChatPromptTemplate.from_template(f"{{{context}}}\n\nQuestion: {{{question}}}\nAnswer:")
-
-
-def lcel(retriever: Any, model: Any) -> Any:
-    given = {"context": retriever | format_docs, "question": RunnablePassthrough()}
-    return given | prompt() | model | StrOutputParser()
-
-
-@application("expression: `retriever | format_docs`")
-def _(p: Parts) -> Any:
-    return lcel(p.retriever, p.model).invoke(QUESTION)
+    return Parts(model, store.as_retriever(search_kwargs={"k": 6}))
 
 
 @application("`create_retrieval_chain`, the question rephrased", (0, 6))
@@ -164,17 +145,8 @@ def _(p: Parts) -> Any:
     return qa(p, "map_rerank", retriever=marked(p), prompt=rated)
 
 
-@application("compression pipeline with `LongContextReorder`")
-def _(p: Parts) -> Any:
-    pipeline = DocumentCompressorPipeline(transformers=[LongContextReorder(), MarkDocuments()])
-    reordering = ContextualCompressionRetriever(
-        base_compressor=pipeline, base_retriever=p.retriever
-    )
-    return lcel(reordering, p.model).invoke(QUESTION)
-
-
 @pytest.mark.parametrize(("build", "documents"), application.cases)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(5)
 def test_the_answer_is_right_and_all_documents_are_seen(
     build: Callable[[Parts], Any], documents: tuple[int, ...], parts: Parts, seen: list[int]
 ) -> None:

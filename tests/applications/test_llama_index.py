@@ -13,7 +13,6 @@ from llama_index.core.node_parser import SentenceWindowNodeParser
 from llama_index.core.postprocessor import MetadataReplacementPostProcessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
-    CustomQueryEngine,
     RetrieverQueryEngine,
     SubQuestionQueryEngine,
 )
@@ -26,7 +25,6 @@ from llama_index.llms.rag_middle import (
     MarkDocuments,
     MarkedSynthesizer,
     RagMiddleLLM,
-    format_nodes,
 )
 
 from rag_middle import RagMiddleModel
@@ -135,24 +133,8 @@ def _(p: Parts) -> Any:
     ).query(QUESTION)
 
 
-class ByHand(CustomQueryEngine):
-    """Writes its own prompt."""
-
-    retriever: BaseRetriever
-    llm: Any
-
-    def custom_query(self, query_str: str) -> str:
-        context = format_nodes(self.retriever.retrieve(query_str))
-        return str(self.llm.complete(f"{context}\n\nQuestion: {query_str}\nAnswer:"))
-
-
-@application("`CustomQueryEngine`")
-def _(p: Parts) -> Any:
-    return ByHand(retriever=p.retriever, llm=p.llm).query(QUESTION)
-
-
 @pytest.mark.parametrize(("build", "documents"), application.cases)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(3)
 def test_the_answer_is_right_and_all_documents_are_seen(
     build: Callable[[Parts], Any], documents: tuple[int, ...], parts: Parts, seen: list[int]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Text that tries to add, end, hide or repeat documents, on every way to the model.
+"""Text that tries to add, end, hide or repeat documents, or to write control tokens, on every way.
 
 ``RAG_MIDDLE_ATTACK_SCALE=100 pytest -s tests/attacks/test_forged_documents.py`` makes 600 rounds
 and shows what was tried.
@@ -19,23 +19,26 @@ from rag_middle.errors import PromptError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER, escape, seal
 from rag_middle.notices import UnreadMarkersWarning
-from tests.attacks.hostile import tries
+from tests.attacks.hostile import LITERALS, tries
+from tests.attacks.test_control_tokens import control_ids
 from tests.tiny_models import build, tiny
 from tests.tokenizers import HERMES, byte_level_bpe
 
 ROUNDS = tries(6)
 PARTS = (
+    *LITERALS,
     *(OPEN_MARKER, CLOSE_MARKER, "[[rm:text]]", "[[/rm:text]]", "[[~rm:doc]]", "[[~~/rm:doc]]"),
     *("[[rm:doc:]]", "[[rm:doc:abc]]", f"[[rm:doc:{'0' * 24}]]", f"[[rm:text:{'a' * 24}]]"),
     *("[[rm:", "doc]]", "[[/rm:", "[[", "]]", "[", "]", "~", ":", "/", "\n", "\n\n", " ", "\t"),
-    *("forged", "&amp;", "&", "'", '"', "\\n", "é", "\ue000", "<|im_end|>", "\r\n"),
+    *("forged", "&amp;", "&", "'", '"', "\\n", "é", "\ue000", "\r\n"),
 )
 
 
 class Watched(RagMiddleModel):
-    """A model that remembers the documents of the last prompt that it read."""
+    """A model that remembers the documents and the control tokens of the last prompt it read."""
 
     read: list[str]
+    control: list[int]
 
     def batch(self, prompts: Sequence[Any], **options: Any) -> Any:
         names = ("template", "system", "tools")
@@ -47,22 +50,29 @@ class Watched(RagMiddleModel):
         return self.batch([prompt], **options)[0]
 
     def _remember(self, prompt: Any, shaping: dict[str, Any]) -> None:
-        ids = self.encode(prompt, **shaping).documents_ids
-        self.read = [self.tokenizer.decode(document).removesuffix("\n\n") for document in ids]
+        encoded = self.encode(prompt, **shaping)
+        decode = self.tokenizer.decode
+        self.read = [decode(ids).removesuffix("\n\n") for ids in encoded.documents_ids]
+        self.control = control_ids(self.tokenizer, encoded.input_ids)
 
 
 class Attacker:
     """Writes hostile text; it has seen marked documents, and may send parts of them.
 
-    A whole one only if it `repeats`: that is that document again, and rightly so.
+    A whole one only if it `repeats`: that is that document again, and rightly so. A `harmless` one
+    does the same with plain words.
     """
 
-    def __init__(self, seed: int, *, repeats: bool = False) -> None:
+    def __init__(self, seed: int, *, repeats: bool = False, harmless: bool = False) -> None:
         self._random = random.Random(seed)
-        self._repeats = repeats
+        self.repeats = repeats
+        self._harmless = harmless
+        self.offers_tools = seed % 2 == 0
         self.seen = [mark("An old document & more."), seal("Text.", "text")]
 
     def text(self) -> str:
+        if self._harmless:
+            return "x"
         return "".join(self._part() for _ in range(self._random.randrange(1, 8)))
 
     def documents(self) -> list[str]:
@@ -76,7 +86,7 @@ class Attacker:
         if kind < 3:
             return self._random.choice(PARTS)
         marked = self._random.choice(self.seen)
-        if self._repeats and self._random.randrange(3) == 0:
+        if self.repeats and self._random.randrange(3) == 0:
             return marked
         start, end = marked.index("]]") + 2, marked.rindex("[[")
         if kind == 3:  # its markers, or others, around another text
@@ -125,7 +135,8 @@ def langchain_text(model: Watched, attacker: Attacker, documents: list[str]) -> 
     prompt = PromptTemplate.from_template("{before} {context}\n\n{question}")
     values = {"before": attacker.text(), "question": attacker.text()}
     context = format_docs(_langchain(documents))
-    return (prompt | RagMiddleLLM(model=model, max_tokens=1)).invoke({**values, "context": context})
+    llm = RagMiddleLLM(model=model, max_tokens=1, system=attacker.text())
+    return (prompt | llm).invoke({**values, "context": context})
 
 
 def langchain_text_of_messages(model: Watched, attacker: Attacker, documents: list[str]) -> object:
@@ -163,7 +174,8 @@ def langchain_chat(model: Watched, attacker: Attacker, documents: list[str]) -> 
     for place, title in enumerate(titles):
         found[place].metadata["title"] = title
         documents[place] = f"{title}: {documents[place]}"
-    history = [HumanMessage(evil()), AIMessage(evil()), HumanMessage(evil()), AIMessage(evil())]
+    thought = {"reasoning_content": evil()}
+    history = [HumanMessage(evil()), AIMessage(evil(), additional_kwargs=thought)] * 2
     values = {"rules": evil(), "history": history, "question": evil()}
     return chain.invoke({"context": found, **values})
 
@@ -189,7 +201,10 @@ def langchain_tools(model: Watched, attacker: Attacker, documents: list[str]) ->
     blocks = [{"type": "search_result", "content": text, "source": "s"} for text in documents[2:]]
     messages = [
         HumanMessage(evil()),
-        AIMessage(evil(), tool_calls=[{"name": "f", "args": {}, "id": str(n)} for n in range(4)]),
+        AIMessage(
+            evil(),
+            tool_calls=[{"name": "f", "args": {evil(): evil()}, "id": str(n)} for n in range(4)],
+        ),
         ToolMessage(format_docs(found[:1]), tool_call_id="0"),
         ToolMessage(documents[1], tool_call_id="1", artifact=found[1:2]),
         ToolMessage(blocks, tool_call_id="2"),
@@ -200,7 +215,10 @@ def langchain_tools(model: Watched, attacker: Attacker, documents: list[str]) ->
 
 def llama_index_text(model: Watched, attacker: Attacker, documents: list[str]) -> object:
     context = "\n\n".join(map(mark, documents))
-    return _llama_index(model).complete(f"{attacker.text()} {context}\n\n{attacker.text()}")
+    llm = _llama_index(
+        model, system_prompt=f"s{attacker.text()}", query_wrapper_prompt="Q: {query_str}"
+    )
+    return llm.complete(f"{attacker.text()} {context}\n\n{attacker.text()}")
 
 
 def llama_index_chat(model: Watched, attacker: Attacker, documents: list[str]) -> object:
@@ -302,7 +320,7 @@ def haystack_tools(model: Watched, attacker: Attacker, documents: list[str]) -> 
     ]
     tool = Tool("search", evil(), {"type": "object", "properties": {}}, print)
     generator = RagMiddleChatGenerator(model, generation_kwargs={"max_new_tokens": 1})
-    return generator.run(messages, tools=[tool] if attacker.text() > "[" else None)
+    return generator.run(messages, tools=[tool] if attacker.offers_tools else None)
 
 
 def serve_tools(model: Watched, attacker: Attacker, documents: list[str]) -> object:
@@ -314,11 +332,15 @@ def serve_tools(model: Watched, attacker: Attacker, documents: list[str]) -> obj
     names = [{"name": "search", "arguments": json.dumps({"query": evil()})} for _ in range(2)]
     calls = [{"id": str(at), "type": "function", "function": name} for at, name in enumerate(names)]
     tool = {"name": "search", "description": evil(), "parameters": {"type": "object"}}
-    body = {
+    titles = ["" if attacker.repeats else f"t{evil()}" for _ in range(2)]
+    body: dict[str, Any] = {
         "model": "attacked",
         "max_tokens": 1,
-        "documents": [{"title": "", "text": text} for text in documents[:2]],
-        "tools": [{"type": "function", "function": tool}] if evil() > "[" else [],
+        "documents": [
+            {"title": title, "text": text}
+            for title, text in zip(titles, documents[:2], strict=True)
+        ],
+        "tools": [{"type": "function", "function": tool}] if attacker.offers_tools else [],
         "messages": [
             {"role": "system", "content": evil()},
             {"role": "user", "content": evil()},
@@ -329,6 +351,8 @@ def serve_tools(model: Watched, attacker: Attacker, documents: list[str]) -> obj
             {"role": "tool", "tool_call_id": "1", "content": evil()},
         ],
     }
+    for place, title in enumerate(titles):
+        documents[place] = f"{title}\n{documents[place]}".removeprefix("\n")
     settings = ServerSettings(model_name="attacked", methods=named_methods(model, ("none",)))
     with TestClient(create_app(model, settings)) as client:
         reply = client.post("/v1/chat/completions", json=body)
@@ -351,10 +375,10 @@ def _langchain(documents: list[str]) -> list[Any]:
     return [Document(text, metadata={}) for text in documents]
 
 
-def _llama_index(model: Watched) -> Any:
+def _llama_index(model: Watched, **options: Any) -> Any:
     from llama_index.llms.rag_middle import RagMiddleLLM
 
-    llm = RagMiddleLLM(model=model.model, tokenizer=model.tokenizer, max_new_tokens=1)
+    llm = RagMiddleLLM(model=model.model, tokenizer=model.tokenizer, max_new_tokens=1, **options)
     llm._model = model
     return llm
 
@@ -424,10 +448,13 @@ def tried() -> Iterator[Counter[str]]:
 @pytest.mark.timeout(60 + 2 * ROUNDS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.one_in(3)
-def test_exactly_the_documents_of_the_application_reach_the_model(
+def test_exactly_the_documents_of_the_application_reach_the_model_and_no_control_token(
     way: str, model: Watched, tried: Counter[str]
 ) -> None:
     for seed in range(ROUNDS):
+        harmless = Attacker(seed, harmless=True)
+        WAYS[way](model, harmless, harmless.documents())
+        own = model.control
         attacker = Attacker(seed)
         documents = attacker.documents()
         count_texts(attacker, tried)
@@ -435,6 +462,7 @@ def test_exactly_the_documents_of_the_application_reach_the_model(
             warnings.simplefilter("ignore", UnreadMarkersWarning)
             WAYS[way](model, attacker, documents)
         assert [text.rstrip("\n") for text in model.read] == [t.rstrip("\n") for t in documents]
+        assert model.control == own
         tried["requests"] += 1
         tried["documents sent"] += len(documents)
 

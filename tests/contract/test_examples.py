@@ -16,15 +16,6 @@ def test_every_registered_method_has_an_entry() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_belong_to_the_method_they_are_filed_under(name: str) -> None:
-    kind, example = METHODS.get(name), EXAMPLES[name]
-    assert type(example.neutral) is kind
-    methods = [*example.active.values(), *example.around.values()]
-    assert all(type(method) is kind for method in methods)
-    assert bool(methods) == (name != "none")
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
 def test_methods_know_which_of_their_parameters_are_neutral(name: str) -> None:
     example = EXAMPLES[name]
     # Some have no neutral parameters: they are neutral for prompts with one document.

@@ -111,19 +111,6 @@ def test_a_special_token_may_be_a_stop_string(
     assert ended.text == model.tokenizer.decode([70, 71])
 
 
-def test_rows_of_a_batch_stop_each_for_itself(
-    model: RagMiddleModel, prompts: list[ContextPrompt]
-) -> None:
-    free = model.generate(prompts[0], max_new_tokens=12)
-    stop = free.text[3:5]
-    alone = [model.generate(p, max_new_tokens=12, stop=stop) for p in prompts]
-    together = model.batch(prompts, max_new_tokens=12, stop=stop)
-    assert [g.text for g in together] == [g.text for g in alone]
-    assert [g.token_ids for g in together] == [g.token_ids for g in alone]
-    assert together[0].finish_reason == "stop"
-    assert "length" in {g.finish_reason for g in together}
-
-
 def test_cancelling_ends_generation_with_what_there_is(
     model: RagMiddleModel, prompts: list[ContextPrompt]
 ) -> None:

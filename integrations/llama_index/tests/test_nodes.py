@@ -17,7 +17,6 @@ from llama_index.core.schema import (
 from llama_index.llms.rag_middle import MarkDocuments, format_nodes
 
 from rag_middle import PromptError, mark, parse
-from rag_middle.generation import MissingDocumentsWarning
 
 Nodes = list[NodeWithScore]
 
@@ -79,16 +78,7 @@ def test_nodes_of_a_hand_made_prompt_are_marked_and_called_by_their_source(nodes
     assert [document.text for document in plain] == [read(node) for node in nodes]
     assert format_nodes(MarkDocuments().postprocess_nodes(nodes)) == format_nodes(nodes)
     node = TextNode(text="a", id_="7", metadata={})
-    assert parse(format_nodes([node], source="id")).documents[0].text == "(7) a"
-    assert parse(format_nodes([node], numbered=True)).documents[0].text == "[1] a"
-    with pytest.raises(PromptError, match="no 'title' to be called by: it has id"):
-        format_nodes([node], source="title")
-
-
-def test_no_nodes_at_all_are_named_at_the_callers_line() -> None:
-    with pytest.warns(MissingDocumentsWarning, match="format_nodes was given none") as warned:
-        assert format_nodes([]) == ""
-    assert {warning.filename for warning in warned} == {__file__}
+    assert parse(format_nodes([node], source="id", numbered=True)).documents[0].text == "[1] (7) a"
 
 
 def test_nodes_of_a_hand_made_prompt_come_in_other_forms() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.reader import reader_path
 
 if find_spec("vllm"):  # which reads these when it is imported
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,3 +29,21 @@ def goldens() -> dict[str, Any]:
         pytest.skip("RAG_MIDDLE_VLLM_GOLDENS names no file: `make test-vllm` writes one")
     content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return content
+
+
+@pytest.fixture(scope="session")
+def reader_config() -> Any:
+    """Of an engine for the tests' reader."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    return EngineArgs(model=str(reader_path()), max_model_len=64).create_engine_config()
+
+
+@pytest.fixture
+def config(reader_config: Any) -> Iterator[Any]:
+    """The same, in use while modules of vLLM are made."""
+    from vllm.config import set_current_vllm_config
+
+    reader_config.compilation_config.static_forward_context.clear()  # names are taken once
+    with set_current_vllm_config(reader_config):
+        yield reader_config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +11,10 @@ import torch
 
 pytest.importorskip("vllm")
 
+from test_layers import HEADS, KV_HEADS, SIZE, decoder, layer, shared_rotary
 from torch import nn
 from vllm import SamplingParams
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.layers.attention import Attention
-from vllm.model_executor.layers.rotary_embedding import get_rope
+from vllm.config import VllmConfig
 
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD
@@ -26,10 +23,9 @@ from rag_middle_vllm.documents.batch import DocumentBatch, PartlyReadError
 from rag_middle_vllm.documents.methods import document_methods
 from rag_middle_vllm.documents.runners import hook_runner
 from rag_middle_vllm.layers import LoadedModel
-from tests.reader import reader_path
 
 METHODS = {"rotor": {}, "no_inter_document_attention": {}, "parallel_context_windows": {}}
-SIZE, HEADS, KV_HEADS, LAYERS = 32, 4, 2, 2
+LAYERS = 2
 
 
 def params(method: str | None = None, bounds: tuple[int, ...] = (2, 5, 9)) -> SamplingParams:
@@ -42,40 +38,14 @@ def batch() -> DocumentBatch:
     return DocumentBatch(document_methods(METHODS))
 
 
-@pytest.fixture(scope="module")
-def reader_config() -> VllmConfig:
-    return EngineArgs(model=str(reader_path()), max_model_len=64).create_engine_config()
-
-
-@pytest.fixture
-def config(reader_config: VllmConfig) -> Iterator[VllmConfig]:
-    reader_config.compilation_config.static_forward_context.clear()
-    with set_current_vllm_config(reader_config):
-        yield reader_config
-
-
 def model(rotary: bool = True, norm: bool = False, **options: Any) -> nn.Module:
-    layers = []
-    for index in range(LAYERS):
-        attention = nn.Module()
-        attention.rotary_emb = (
-            get_rope(SIZE, 64, rope_parameters={"rope_theta": 1e4, "rope_type": "default"})
-            if rotary
-            else None
-        )
+    layers = [layer(index, shared_rotary(), **options) for index in range(LAYERS)]
+    for each in layers:
+        if not rotary:
+            each.self_attn.rotary_emb = None
         if norm:
-            attention.query_layernorm = nn.LayerNorm(SIZE)
-        prefix = f"model.layers.{index}.self_attn.attn"
-        attention.attn = Attention(
-            HEADS, SIZE, SIZE**-0.5, num_kv_heads=KV_HEADS, prefix=prefix, **options
-        )
-        layer = nn.Module()
-        layer.self_attn = attention
-        layers.append(layer)
-    stack = nn.Module()
-    stack.model = nn.Module()
-    stack.model.layers = nn.ModuleList(layers)
-    return stack
+            each.self_attn.query_layernorm = nn.LayerNorm(SIZE)
+    return decoder(layers)
 
 
 def loaded(config: VllmConfig, module: nn.Module) -> LoadedModel:
@@ -138,7 +108,7 @@ def test_only_document_rows_are_written_anew(batch: DocumentBatch, config: VllmC
     # Query 8 is in the second document: it sees the prefix and its own document.
     seen = [1, 2, 6, 7, 8]
     for head in range(HEADS):
-        scores = key[seen, head // 2] @ query[8, head] * SIZE**-0.5
+        scores = key[seen, head // 2] @ query[8, head]
         expected = scores.softmax(-1) @ value[seen, head // 2]
         torch.testing.assert_close(output[8, head], expected)
 

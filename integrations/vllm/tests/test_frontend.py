@@ -121,12 +121,6 @@ def test_a_renderer_without_one_of_the_functions_stays_as_it_is() -> None:
     assert Renderer.render_chat is render_chat
 
 
-def test_completions_lose_their_markers(renderer: Any) -> None:
-    tokens = completion_tokens(renderer, {"prompt": PROMPT.marked})
-    assert tokens == completion_tokens(renderer, {"prompt": PROMPT.text})
-    assert "rm:doc:" not in renderer.get_tokenizer().decode(tokens)
-
-
 def test_documents_of_another_key_are_refused(renderer: Any) -> None:
     for messages in ([user(FOREIGN)], [user([{"type": "text", "text": FOREIGN}])]):
         with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
@@ -157,10 +151,6 @@ def test_messages_of_gpt_oss_lose_their_markers() -> None:
         (
             {"method": READER_LPES},
             {"methods": ["profile:lpes"], "default_method": "profile:lpes"},
-        ),
-        (
-            {"method": "position_interpolation", "options": {"scale": 2}},
-            {"methods": ["position_interpolation"], "default_method": "position_interpolation"},
         ),
         (
             {

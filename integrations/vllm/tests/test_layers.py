@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +11,6 @@ import torch
 pytest.importorskip("vllm")
 
 from torch import nn
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.models.utils import PPMissingLayer
@@ -23,22 +20,11 @@ from rag_middle.errors import MethodConfigError, PatchIneffectiveError, Unsuppor
 from rag_middle.methods import LPES, PositionInterpolation, method_from_profile
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle_vllm.layers import rotate_layers
-from tests.reader import reader_path
+
+pytestmark = pytest.mark.usefixtures("config")
 
 SIZE, HEADS, KV_HEADS = 32, 4, 2
 FACTORS = (1.0, 1.5, 2.0)
-
-
-@pytest.fixture(scope="module")
-def reader_config() -> VllmConfig:
-    return EngineArgs(model=str(reader_path()), max_model_len=64).create_engine_config()
-
-
-@pytest.fixture(autouse=True)
-def config(reader_config: VllmConfig) -> Iterator[None]:
-    reader_config.compilation_config.static_forward_context.clear()  # names are taken once
-    with set_current_vllm_config(reader_config):
-        yield
 
 
 def layer(index: int, rotary: nn.Module | None, **options: Any) -> nn.Module:
