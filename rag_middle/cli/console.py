@@ -72,7 +72,7 @@ def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
     idle = not answer.applied and answer.method != "none"
     dropped = len(answer.dropped_documents)
     facts = [
-        answer.method + (" (without effect on this prompt)" if idle else ""),
+        answer.method + (" (changed nothing)" if idle else ""),
         f"{counted(answer.usage.prompt_tokens, 'prompt token')} in "
         f"{counted(answer.documents, 'document')}",
         f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",

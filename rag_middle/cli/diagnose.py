@@ -29,7 +29,9 @@ def _measurement(
     positions: int = question_flag(3, min=2, help="Of the gold document, spread evenly."),
     orders: int = question_flag(0, min=0, help="Shuffled orders: how often answers flip."),
     scoring: Literal["generation", "likelihood"] = question_flag(
-        "generation", "--score-by", help="Answers, or the likelihood of the right one."
+        "generation",
+        "--score-by",
+        help="Answers, or the likelihood of the right one (to see it: --metric log_likelihood).",
     ),
     metric: str | None = question_flag(None, help="Which score decides. Default: the task's."),
     seed: opt.Seed = 0,
