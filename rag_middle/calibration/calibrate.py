@@ -140,6 +140,7 @@ def calibrate(
         longest = max(all_examples, key=lambda example: len(example.prompt.text + example.answer))
         answer_tokens = len(model.token_ids(longest.answer))
         check_length(model, longest.prompt, answer_tokens, template=template)
+    asking: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
     with torch_threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)
         # What is in the profile, too; a search that was killed is continued under the same.
@@ -160,8 +161,7 @@ def calibrate(
                 "criterion": criterion if objective is None else "custom",
                 "checked_by": held_out_criterion if is_checked else None,
                 "threads": threads_each,
-                "max_batch_size": max_batch_size,
-                "template": template,
+                **asking,
             },
         }
         generation = generation_sha256(model.model, model.tokenizer)
@@ -171,15 +171,8 @@ def calibrate(
         if objective is None and workers is not None:
             team = workers(all_examples, criterion)
         else:
-            own = objective or ExampleObjective(
-                model,
-                all_examples,
-                criterion=criterion,
-                max_batch_size=max_batch_size,
-                template=template,
-            )
+            own = objective or ExampleObjective(model, all_examples, criterion=criterion, **asking)
             team = Workers(partial(score_job, own))
-
         scorer = Scorer(team, known, len(examples), max_scores, progress)
         with closing(team):
             if estimated and objective is None:
@@ -189,13 +182,7 @@ def calibrate(
                 estimated(_estimate(scorer, costly, len(held_out), criteria, batch))
             unmodified = Candidate("none", NoMethod())
             [before] = scorer.searched([unmodified])
-            inputs = SearchInputs(
-                model=model,
-                examples=examples,
-                seed=seed,
-                max_batch_size=max_batch_size,
-                template=template,
-            )
+            inputs = SearchInputs(model=model, examples=examples, seed=seed, **asking)
             scored, details = drive(search.propose(inputs), scorer.searched)
             winner = max(scored, key=lambda pair: search.fitness(pair[1]), default=None)
             check = None
@@ -271,12 +258,9 @@ def _estimate(
 
     def seconds(criterion: Criterion, prompts: int = batch) -> float:
         """Seconds that one worker takes for a prompt while all of them work."""
+        jobs = [ScoringJob(method=costly, stop=prompts, criterion=criterion)] * team.count
         start = time.perf_counter()
-        list(
-            team.results(
-                [ScoringJob(method=costly, stop=prompts, criterion=criterion)] * team.count
-            )
-        )
+        list(team.results(jobs))
         return (time.perf_counter() - start) / prompts
 
     seconds(criteria[0], prompts=1)  # not for the time: workers load the model

@@ -14,7 +14,7 @@ from torch import Tensor
 from rag_middle.attention import in_eval_mode
 from rag_middle.attention.rotary import keep_frequencies
 from rag_middle.attention.seam import parameters
-from rag_middle.calibration.objective import Example, Outcome
+from rag_middle.calibration.objective import Example
 from rag_middle.calibration.search import (
     Candidate,
     Proposals,
@@ -84,7 +84,9 @@ class ChannelSearch(Search):
         middle, *others = self._ranges(inputs.model)
         factors = self.factors[:1] if self.as_in_paper else self.factors
         pairs = list(product((channel.channel for channel in channels), factors))
-        ranked = _ranked(pairs, (yield [_candidate(*pair, middle) for pair in pairs]))
+        outcomes = yield [_candidate(*pair, middle) for pair in pairs]
+        by_score = sorted(zip(pairs, outcomes, strict=True), key=lambda p: p[1].score, reverse=True)
+        ranked = [pair for pair, _ in by_score]
         if self.as_in_paper:
             yield [_candidate(ranked[0][0], f, middle) for f in self.factors] if ranked else []
         else:
@@ -125,13 +127,6 @@ class ChannelSearch(Search):
             return [self.layers]
         ranges = layer_ranges(num_layers(model))
         return ranges[:1] if self.as_in_paper else ranges
-
-
-def _ranked(
-    pairs: Sequence[tuple[int, float]], outcomes: Sequence[Outcome]
-) -> list[tuple[int, float]]:
-    by_score = sorted(zip(pairs, outcomes, strict=True), key=lambda p: p[1].score, reverse=True)
-    return [pair for pair, _ in by_score]
 
 
 def _candidate(channel: int, factor: float, layers: tuple[int, ...]) -> Candidate:

@@ -35,13 +35,10 @@ def write_calibration(profile: Profile, path: str | Path, *, command: str = "") 
         places = held_out["places"]
         rows = [{"name": f"at {place['place']}", **_estimates(place)} for place in places]
         figure, [axes] = new_figure()
-        lines = {
-            "none": [row["before"] for row in rows],
-            profile.method: [row["after"] for row in rows],
-        }
+        names = {"none": "before", profile.method: "after"}
+        lines = {label: [row[when] for row in rows] for label, when in names.items()}
         draw_lines(axes, lines, [place["place"] for place in places])
-        axes.set_xlabel("Position of the gold document")
-        axes.set_ylabel("Accuracy, %")
+        axes.set(xlabel="Position of the gold document", ylabel="Accuracy, %")
         axes.set_title("Held-out questions; bars: 95 % intervals", fontsize=10)
         charts["held out"] = figure
         for name, key in (("worst position", "gain_of_worst_place"), ("mean", "gain_of_mean")):

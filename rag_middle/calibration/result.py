@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from rag_middle.calibration.search import Candidate
 from rag_middle.evaluation.conclusions import verdict_on
 from rag_middle.evaluation.statistics import CONFIDENCE, Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod
+from rag_middle.methods.resolve import options_in_words
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.wording import points
 
@@ -68,17 +70,13 @@ def check_held_out(examples: Sequence[Example], before: Outcome, after: Outcome)
         right[:, *cell] = [flag == "1" for flag in flags]
     verdict = verdict_on("fitted", right[0], right[1], CONFIDENCE)
     # Before, after and their difference at each position, of the same questions.
-    alone = [Bootstrap(scores).estimates() for scores in (*right, right[1] - right[0])]
+    columns = (*right, right[1] - right[0])
+    alone = [map(_numbers, Bootstrap(scores).estimates()) for scores in columns]
     scores = {
         "questions": len(questions),
         "places": [
-            {
-                "place": position,
-                "before": _numbers(base),
-                "after": _numbers(own),
-                "gain": _numbers(gain),
-            }
-            for position, base, own, gain in zip(positions, *alone, strict=True)
+            {"place": position, **dict(zip(("before", "after", "gain"), numbers, strict=True))}
+            for position, *numbers in zip(positions, *alone, strict=True)
         ],
         "gain_of_worst_place": _numbers(verdict.worst_difference),
         "gain_of_mean": _numbers(verdict.mean_difference),
@@ -123,29 +121,17 @@ def make_profile(
             )
     return Profile(
         method=method.name,
-        options={
-            field.name: _to_json(getattr(method, field.name))
-            for field in fields(method)  # type: ignore[arg-type]
-            if getattr(method, field.name) != field.default
-        },
+        options=options_in_words(method),
         model=facts,
         note=note,
         recommended=None if check is None else check.improves and better,
-        seed=made_by["seed"],
-        software=made_by["software"],
-        data=made_by["data"],
-        search=_to_json({**made_by["search"], **details}),
+        # As JSON has it: a profile in memory is equal to the file's.
+        **{**made_by, "search": json.loads(json.dumps({**made_by["search"], **details}))},
         scores={
             "search": {"before": _scores(before), "after": after and _scores(after)},
             "held_out": check and check.scores,
         },
     )
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
-    return [_to_json(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _scores(outcome: Outcome) -> dict[str, Any]:

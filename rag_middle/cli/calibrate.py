@@ -95,7 +95,7 @@ def calibrate(
     new_figure()  # without matplotlib there is no report: say so before an hour is spent
     settings = opt.parse_method_options(search_option, "--search-option")
     search = calibration.make_search(method, as_option(settings))
-    weighted = list(search.weights) if weights is None else numbers("--weights", weights, float)
+    weighted = list(search.weights) if weights is None else numbers("--weights", weights)
     task = chosen_task(**asked)
     threads = loading.get("threads", 1)
     sizes: dict[str, Any] = {"questions": questions, "held_out": held_out}

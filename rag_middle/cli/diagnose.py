@@ -49,11 +49,7 @@ def diagnose(
     *,
     model: opt.Model = None,
     methods: list[str] | None = typer.Option(
-        None,
-        "--methods",
-        "--method",
-        metavar="NAME,NAME",
-        help="Default: pine, rotor, presets.",
+        None, "--methods", "--method", metavar="NAME,NAME", help="Default: pine, rotor, presets."
     ),
     asked: Questions,
     distractors: Literal["random", "hard"] | None = question_flag(

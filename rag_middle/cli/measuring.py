@@ -60,10 +60,10 @@ def chosen_task(task: str | None = None, data: Path | None = None, **options: An
     return make_task(task, options)
 
 
-def numbers(flag: str, text: str, kind: type[int] | type[float]) -> list[Any]:
+def numbers(flag: str, text: str) -> list[float]:
     """The numbers that an option joins by commas."""
     try:
-        return [kind(number) for number in text.split(",")]
+        return [float(number) for number in text.split(",")]
     except ValueError:
         raise ConfigError(
             f"{flag} takes numbers joined by commas, as in 5,10,20; got {text!r}."

@@ -40,7 +40,7 @@ Reason = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MiddleAnswer:
     """Whether the model loses the middle.
 
@@ -53,7 +53,7 @@ class MiddleAnswer:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether one method helps.
 
@@ -103,7 +103,7 @@ def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves)
     it lies `smallest_effect` below the lower end.
     """
     if not recommendation.compares:
-        return MiddleAnswer(label="unknown", text=f"Cannot tell. {recommendation.text}")
+        return MiddleAnswer("unknown", f"Cannot tell. {recommendation.text}")
     curve, metric, questions = curves[BASELINE], curves.metric, curves.questions
     means = [estimate.value for estimate in curve.estimates]
     _, _, seen = SHAPES[shape.name].partition(": ")
@@ -115,16 +115,16 @@ def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves)
         )
     if len(means) < 3:
         text = f"Cannot tell without a position between the first and the last: {seen}."
-        return MiddleAnswer(label="unknown", text=text)
+        return MiddleAnswer("unknown", text)
     margin = _margin(curve.gap, questions, metric)
     lost = min(means[0], means[-1]) - min(means[1:-1])
     if shape.name == "U" or lost > margin:
-        return MiddleAnswer(label="yes", text=f"Yes: {seen}.")
+        return MiddleAnswer("yes", f"Yes: {seen}.")
     if lost + margin < smallest_effect(metric):
-        return MiddleAnswer(label="no", text=f"No: {seen}.")
+        return MiddleAnswer("no", f"No: {seen}.")
     return MiddleAnswer(
-        label="unknown",
-        text=f"Cannot tell: the middle may lie {metric.amount(lost + margin)} below the ends. "
+        "unknown",
+        f"Cannot tell: the middle may lie {metric.amount(lost + margin)} below the ends. "
         f"{_needed(lost, margin, questions, metric)} Seen so far: {seen}.",
     )
 
@@ -212,9 +212,8 @@ def recommend(
             "is not the problem. Look at the prompt, the template, the model or the data.",
         )
     if gap.includes_zero and most < least:
-        return none(
-            "no_gap", f"No method needed: no two positions differ by {metric.amount(least)}."
-        )
+        least_amount = metric.amount(least)
+        return none("no_gap", f"No method needed: no two positions differ by {least_amount}.")
     if gap.includes_zero:
         return none(
             "no_gap",
@@ -261,9 +260,7 @@ def verdict_on(label: str, base: Array, own: Array, confidence: float) -> Verdic
         confidence: of each interval.
     """
     if np.array_equal(own, base):
-        return Verdict(
-            label=label, worst_difference=NONE_SEEN, mean_difference=NONE_SEEN, helps=False
-        )
+        return Verdict(label, NONE_SEEN, NONE_SEEN, helps=False)
     paired = Bootstrap(np.concatenate([base, own], axis=1))
     count = base.shape[1]
     worst = paired.least_gain(confidence)
@@ -271,8 +268,7 @@ def verdict_on(label: str, base: Array, own: Array, confidence: float) -> Verdic
         lambda means: np.mean(means[..., count:], -1) - np.mean(means[..., :count], -1), confidence
     )
     # Sums of the same scores in another order differ by rounding.
-    helps = worst.low > 0 and mean.value >= -1e-9
-    return Verdict(label=label, worst_difference=worst, mean_difference=mean, helps=helps)
+    return Verdict(label, worst, mean, helps=worst.low > 0 and mean.value >= -1e-9)
 
 
 def _change(difference: Estimate, metric: Metric) -> str:

@@ -152,7 +152,7 @@ def diagnose(
     curves = figures.curves
     assert curves is not None  # there are gold documents
     shape = shape_of(Bootstrap(results.scores(BASELINE)))
-    scores = {method.label: results.scores(method.label) for method in results.methods}
+    scores = {label: results.scores(label) for label in results.labels}
     recommendation = recommend(scores, results.metric, ratios)
     in_use = curves[method_in_use(recommendation, curves)]
     alone = figures.summary.control("gold_only")
@@ -206,9 +206,8 @@ def answer_time_ratios(model: RagMiddleModel, results: Results) -> dict[str, flo
         for method in results.methods:
             seconds(prompts[0], method)
     times = [[seconds(prompt, method) for method in results.methods] for prompt in prompts]
-    first, *_ = medians = [median(column) for column in zip(*times, strict=True)]
-    labels = (method.label for method in results.methods)
-    return {label: own / first for label, own in zip(labels, medians, strict=True)}
+    medians = [median(column) for column in zip(*times, strict=True)]
+    return {label: own / medians[0] for label, own in zip(results.labels, medians, strict=True)}
 
 
 # -- the recommendation as a method ---------------------------------------------------------------
@@ -383,9 +382,8 @@ def collapsed(
             so that it does not ask again, and beside them otherwise.
     """
     positions = measurement.gold_positions(task)
-    if not task.by_likelihood or not methods:
-        return {}
-    if len(task.items(measurement.limit, measurement.seed)) <= _SCREENED:
+    useful = task.by_likelihood and methods
+    if not useful or len(task.items(measurement.limit, measurement.seed)) <= _SCREENED:
         return {}
     few = Measurement(
         limit=_SCREENED,
@@ -400,8 +398,6 @@ def collapsed(
     if records and measurement.scoring != "likelihood":
         records = Path(records).with_suffix(".screening.jsonl")
     results = run(model, task, methods, few, records=records, workers=options.get("workers"))
-    if len(results.items) < _SCREENED:
-        return {}
-    scores = {each.label: results.scores(each.label)[:, 0].tolist() for each in results.methods}
+    scores = {label: results.scores(label)[:, 0].tolist() for label in results.labels}
     reasons = {label: collapse(scores[BASELINE], own) for label, own in scores.items()}
     return {label: reason for label, reason in reasons.items() if reason}

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rag_middle.errors import ConfigError
-from rag_middle.evaluation.conditions import (
-    AS_GIVEN,
-    Condition,
-    order,
-    position,
-    spread_positions,
-)
+from rag_middle.evaluation.conditions import AS_GIVEN, Condition, order, position, spread_positions
 from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
 from rag_middle.methods import Method, resolve_method
 

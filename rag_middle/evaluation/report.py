@@ -85,11 +85,7 @@ def _write(found: Findings, folder: str | Path, name: str, command: str) -> Path
     return expanded(folder) / f"{name}.html"
 
 
-def report_page(
-    found: Findings,
-    *,
-    command: str = "",
-) -> str:
+def report_page(found: Findings, *, command: str = "") -> str:
     """The page of a run: charts are part of it, nothing is loaded from anywhere.
 
     Args:
@@ -104,9 +100,6 @@ def report_page(
         charts={"curves": plot_position_curves(found.curves)} if found.curves else {},
         found=found,
         diagnosis=diagnosis,
-        results=found.results,
-        summary=found.summary,
-        share=found.summary.metric.share,
         shape=SHAPES[diagnosis.shape.name] if diagnosis else "",
         use=profile_in_words(diagnosis.profile) if diagnosis else "",
         sentence=_sentence(found.summary),
@@ -179,11 +172,8 @@ def _estimate_cell(estimate: Estimate | None, *, share: bool, signed: bool = Fal
 
 def _code_spans(text: str) -> Markup:
     """What is between backticks as code; everything is escaped."""
-    parts = [
-        Markup("<code>{}</code>" if index % 2 else "{}").format(part)
-        for index, part in enumerate(text.split("`"))
-    ]
-    return Markup("").join(parts)
+    parts = enumerate(text.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in parts)
 
 
 # -- on a terminal --------------------------------------------------------------------------------
@@ -195,7 +185,11 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     scale, digits, unit = (100, 1, ", %") if share else (1, 2, "")
     enough = diagnosis.recommendation.reason != "too_few_questions"
     positions = [f"at {position}" for position in curves.positions]
-    table = _table("method", *positions, "mean", f"gap [{percent(CONFIDENCE)}]", "flips", "time")
+    # Narrow: it has to fit beside the longest name of a method on a terminal of 100 characters.
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("method", overflow="fold")
+    for heading in (*positions, "mean", f"gap [{percent(CONFIDENCE)}]", "flips", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for method in diagnosis.summary.methods:
         curve, flips = curves[method.label], method.consistency
         ratio = diagnosis.answer_time_ratios.get(method.label)
@@ -225,15 +219,6 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     _print(out, *diagnosis.notes, heading=("Note: ", "yellow"))
     _print(out, *left_out, heading=("Left out: ", "yellow"))
     _print(out, *diagnosis.next_steps, heading=("Next: ", "cyan"))
-
-
-def _table(first: str, *others: str) -> Table:
-    """Narrow: it has to fit beside the longest name of a method on a terminal of 100 characters."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column(first, overflow="fold")
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
 
 
 def _print(out: Console, *lines: str, heading: tuple[str, str] | str = "") -> None:

@@ -32,10 +32,7 @@ from rag_middle.evaluation.statistics import (
 from rag_middle.evaluation.tasks import Task
 from rag_middle.wording import counted, shortened
 
-_CONTROLS = {
-    "gold_only": "the gold document alone",
-    "closed_book": "no documents",
-}
+_CONTROLS = {"gold_only": "the gold document alone", "closed_book": "no documents"}
 _MOST_QUESTIONS = 20  # with wrong answers, in a report
 _MOST_CHARACTERS = 1500  # of a document
 
@@ -325,9 +322,8 @@ class Results:
 
     def _consistency(self, label: str) -> Consistency | None:
         """None where documents came in one order only."""
-        orders = [order(index) for index in range(self.measurement.orders)]
         # Positions of the gold document are orders of the documents, too.
-        orders = orders or [position(index) for index in self.positions]
+        orders = [*map(order, range(self.measurement.orders))] or [*map(position, self.positions)]
 
         def said(item: Item, condition: Condition) -> object:
             record = self.records[label, condition.name, item.id]

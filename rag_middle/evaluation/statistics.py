@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from statistics import fmean
-from typing import Literal, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,10 +129,8 @@ class Bootstrap:
 
     def least(self) -> Estimate:
         """The lowest column, with an interval as that of `least_difference`."""
-        nothing = np.zeros((len(self.resampled_means), 1))
-        return least_difference(
-            np.append(self.means, 0.0), np.hstack([self.resampled_means, nothing]), 1
-        )
+        beside_zero = np.pad(self.resampled_means, ((0, 0), (0, 1)))
+        return least_difference(np.append(self.means, 0.0), beside_zero, 1)
 
     def least_gain(self, confidence: float = CONFIDENCE) -> Estimate:
         """Lowest of the last half of the columns minus lowest of the first: `least_difference`."""
@@ -256,18 +254,8 @@ def consistency(answers: Sequence[Sequence[object]]) -> Consistency:
 
 # -- the shape of a curve over positions ----------------------------------------------------------
 
-ShapeName = Literal[
-    "U",
-    "inverted U",
-    "primacy",
-    "recency",
-    "primacy deficit",
-    "recency deficit",
-    "flat",
-    "irregular",
-]
-
-SHAPES: Mapping[ShapeName, str] = {
+#: What each name of a shape says.
+SHAPES: Mapping[str, str] = {
     "U": "U-shape: scores are higher at both ends than in the middle",
     "inverted U": "inverted U: scores are higher in the middle than at both ends",
     "primacy": "primacy: scores are highest at the first positions and fall after them",
@@ -299,7 +287,7 @@ class Shape:
         confidence: share of the resampled curves that get the same name.
     """
 
-    name: ShapeName
+    name: str
     confidence: float
 
 

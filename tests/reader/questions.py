@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.evaluation.conditions import Condition, Item, position
-from rag_middle.evaluation.tasks.base import Task, drawn_items, question_prompt, require_whole
+from rag_middle.evaluation.tasks.base import Task, question_prompt, require_whole
 from tests.reader.world import draw_entries
 
 __all__ = ["InventedDocuments", "reader_question", "write_questions"]
@@ -50,7 +50,9 @@ class InventedDocuments(Task):
         return self.documents
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        return drawn_items(self, limit, seed, self._item)
+        assert limit is not None
+        draws = (random.Random(f"{self.name} {seed} {index}") for index in range(limit))
+        return [self._item(*each) for each in enumerate(draws)]
 
     def _item(self, index: int, rng: random.Random) -> Item:
         entries = draw_entries(rng, self.documents, self.facts)

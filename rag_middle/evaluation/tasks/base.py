@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -158,23 +157,6 @@ def require_one_of(owner: str, choices: Sequence[str], **values: object) -> None
             raise ConfigError(
                 f"{owner}: {name} must be one of {', '.join(choices)}, got {value!r}."
             )
-
-
-def drawn_items(
-    task: Task, limit: int | None, seed: int, draw: Callable[[int, random.Random], Item]
-) -> list[Item]:
-    """The first `limit` questions of a task that draws them.
-
-    Args:
-        limit: how many.
-        draw: makes question number `index`, which does not depend on the others.
-
-    Raises:
-        ConfigError: all were asked for, and there is no end of them.
-    """
-    if limit is None:
-        raise ConfigError(f"{task.name} draws questions without end: say how many (limit).")
-    return [draw(index, random.Random(f"{task.name} {seed} {index}")) for index in range(limit)]
 
 
 def question_prompt(instruction: str, item: Item, condition: Condition) -> ContextPrompt:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import ConfigError, FileFormatError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
-from rag_middle.evaluation.tasks.base import Task, drawn_items, require_whole
+from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.evaluation.tasks.data_files import first_entry, get_field, read_entries
 
 
@@ -71,7 +71,10 @@ class KeyValueRetrieval(Task):
         if self.data is not None:
             entries = islice(read_entries(self.data), limit)
             return [self._parsed(index, *entry) for index, entry in enumerate(entries)]
-        return drawn_items(self, limit, seed, self._drawn)
+        if limit is None:
+            raise ConfigError(f"{self.name} draws questions without end: say how many (limit).")
+        draws = (random.Random(f"{self.name} {seed} {index}") for index in range(limit))
+        return [self._drawn(*each) for each in enumerate(draws)]
 
     def _drawn(self, index: int, rng: random.Random) -> Item:
         def identifier() -> str:
