@@ -15,6 +15,9 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLTextConfig,
 )
 
 from rag_middle.generation import RagMiddleModel
@@ -87,6 +90,16 @@ def speaking(name: str, tokenizer: PreTrainedTokenizerBase, **overrides: Any) ->
     """A LLaMA with this tokenizer."""
     config = tiny(LlamaConfig, vocab_size=len(tokenizer), **overrides)
     return RagMiddleModel(build(name, config, "sdpa"), tokenizer)
+
+
+def seeing_pictures() -> Any:
+    """A model that sees pictures, whose tokens stand on three axes, of text on each the same."""
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    text = tiny(Qwen2VLTextConfig, rope_parameters=rope).to_dict()
+    config = Qwen2VLConfig(text_config=text, vision_config={"depth": 1, "hidden_size": 64})
+    model = Qwen2VLForConditionalGeneration(config).eval().requires_grad_(False)
+    scramble(model, seed=1)
+    return model
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLTextConfig
 
 from rag_middle.attention import applied
 from rag_middle.attention.seam import MODEL_CACHE
@@ -22,10 +21,10 @@ from rag_middle.methods import (
     SelfExtend,
     ZeroTuning,
 )
-from tests import tiny_models
 from tests.adapters import Wrapper
 from tests.conftest import FamilyModel
 from tests.prompts import laid_out
+from tests.tiny_models import seeing_pictures
 
 LAYOUT = PromptLayout(12, ((2, 5), (5, 9)))
 IDS = torch.arange(5, 17)[None]
@@ -152,11 +151,7 @@ def test_autocast_is_refused_where_a_method_attends_itself(
 
 def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> None:
     """As models that see pictures have them."""
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
-    text = tiny_models.tiny(Qwen2VLTextConfig, rope_parameters=rope).to_dict()
-    config = Qwen2VLConfig(text_config=text, vision_config={"depth": 1, "hidden_size": 64})
-    torch.manual_seed(0)
-    model = Qwen2VLForConditionalGeneration(config).eval()
+    model = seeing_pictures()
     flat = torch.arange(12).expand(3, 1, -1)
     picture = flat.clone()
     picture[1:, :, 3:6] -= 1

@@ -67,15 +67,16 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Token ids ``[1, n]`` and where the documents lie in them."""
+    """Token ids ``[1, n]``, where the documents lie in them, and a retriever's scores of these."""
 
     ids: Tensor
     layout: PromptLayout
+    scores: tuple[float, ...] | None = None
 
     @property
     def tokens(self) -> TokenizedPrompt:
         """As `applied` takes it."""
-        return laid_out(self.layout, self.ids[0].tolist())
+        return replace(laid_out(self.layout, self.ids[0].tolist()), scores=self.scores)
 
     @classmethod
     def random(cls, layout: PromptLayout, seed: int) -> Prompt:

@@ -1,5 +1,7 @@
 """Methods that act around the model, on every family that can take them."""
 
+from dataclasses import replace
+
 import pytest
 
 from rag_middle.attention import applied
@@ -34,12 +36,8 @@ STEPS = 3
 def tokens(prompt: Prompt) -> TokenizedPrompt:
     """The prompt with a retriever's scores that are in no order."""
     count = len(prompt.layout.documents)
-    return TokenizedPrompt(
-        input_ids=tuple(prompt.ids[0].tolist()),
-        layout=prompt.layout,
-        document_ids=tuple(f"d{index}" for index in range(count)),
-        scores=(0.2, 0.9, 0.5)[:count],
-    )
+    ids = tuple(f"d{index}" for index in range(count))
+    return replace(prompt.tokens, document_ids=ids, scores=(0.2, 0.9, 0.5)[:count])
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")

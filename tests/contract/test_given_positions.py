@@ -2,19 +2,14 @@
 
 import pytest
 import torch
-from transformers import (
-    PreTrainedModel,
-    Qwen2VLConfig,
-    Qwen2VLForConditionalGeneration,
-    Qwen2VLTextConfig,
-)
+from transformers import PreTrainedModel
 
 from rag_middle.attention import applied
 from rag_middle.methods import Method
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT
 from tests.contract.running import distance, left_padded, logits_under
-from tests.tiny_models import scramble, tiny
+from tests.tiny_models import seeing_pictures
 
 pytestmark = pytest.mark.thorough
 
@@ -44,12 +39,7 @@ def test_nor_does_it_on_several_axes(
 @pytest.fixture(scope="module")
 def pictures() -> PreTrainedModel:
     """A model that sees pictures, whose tokens stand on three axes, of text on each the same."""
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
-    text = tiny(Qwen2VLTextConfig, rope_parameters=rope).to_dict()
-    config = Qwen2VLConfig(text_config=text, vision_config={"depth": 1, "hidden_size": 64})
-    model = Qwen2VLForConditionalGeneration(config).eval().requires_grad_(False)
-    scramble(model, seed=1, std=0.18)
-    return model
+    return seeing_pictures()
 
 
 def rows_equal_prompts_alone(

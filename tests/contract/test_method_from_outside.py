@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from rag_middle.attention import applied
 from rag_middle.errors import IncompatibleMethodsError
 from rag_middle.methods import LPES, SIW, Compose, SelfExtend
-from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT, Prompt
-from tests.contract.running import distance, generated, prompt_logits, recomputed
+from tests.contract.running import (
+    assert_cached_equals_recomputed,
+    assert_refused,
+    assert_rows_equal_prompts_alone,
+    distance,
+    logits_under,
+    prompt_logits,
+)
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES, SUPPORTED
 
@@ -29,10 +33,10 @@ def weighted_documents(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("weighted_documents")
 
 
-def scored(prompt: Prompt) -> TokenizedPrompt:
-    """The prompt with a retriever's scores, the first document best."""
+def scored(prompt: Prompt) -> Prompt:
+    """With a retriever's scores, the first document best."""
     documents = range(len(prompt.layout.documents))
-    return replace(prompt.tokens, scores=tuple(1.5 / (1 + index) for index in documents))
+    return replace(prompt, scores=tuple(1.5 / (1 + index) for index in documents))
 
 
 @pytest.mark.pairs(("family", "implementation"), WAYS)
@@ -42,22 +46,13 @@ def test_it_meets_the_contract_on_every_family(
 ) -> None:
     model, tolerance = family_model(family, implementation), FAMILIES[family].tolerance
     method, neutral = (weighted_documents.WeightedDocuments(strength=s) for s in (2.0, 0.0))
+    short, long = scored(SHORT), scored(LONG)
     plain = prompt_logits(model, LONG)
     before = snapshot(model)
-    with applied(model, neutral, [scored(LONG)]):
-        assert distance(prompt_logits(model, LONG), plain) < tolerance
-    with applied(model, method, [scored(LONG)]):
-        assert distance(prompt_logits(model, LONG), plain) > 0.005  # the suffix is five tokens
-        tokens, logits = generated(model, [LONG])
-    with applied(model, method, [scored(LONG)]):
-        assert distance(logits[0], recomputed(model, LONG, tokens[0])) < tolerance
-    with applied(model, method, [scored(SHORT), scored(LONG)]):
-        together, of_rows = generated(model, [SHORT, LONG])
-    for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, method, [scored(prompt)]):
-            alone, expected = generated(model, [prompt])
-        assert torch.equal(together[row], alone[0])
-        assert distance(of_rows[row], expected[0]) < tolerance
+    assert distance(logits_under(model, neutral, long), plain) < tolerance
+    assert distance(logits_under(model, method, long), plain) > 0.005  # the suffix is five tokens
+    assert_cached_equals_recomputed(model, method, tolerance, long)
+    assert_rows_equal_prompts_alone(model, method, tolerance, (short, long))
     assert FAMILIES[family].stateful or snapshot(model) == before
 
 
@@ -65,15 +60,9 @@ def test_it_composes_where_nothing_is_decided_twice(
     family_model: FamilyModel, weighted_documents: Any
 ) -> None:
     model, method = family_model("llama"), weighted_documents.WeightedDocuments()
-    with applied(model, Compose(methods=(method, LPES(factors=1.3))), [scored(LONG)]):
-        both = prompt_logits(model, LONG)
-    with applied(model, method, [scored(LONG)]):
-        assert distance(prompt_logits(model, LONG), both) > 0.01
+    both = logits_under(model, Compose(methods=(method, LPES(factors=1.3))), scored(LONG))
+    assert distance(logits_under(model, method, scored(LONG)), both) > 0.01
     siw = Compose(methods=(method, SIW(layers=(0,))))
-    with (
-        pytest.raises(IncompatibleMethodsError, match="weights of layer 0"),
-        applied(model, siw, [scored(LONG)]),
-    ):
-        pass
+    assert_refused(model, siw, IncompatibleMethodsError, "weights of layer 0", scored(LONG))
     with pytest.raises(IncompatibleMethodsError, match="keeps every key twice"):
         Compose(methods=(SelfExtend(), method))

@@ -18,7 +18,6 @@ from rag_middle.methods import (
     SetBasedPrompting,
     StructuredPrompting,
 )
-from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, Prompt, expected_refusal
 from tests.contract.running import distance, generated_under, logits_under, prompt_logits
@@ -53,12 +52,8 @@ def _as_read(method: Method, prompt: Prompt) -> Prompt:
     """
     if not isinstance(method, RoToR):
         return prompt
-    ids, layout = prompt.ids[0].tolist(), prompt.layout
-    tokens = TokenizedPrompt(
-        input_ids=tuple(ids), layout=layout, document_ids=(None,) * len(layout.documents)
-    )
     runner: Any = None  # it does not look at the model
-    return prompt.permuted(method.arrange(tokens, runner))
+    return prompt.permuted(method.arrange(prompt.tokens, runner))
 
 
 def _in_order(logits: Tensor, prompt: Prompt, order: Sequence[int]) -> Tensor:

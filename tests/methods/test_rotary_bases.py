@@ -19,7 +19,6 @@ from rag_middle.methods import AttentionBuckets, MoICE, NoMethod
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.ops.rope import RotaryStyle, rotate
-from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.half import Choices, logits_of_rows
 from tests.contract.running import distance
@@ -49,12 +48,7 @@ def test_buckets_are_models_with_other_bases(
         confidence = [reading.max() for reading in readings]
         shares = torch.stack(confidence) / torch.stack(confidence).sum()
         expected = (shares[:, None] * torch.stack(readings)).sum(0)
-        tokens = TokenizedPrompt(
-            input_ids=tuple(prompt.ids[0].tolist()),
-            layout=prompt.layout,
-            document_ids=(None,) * len(prompt.layout.documents),
-        )
-        combined = runner.logits(tokens, method=method)
+        combined = runner.logits(prompt.tokens, method=method)
         assert distance(combined, expected.log()) < TOLERANCE
         assert distance(combined, readings[0].log()) > 100 * TOLERANCE
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -41,15 +39,6 @@ def test_tokens_matched_after_normalisation_are_inert() -> None:
     ids = document_ids(tokenizer, "Do <X!> and <THINK>")
     assert not {token for token in ids if token in tokenizer.added_tokens_decoder}
     assert tokenizer.decode(ids) == "do <x!> and <think>"
-
-
-TOKENS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "<think>", "<pad>")
-
-
-@settings(max_examples=40, derandomize=True, deadline=None)
-@given(st.lists(st.sampled_from([*TOKENS, "<", "|", ">", "</", "s>", "a", " "])).map("".join))
-def test_any_mixture_of_tokens_and_their_parts_is_inert(text: str) -> None:
-    assert_inert(byte_level_bpe(), text)
 
 
 def test_text_without_control_tokens_stays_whole() -> None:

@@ -1,4 +1,4 @@
-"""RagMiddleLLM with threads and the event loop, and when generating fails."""
+"""RagMiddleLLM and the event loop."""
 
 from __future__ import annotations
 
@@ -18,28 +18,21 @@ if TYPE_CHECKING:
 def test_the_event_loop_runs_on_while_the_model_generates(
     llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str, marked: str
 ) -> None:
-    ticked = threading.Event()
+    released = threading.Event()
     heard: list[bool] = []
 
-    def listen(*_: Any) -> None:
-        """In the middle of a generation: does the loop tick?"""
-        ticked.clear()
-        heard.append(ticked.wait(timeout=5 if all(heard) else 0))
-
     async def ask() -> None:
-        async def tick() -> None:
-            while True:
-                await asyncio.sleep(0.001)
-                ticked.set()
-
-        ticking = asyncio.create_task(tick())
+        asyncio.get_running_loop().call_later(0.05, released.set)
         answered = await getattr(llm, call)(user(marked) if "chat" in call else marked)
         if "stream" in call:
             async for _ in answered:
                 pass
-        ticking.cancel()
 
-    handle = network.register_forward_pre_hook(listen)
+    def wait(*_: Any) -> None:
+        """In the middle of a generation, for what a loop does that runs on."""
+        heard.append(released.wait(timeout=5 if all(heard) else 0))
+
+    handle = network.register_forward_pre_hook(wait)
     try:
         asyncio.run(ask())
     finally:

@@ -3,8 +3,10 @@
 import asyncio
 import copy
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -12,6 +14,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 import langchain_rag_middle
 from langchain_rag_middle import RagMiddleEmbeddings
 from rag_middle.options import OPTIONS
+from tests.reader import reader_path
 
 
 def test_options_are_those_of_the_library() -> None:
@@ -60,3 +63,24 @@ def test_copies_and_other_processes_load_the_same_embedder() -> None:
     vector = embeddings.embed_query("Nantes")
     for copied in (pickle.loads(pickle.dumps(embeddings)), copy.deepcopy(embeddings)):
         assert copied.embed_query("Nantes") == vector
+
+
+# -- the page for LangChain's documentation -------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "rag_middle.mdx"
+
+
+def test_the_page_shows_what_its_code_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    pattern = r"(\{/\* not run: .+? \*/\}\n\n)?```(python|plaintext) .*?\n(.*?)```"
+    text = PAGE.read_text(encoding="utf-8")
+    text = text.replace("Qwen/Qwen2.5-7B-Instruct", str(reader_path()))
+    names: dict[str, object] = {}
+    shown = []
+    for excuse, language, block in re.findall(pattern, text, flags=re.DOTALL):
+        if language == "python" and not excuse:
+            exec(block, names)
+        elif language == "plaintext":
+            shown.append(block)
+            assert capsys.readouterr().out == block
+    assert len(shown) == 5
