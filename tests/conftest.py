@@ -65,6 +65,12 @@ def family_model() -> FamilyModel:
 
 
 @pytest.fixture(scope="session")
+def llama(family_model: FamilyModel) -> PreTrainedModel:
+    """The family that most tests of one model take; see `family_model`."""
+    return family_model("llama")
+
+
+@pytest.fixture(scope="session")
 def short_questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of questions with short gold documents."""
     from tests.reader.questions import write_questions

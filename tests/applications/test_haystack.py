@@ -51,14 +51,7 @@ application = Applications()
 def parts(reader: RagMiddleModel) -> Parts:
     store = InMemoryDocumentStore()
     store.write_documents(
-        [
-            Document(
-                id=document.id or "",
-                content=document.page_content,
-                meta=document.metadata,
-            )
-            for document in documents()
-        ]
+        [Document(id=d.id or "", content=d.page_content, meta=d.metadata) for d in documents()]
     )
     return Parts(reader, store)
 
@@ -73,31 +66,21 @@ def connected(components: Mapping[str, Any], *links: str) -> Pipeline:
     return pipeline
 
 
-def answered(pipeline: Pipeline, *asked: str, **more: Any) -> str:
-    """The answer where these components are asked too, besides the prompt."""
-    data = {name: {"query": QUESTION} for name in (*asked, "prompt")} | more
-    return str(pipeline.run(data)["llm"]["replies"][0].text)
-
-
-def marking(p: Parts, template: Any, llm: Any = None) -> Pipeline:
-    """A retriever, and a template that writes its documents."""
-    return connected(
+@application("`FallbackChatGenerator`")
+def _(p: Parts) -> Any:
+    pipeline = connected(
         {
             "retriever": p.retriever,
             "marker": DocumentMarker(),
-            "prompt": ChatPromptBuilder(template),
-            "llm": p.llm if llm is None else llm,
+            "prompt": ChatPromptBuilder([ChatMessage.from_user(LOOP + ASKED)]),
+            "llm": FallbackChatGenerator([p.llm, p.llm]),
         },
         "retriever marker",
         "marker prompt.documents",
         "prompt llm.messages",
     )
-
-
-@application("`FallbackChatGenerator`")
-def _(p: Parts) -> Any:
-    template = [ChatMessage.from_user(LOOP + ASKED)]
-    return answered(marking(p, template, FallbackChatGenerator([p.llm, p.llm])), "retriever")
+    asked = {name: {"query": QUESTION} for name in ("retriever", "prompt")}
+    return pipeline.run(asked)["llm"]["replies"][0].text
 
 
 @application("`LLM` with a `user_prompt`")

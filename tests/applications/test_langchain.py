@@ -47,11 +47,6 @@ class Parts:
     model: ChatRagMiddle
     retriever: BaseRetriever
 
-    @property
-    def undocumented(self) -> Any:
-        """The model for calls that have no documents by nature."""
-        return self.model.bind(on_missing_documents="ignore")
-
 
 application = Applications()
 
@@ -71,8 +66,9 @@ def _(p: Parts) -> Any:
     answer = ChatPromptTemplate.from_messages(
         [("system", "{context}"), history, ("human", "Question: {input}\nAnswer:")]
     )
+    undocumented: Any = p.model.bind(on_missing_documents="ignore")  # by nature
     chain = create_retrieval_chain(
-        create_history_aware_retriever(p.undocumented, p.retriever, rephrase),
+        create_history_aware_retriever(undocumented, p.retriever, rephrase),
         create_stuff_documents_chain(p.model, answer, document_prompt=DocumentPrompt()),
     )
     said = [HumanMessage("Hello"), AIMessage("Hello.")]

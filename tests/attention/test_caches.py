@@ -71,35 +71,29 @@ def _continued(model: Any, method: Method, cache: Any, tokens: Sequence[int]) ->
 @anew
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.one_in(3)
-def test_a_cache_and_its_copy_are_continued_in_turn(
-    family_model: FamilyModel, name: str, new: NewCache
-) -> None:
-    model: Any = family_model("llama")
+def test_a_cache_and_its_copy_are_continued_in_turn(llama: Any, name: str, new: NewCache) -> None:
     method = METHODS[name]
-    expected = [_continued(model, method, new(model), tokens) for tokens in ([3, 4, 8], [6, 7])]
-    with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
-        cache = new(model)
-        model(input_ids=IDS, **{MODEL_CACHE: cache})
+    expected = [_continued(llama, method, new(llama), tokens) for tokens in ([3, 4, 8], [6, 7])]
+    with torch.no_grad(), applied(llama, method, [laid_out(LAYOUT, IDS[0].tolist())]):
+        cache = new(llama)
+        llama(input_ids=IDS, **{MODEL_CACHE: cache})
         copy = deepcopy(cache)
-        first = [_next(model, cache, [token]) for token in (3, 4)]
-        second = [_next(model, copy, [token]) for token in (6, 7)]
-        first.append(_next(model, cache, [8]))
+        first = [_next(llama, cache, [token]) for token in (3, 4)]
+        second = [_next(llama, copy, [token]) for token in (6, 7)]
+        first.append(_next(llama, cache, [8]))
     for logits, theirs in zip((first, second), expected, strict=True):
         assert distance(torch.cat(logits), torch.cat(theirs)) < TOLERANCE
 
 
 @anew
 @pytest.mark.parametrize("name", ["pine", "ape", "ms_poe"])
-def test_the_cache_of_an_earlier_prompt_is_refused(
-    family_model: FamilyModel, name: str, new: NewCache
-) -> None:
-    model: Any = family_model("llama")
-    with torch.no_grad(), applied(model, METHODS[name], [laid_out(LAYOUT, IDS[0].tolist())]):
-        caches = [new(model), new(model)]
+def test_the_cache_of_an_earlier_prompt_is_refused(llama: Any, name: str, new: NewCache) -> None:
+    with torch.no_grad(), applied(llama, METHODS[name], [laid_out(LAYOUT, IDS[0].tolist())]):
+        caches = [new(llama), new(llama)]
         for ids, cache in zip((IDS, OTHER), caches, strict=True):
-            model(input_ids=ids, **{MODEL_CACHE: cache})
+            llama(input_ids=ids, **{MODEL_CACHE: cache})
         with pytest.raises(UnsupportedGenerationError, match="another prompt"):
-            _next(model, caches[0], [3])
+            _next(llama, caches[0], [3])
 
 
 def test_a_static_cache_is_not_asked_for_its_length() -> None:

@@ -1,5 +1,7 @@
 """Blocks inside blocks: what a thread asked for last holds, for the model that it named."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,14 +18,11 @@ OUTER = pytest.mark.parametrize(
 
 
 @OUTER
-def test_none_inside_a_block_is_the_unmodified_model(
-    outer: Method, family_model: FamilyModel
-) -> None:
-    model = family_model("llama")
-    plain, changed = prompt_logits(model, LONG), logits_under(model, outer)
-    with applied(model, outer, [LONG.tokens]):
-        assert torch.equal(logits_under(model, NoMethod()), plain)
-        assert torch.equal(prompt_logits(model, LONG), changed)
+def test_none_inside_a_block_is_the_unmodified_model(outer: Method, llama: Any) -> None:
+    plain, changed = prompt_logits(llama, LONG), logits_under(llama, outer)
+    with applied(llama, outer, [LONG.tokens]):
+        assert torch.equal(logits_under(llama, NoMethod()), plain)
+        assert torch.equal(prompt_logits(llama, LONG), changed)
 
 
 @OUTER
@@ -38,8 +37,7 @@ def test_blocks_of_different_models_hold_at_the_same_time(
         assert torch.equal(prompt_logits(second, LONG), expected_second)
 
 
-def test_a_second_method_on_the_same_model_is_refused(family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    with applied(model, PINE(), [LONG.tokens]):
-        prompt_logits(model, LONG)
-        assert_refused(model, LPES(factors=1.5), MethodConfigError, "Compose")
+def test_a_second_method_on_the_same_model_is_refused(llama: Any) -> None:
+    with applied(llama, PINE(), [LONG.tokens]):
+        prompt_logits(llama, LONG)
+        assert_refused(llama, LPES(factors=1.5), MethodConfigError, "Compose")

@@ -72,26 +72,24 @@ def _later_proposals(model: Any, _: Any) -> None:
     "run", [_virtual_tokens, _virtual_states, _cut, _left_out, _hidden_tokens, _later_proposals]
 )
 def test_what_does_not_read_the_prompt_once_is_refused(
-    family_model: FamilyModel, run: Callable[[Any, Any], None], method: Method
+    llama: Any, run: Callable[[Any, Any], None], method: Method
 ) -> None:
-    model = family_model("llama")
     with torch.no_grad():
-        virtual = model(input_ids=IDS[:, :3], use_cache=True)[MODEL_CACHE]
+        virtual = llama(input_ids=IDS[:, :3], use_cache=True)[MODEL_CACHE]
     with (
         torch.no_grad(),
         pytest.raises(UnsupportedGenerationError, match=r"LoRA|assisted|mask leaves out"),
-        applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+        applied(llama, method, [laid_out(LAYOUT, IDS[0].tolist())]),
     ):
-        run(model, virtual)
+        run(llama, virtual)
 
 
 @pytest.mark.parametrize("name", ["cacheblend", "dysco", "pine"])
-def test_a_wrapper_generates_as_what_it_wraps(family_model: FamilyModel, name: str) -> None:
-    model = family_model("llama")
+def test_a_wrapper_generates_as_what_it_wraps(llama: Any, name: str) -> None:
     method = dict(METHODS.items())[name].example()
     prompt = [laid_out(LAYOUT, IDS[0].tolist())]
     made = []
-    for form in (model, Wrapper(model)):
+    for form in (llama, Wrapper(llama)):
         with torch.no_grad(), applied(form, method, prompt):  # type: ignore[arg-type]
             made.append(form.generate(IDS, max_new_tokens=4, do_sample=False))  # type: ignore[operator]
     assert torch.equal(*made)
@@ -111,42 +109,36 @@ def _whole(shown: torch.Tensor) -> torch.Tensor:
     ids=["added", "truth", "unreadable"],
 )
 def test_a_prompt_that_is_not_read_causally_is_refused(
-    family_model: FamilyModel, method: Method, form: Callable[[torch.Tensor], Any]
+    llama: Any, method: Method, form: Callable[[torch.Tensor], Any]
 ) -> None:
     """Pictures are read whole; what flex attention takes for a mask cannot be looked into."""
-    model = family_model("llama")
     mask = form(torch.ones_like(IDS))
     if isinstance(mask, torch.Tensor):
         mask[..., 5, 6] = mask[..., 6, 5]
         match = "attend to later ones"
     else:
         match = "cannot read the masks"
-    handle = model.model.layers[0].self_attn.register_forward_pre_hook(
-        lambda _module, args, kwargs: (args, kwargs | {"attention_mask": mask}), with_kwargs=True
-    )
-    try:
-        with (
-            torch.no_grad(),
-            pytest.raises(UnsupportedGenerationError, match=match),
-            applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
-        ):
-            model(input_ids=IDS)
-    finally:
-        handle.remove()
+    with (
+        llama.model.layers[0].self_attn.register_forward_pre_hook(
+            lambda _module, args, kwargs: (args, kwargs | {"attention_mask": mask}),
+            with_kwargs=True,
+        ),
+        torch.no_grad(),
+        pytest.raises(UnsupportedGenerationError, match=match),
+        applied(llama, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+    ):
+        llama(input_ids=IDS)
 
 
 @pytest.mark.parametrize("method", [PINE(), RoToR(), APE(temperature=0.6, scale=0.8)], ids=str)
-def test_autocast_is_refused_where_a_method_attends_itself(
-    family_model: FamilyModel, method: Method
-) -> None:
-    model = family_model("llama")
+def test_autocast_is_refused_where_a_method_attends_itself(llama: Any, method: Method) -> None:
     with (
         torch.no_grad(),
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(UnsupportedGenerationError, match="autocast"),
-        applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+        applied(llama, method, [laid_out(LAYOUT, IDS[0].tolist())]),
     ):
-        model(input_ids=IDS)
+        llama(input_ids=IDS)
 
 
 def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> None:
@@ -173,22 +165,20 @@ def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> Non
 
 
 @pytest.mark.parametrize("past_hooks", [False, True], ids=["called", "forward"])
-def test_padding_on_the_right_is_refused(family_model: FamilyModel, past_hooks: bool) -> None:
+def test_padding_on_the_right_is_refused(llama: Any, past_hooks: bool) -> None:
     """Some wrappers (AdaLoRA's) call the forward method of what they wrap, past its hooks."""
-    model = family_model("llama")
     mask = torch.ones_like(IDS)
     mask[:, -1] = 0
     with (
         pytest.raises(UnsupportedGenerationError, match="left"),
-        applied(model, PINE(), [laid_out(PromptLayout(11, ((2, 5), (5, 9))))]),
+        applied(llama, PINE(), [laid_out(PromptLayout(11, ((2, 5), (5, 9))))]),
     ):
-        (model.forward if past_hooks else model)(input_ids=IDS, attention_mask=mask)
+        (llama.forward if past_hooks else llama)(input_ids=IDS, attention_mask=mask)
 
 
-def test_position_scaling_alone_does_not_depend_on_the_layout(family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    with torch.no_grad(), applied(model, PositionInterpolation(scale=2), [laid_out(LAYOUT)]):
-        logits = model(input_ids=torch.arange(5, 18)[None]).logits
+def test_position_scaling_alone_does_not_depend_on_the_layout(llama: Any) -> None:
+    with torch.no_grad(), applied(llama, PositionInterpolation(scale=2), [laid_out(LAYOUT)]):
+        logits = llama(input_ids=torch.arange(5, 18)[None]).logits
     assert logits.shape[1] == 13
 
 

@@ -1,6 +1,7 @@
 """Methods that compose, and those that do not."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -66,14 +67,13 @@ def test_compositions_keep_the_contract_of_generation(
         assert_cached_equals_recomputed(model, method, FAMILIES[family].tolerance, prompt)
 
 
-def test_one_method_twice_in_different_layers(family_model: FamilyModel) -> None:
-    model = family_model("llama")
+def test_one_method_twice_in_different_layers(llama: Any) -> None:
     parts = (
         PositionInterpolation(scale=1.3, layers=(0,)),
         PositionInterpolation(scale=1.5, layers=(2,)),
     )
-    whole = logits_under(model, LPES(factors=(1.3, 1.0, 1.5)))
-    assert torch.equal(logits_under(model, Compose(methods=parts)), whole)
+    whole = logits_under(llama, LPES(factors=(1.3, 1.0, 1.5)))
+    assert torch.equal(logits_under(llama, Compose(methods=parts)), whole)
 
 
 @pytest.mark.parametrize(

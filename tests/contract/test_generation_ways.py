@@ -71,12 +71,9 @@ def test_beams_of_a_batch_equal_beams_of_each_prompt(
 
 @pytest.mark.parametrize("method", ACTIVE)
 @pytest.mark.one_in(3)
-def test_the_score_of_a_beam_is_the_methods_probability(
-    method: str, family_model: FamilyModel
-) -> None:
-    model: Any = family_model("llama")
-    with applied(model, ACTIVE[method], [LONG.tokens]):
-        out = model.generate(
+def test_the_score_of_a_beam_is_the_methods_probability(method: str, llama: Any) -> None:
+    with applied(llama, ACTIVE[method], [LONG.tokens]):
+        out = llama.generate(
             LONG.ids,
             attention_mask=torch.ones_like(LONG.ids),
             max_new_tokens=4,
@@ -85,21 +82,18 @@ def test_the_score_of_a_beam_is_the_methods_probability(
             return_dict_in_generate=True,
             output_scores=True,
         )
-    logits = recomputed_under(model, ACTIVE[method], LONG, out.sequences[0, -4:])
+    logits = recomputed_under(llama, ACTIVE[method], LONG, out.sequences[0, -4:])
     chosen = logits.log_softmax(-1).gather(1, out.sequences[0, -4:, None]).sum()
     assert out.sequences_scores[0].item() == pytest.approx(chosen.item(), abs=1e-3)
 
 
 @pytest.mark.parametrize("method", ACTIVE)
 @pytest.mark.one_in(6)
-def test_several_samples_of_a_prompt_share_its_layout(
-    method: str, family_model: FamilyModel
-) -> None:
-    model = family_model("llama")
+def test_several_samples_of_a_prompt_share_its_layout(method: str, llama: Any) -> None:
     torch.manual_seed(7)
-    samples = _under(model, method, [LONG, SHORT], do_sample=True, num_return_sequences=2, top_k=2)
+    samples = _under(llama, method, [LONG, SHORT], do_sample=True, num_return_sequences=2, top_k=2)
     for row, prompt in enumerate((LONG, LONG, SHORT, SHORT)):
-        likely = recomputed_under(model, ACTIVE[method], prompt, samples[row]).topk(2).indices
+        likely = recomputed_under(llama, ACTIVE[method], prompt, samples[row]).topk(2).indices
         assert all(token in pair for token, pair in zip(samples[row], likely, strict=True))
 
 
@@ -129,17 +123,15 @@ def test_pine_refuses_a_static_cache_that_drops_documents(
 
 
 @pytest.mark.parametrize("method", [name for name in ACTIVE if name not in RESCALED])
-def test_a_prompt_in_pieces_is_refused(method: str, family_model: FamilyModel) -> None:
-    model = family_model("llama")
+def test_a_prompt_in_pieces_is_refused(method: str, llama: Any) -> None:
     with pytest.raises(UnsupportedGenerationError, match="one pass"):
-        generated_under(model, ACTIVE[method], [LONG], prefill_chunk_size=8)
+        generated_under(llama, ACTIVE[method], [LONG], prefill_chunk_size=8)
 
 
 @pytest.mark.parametrize("method", RESCALED)
-def test_rescaled_positions_take_a_prompt_in_pieces(method: str, family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    whole, logits = generated_under(model, ACTIVE[method], [LONG])
-    pieces, pieces_logits = generated_under(model, ACTIVE[method], [LONG], prefill_chunk_size=8)
+def test_rescaled_positions_take_a_prompt_in_pieces(method: str, llama: Any) -> None:
+    whole, logits = generated_under(llama, ACTIVE[method], [LONG])
+    pieces, pieces_logits = generated_under(llama, ACTIVE[method], [LONG], prefill_chunk_size=8)
     assert torch.equal(pieces, whole)
     assert distance(pieces_logits, logits) < FAMILIES["llama"].tolerance
 
@@ -161,9 +153,8 @@ def test_a_block_can_run_its_prompt_again(
 
 
 @pytest.mark.parametrize("prompts", [[SHORT], [LONG, SHORT]], ids=["shorter", "more rows"])
-def test_a_block_serves_no_other_prompts(prompts: list[Prompt], family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    with applied(model, ACTIVE["positional_hidden_states"], [LONG.tokens]):
-        generated(model, [LONG])
+def test_a_block_serves_no_other_prompts(prompts: list[Prompt], llama: Any) -> None:
+    with applied(llama, ACTIVE["positional_hidden_states"], [LONG.tokens]):
+        generated(llama, [LONG])
         with pytest.raises(UnsupportedGenerationError, match="another block"):
-            generated(model, prompts)
+            generated(llama, prompts)

@@ -65,11 +65,8 @@ def raising(module: nn.Module, error: BaseException, on_call: int = 1) -> Iterat
         if calls == on_call:
             raise error
 
-    handle = module.register_forward_pre_hook(count_and_raise)
-    try:
+    with module.register_forward_pre_hook(count_and_raise):
         yield
-    finally:
-        handle.remove()
 
 
 def attention_of(model: nn.Module, layer: int) -> nn.Module:
@@ -163,12 +160,9 @@ def test_nothing_is_left_after_input_that_does_not_fit(
     [PositionalHiddenStates(channels=(10**6,)), LPES(factors=(1.5,) * 4)],
     ids=lambda method: type(method).__name__,
 )
-def test_nothing_is_left_after_parameters_that_do_not_fit(
-    method: Any, family_model: FamilyModel
-) -> None:
-    model = family_model("llama")
-    with unchanged(model):
-        assert_refused(model, method, RagMiddleError)
+def test_nothing_is_left_after_parameters_that_do_not_fit(method: Any, llama: Any) -> None:
+    with unchanged(llama):
+        assert_refused(llama, method, RagMiddleError)
 
 
 def test_modules_stay_in_training_or_evaluation() -> None:
@@ -228,15 +222,14 @@ def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
         assert torch.equal(prompt_logits(model, LONG), expected)
 
 
-def test_a_refused_early_exit_leaves_all_layers(family_model: FamilyModel) -> None:
+def test_a_refused_early_exit_leaves_all_layers(llama: Any) -> None:
     """transformers puts the config back only where the assistant's pass succeeds."""
-    model: Any = family_model("llama")
     with (
-        unchanged(model),
+        unchanged(llama),
         pytest.raises(RagMiddleError),
         torch.no_grad(),
-        applied(model, ACTIVE["pine"], [LONG.tokens]),
+        applied(llama, ACTIVE["pine"], [LONG.tokens]),
     ):
-        model.generate(
+        llama.generate(
             input_ids=LONG.ids, max_new_tokens=5, do_sample=False, assistant_early_exit=1
         )

@@ -95,15 +95,12 @@ def test_only_tokens_behind_known_documents_go_through_the_model(
     caching: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
 ) -> None:
     seen: list[int] = []
-    handle = llama.register_forward_pre_hook(
+    with llama.register_forward_pre_hook(
         lambda _module, _args, kwargs: seen.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
-    try:
+    ):
         caching.logits(prompt, method="ape")
         seen.clear()
         caching.generate(prompt, method="ape", max_new_tokens=2)
-    finally:
-        handle.remove()
     suffix = len(caching.encode(prompt).suffix_ids)
     assert seen == [suffix, 1]
 

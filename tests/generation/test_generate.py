@@ -79,11 +79,8 @@ def test_a_batch_goes_through_the_model_together(
     def record(module: object, args: tuple[object, ...], kwargs: dict[str, torch.Tensor]) -> None:
         rows.append(kwargs["input_ids"].shape[0])
 
-    handle = model.model.register_forward_pre_hook(record, with_kwargs=True)
-    try:
+    with model.model.register_forward_pre_hook(record, with_kwargs=True):
         model.batch(prompts, max_new_tokens=3, max_batch_size=3)
-    finally:
-        handle.remove()
     assert rows == [3, 3, 3, 1, 1, 1]
     assert model.batch([]) == []
 

@@ -18,9 +18,8 @@ def passes(llama: PreTrainedModel):  # type: ignore[no-untyped-def]
     """Forward passes of the model, counted."""
     model_traits(llama)  # its first pass is not a check
     seen: list[int] = []
-    handle = llama.register_forward_pre_hook(lambda *_: seen.append(1))
-    yield seen
-    handle.remove()
+    with llama.register_forward_pre_hook(lambda *_: seen.append(1)):
+        yield seen
 
 
 def test_a_method_without_effect_is_refused(

@@ -34,9 +34,8 @@ def slow_steps(llama: PreTrainedModel) -> Iterator[list[float]]:
         passes.append(time.monotonic())
         time.sleep(0.02)
 
-    handle = llama.register_forward_pre_hook(wait)
-    yield passes
-    handle.remove()
+    with llama.register_forward_pre_hook(wait):
+        yield passes
 
 
 def lock_is_free(model: RagMiddleModel) -> bool:
@@ -93,8 +92,7 @@ def test_an_exception_while_streaming_reaches_the_consumer(
         if len(passes) == 4:
             raise ZeroDivisionError("in the fourth pass")
 
-    handle = llama.register_forward_pre_hook(fail)
-    try:
+    with llama.register_forward_pre_hook(fail):
         stream = model.stream(prompt, method="pine", max_new_tokens=30)
         with pytest.raises(ZeroDivisionError, match="fourth"):
             list(stream)
@@ -102,8 +100,6 @@ def test_an_exception_while_streaming_reaches_the_consumer(
             stream.result  # noqa: B018
         with pytest.raises(ZeroDivisionError):
             next(stream)
-    finally:
-        handle.remove()
     assert lock_is_free(model)
     assert model.generate(prompt, method="pine", max_new_tokens=2).usage.completion_tokens == 2
 

@@ -34,9 +34,8 @@ pytestmark = pytest.mark.thorough
 METHOD = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5)
 
 
-def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: FamilyModel) -> None:
-    model: Any = family_model("llama")
-    calls = [0] * len(model.model.layers)
+def test_the_first_pass_ends_behind_the_last_retrieval_head(llama: Any) -> None:
+    calls = [0] * len(llama.model.layers)
 
     def counter(index: int) -> Any:
         def count(*_: Any) -> None:
@@ -44,13 +43,13 @@ def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: Family
 
         return count
 
-    with applied(model, METHOD, [LONG.tokens]):
-        cache = model(LONG.ids, use_cache=True)[MODEL_CACHE]
+    with applied(llama, METHOD, [LONG.tokens]):
+        cache = llama(LONG.ids, use_cache=True)[MODEL_CACHE]
         hooks = [
             layer.register_forward_pre_hook(counter(index))
-            for index, layer in enumerate(model.model.layers)
+            for index, layer in enumerate(llama.model.layers)
         ]
-        model(LONG.ids[:, :1], **{MODEL_CACHE: cache})
+        llama(LONG.ids[:, :1], **{MODEL_CACHE: cache})
     for hook in hooks:
         hook.remove()
     assert calls == [2, 2, 1]
@@ -147,13 +146,12 @@ def test_heads_of_another_model_are_refused(
     assert_refused(family_model("llama"), DySCO(heads=(head,)), MethodConfigError, "no head")
 
 
-def test_a_part_of_the_model_cannot_be_read_twice(family_model: FamilyModel) -> None:
-    model: Any = family_model("llama")
+def test_a_part_of_the_model_cannot_be_read_twice(llama: Any) -> None:
     with (
         pytest.raises(UnsupportedGenerationError, match="call the model"),
-        applied(model, METHOD, [LONG.tokens]),
+        applied(llama, METHOD, [LONG.tokens]),
     ):
-        model.model(LONG.ids)
+        llama.model(LONG.ids)
 
 
 def test_layers_that_keep_a_state_are_refused(family_model: FamilyModel) -> None:
@@ -161,18 +159,15 @@ def test_layers_that_keep_a_state_are_refused(family_model: FamilyModel) -> None
 
 
 @pytest.mark.parametrize("failing_call", [1, 4])
-def test_a_block_goes_on_after_an_interrupted_pass(
-    failing_call: int, family_model: FamilyModel
-) -> None:
-    model: Any = family_model("llama")
-    with applied(model, METHOD, [LONG.tokens]):
-        expected = generated(model, [LONG])[1]
+def test_a_block_goes_on_after_an_interrupted_pass(failing_call: int, llama: Any) -> None:
+    with applied(llama, METHOD, [LONG.tokens]):
+        expected = generated(llama, [LONG])[1]
         with (
             pytest.raises(KeyboardInterrupt),
-            raising(model.model.layers[1], KeyboardInterrupt(), on_call=failing_call),
+            raising(llama.model.layers[1], KeyboardInterrupt(), on_call=failing_call),
         ):
-            generated(model, [LONG])
-        assert torch.equal(generated(model, [LONG])[1], expected)
+            generated(llama, [LONG])
+        assert torch.equal(generated(llama, [LONG])[1], expected)
 
 
 @pytest.mark.parametrize("original", [20, 22, 26])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -103,9 +103,8 @@ def test_outliers_of_queries_and_keys_fit_float16() -> None:
     assert distance(mixed, plain) < 0.1
 
 
-def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    routers = replace(routers_for(model), provenance={"model": "tiny", "trained_steps": 7})
+def test_routers_are_saved_and_loaded(tmp_path: Path, llama: Any) -> None:
+    routers = replace(routers_for(llama), provenance={"model": "tiny", "trained_steps": 7})
     routers.save(tmp_path / "routers")
     files = {path.name for path in (tmp_path / "routers").iterdir()}
     assert files == {"routers.safetensors"}
@@ -143,29 +142,26 @@ def test_routers_that_cannot_be_read_are_refused(
         MoICE(routers=tmp_path)
 
 
-def test_training_makes_answers_likelier_and_leaves_the_model_alone(
-    family_model: FamilyModel,
-) -> None:
-    model = family_model("llama")
+def test_training_makes_answers_likelier_and_leaves_the_model_alone(llama: Any) -> None:
     examples = [((5, 6, 7, 8, 9, 10), (11, 12)), ((20, 21, 22, 23), (24, 25))]
     losses: list[float] = []
-    before, trainable = snapshot(model), [p.requires_grad for p in model.parameters()]
+    before, trainable = snapshot(llama), [p.requires_grad for p in llama.parameters()]
     routers = train_routers(
-        model,
+        llama,
         examples,
         base_factors=FACTORS,
         steps=30,
         learning_rate=0.1,
         on_step=lambda step, loss: losses.append(loss),
     )
-    assert snapshot(model) == before
+    assert snapshot(llama) == before
     assert sum(losses[-4:]) < sum(losses[:4]) - 0.1
-    assert [p.requires_grad for p in model.parameters()] == trainable
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert [p.requires_grad for p in llama.parameters()] == trainable
+    assert all(parameter.grad is None for parameter in llama.parameters())
     assert routers.provenance["trained_steps"] == 30
     assert routers.provenance["last_loss"] < routers.provenance["first_loss"]
     assert not any(weight.requires_grad for gate in routers.gates.values() for weight in gate)
-    more = train_routers(model, examples, steps=2, start=routers)
+    more = train_routers(llama, examples, steps=2, start=routers)
     assert more.provenance["trained_steps"] == 32
     assert more.base_factors == FACTORS
 
@@ -173,9 +169,8 @@ def test_training_makes_answers_likelier_and_leaves_the_model_alone(
 # -- parameters ----------------------------------------------------------------------------------
 
 
-def test_routers_that_do_not_fit_are_refused(family_model: FamilyModel) -> None:
-    model = family_model("llama")
-    routers = routers_for(model)
+def test_routers_that_do_not_fit_are_refused(llama: Any) -> None:
+    routers = routers_for(llama)
     with pytest.raises(MethodConfigError, match="there are 3 experts"):
         MoICE(routers=routers, top_k=4)
     with pytest.raises(MethodConfigError, match="need"):
@@ -186,4 +181,4 @@ def test_routers_that_do_not_fit_are_refused(family_model: FamilyModel) -> None:
         layer: ExpertGate(g[:, :4], d, u[:, :4]) for layer, (g, d, u) in routers.gates.items()
     }
     with pytest.raises(MethodConfigError, match="heads of 4 dimensions"):
-        MoICE(routers=replace(routers, gates=narrow)).plan((), model_traits(model))
+        MoICE(routers=replace(routers, gates=narrow)).plan((), model_traits(llama))

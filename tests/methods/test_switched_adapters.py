@@ -34,11 +34,8 @@ class _ByRow(Wrapper):
             return (inputs[0] * factors,), options
 
         layer = self.base.model.layers[1].self_attn.q_proj  # type: ignore[union-attr]
-        hook = layer.register_forward_pre_hook(of_rows, with_kwargs=True)
-        try:
+        with layer.register_forward_pre_hook(of_rows, with_kwargs=True):
             return self.base(*args, **kwargs)
-        finally:
-            hook.remove()
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

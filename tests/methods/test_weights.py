@@ -24,15 +24,12 @@ from tests.contract.running import distance, generated, logits_under, prompt_log
 from tests.families import FAMILIES
 
 
-def test_a_row_that_attends_to_one_token_only_stays_when_renormalised(
-    family_model: FamilyModel,
-) -> None:
+def test_a_row_that_attends_to_one_token_only_stays_when_renormalised(llama: Any) -> None:
     """A document that starts the prompt: all weight of its first row is on the initial token."""
-    model = family_model("llama")
     prompt = Prompt(LONG.ids, PromptLayout(24, ((0, 1), (1, 24))))
     method = SIW(alpha_per_document=(0.0, 1.0), layers=(0, 1, 2), ablation="renormalised")
-    logits = logits_under(model, method, prompt)
-    torch.testing.assert_close(logits, prompt_logits(model, prompt), atol=1e-5, rtol=0)
+    logits = logits_under(llama, method, prompt)
+    torch.testing.assert_close(logits, prompt_logits(llama, prompt), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +148,10 @@ def test_the_initial_token_keeps_its_output_in_half_precision(
     assert logits.isfinite().all()
 
 
-def test_heads_that_a_model_does_not_have_are_refused(family_model: FamilyModel) -> None:
-    model = family_model("llama")
+def test_heads_that_a_model_does_not_have_are_refused(llama: Any) -> None:
     for method in (ZeroTuning(factor=2, heads=(4,)), ZeroTuning(factor=(2, 2, 2))):
         with pytest.raises(MethodConfigError, match="has 4 heads"):
-            logits_under(model, method)
+            logits_under(llama, method)
 
 
 def test_relevance_beyond_float16_is_a_number() -> None:

@@ -143,9 +143,8 @@ def slow(tiny_model: RagMiddleModel) -> Iterator[list[float]]:
         passes.append(time.monotonic())
         time.sleep(0.03)
 
-    handle = tiny_model.model.register_forward_pre_hook(wait)
-    yield passes
-    handle.remove()
+    with tiny_model.model.register_forward_pre_hook(wait):
+        yield passes
 
 
 @pytest.fixture(scope="session")

@@ -264,15 +264,12 @@ def test_a_mistake_in_the_model_is_told_and_not_the_end(
         if passes == 6:
             raise RuntimeError("out of something")
 
-    handle = tiny_model.model.register_forward_pre_hook(fail)
-    try:
+    with tiny_model.model.register_forward_pre_hook(fail):
         with pytest.raises(openai.APIError, match="The server failed") as raised:
             list(server.chat("Which river?", max_tokens=20, stream=True))
         assert "out of something" not in str(raised.value)
         passes = 5
         with pytest.raises(openai.InternalServerError):
             server.chat("Which river?", max_tokens=20)
-    finally:
-        handle.remove()
     assert httpx.get(f"{server.url}/health").status_code == 200
     assert server.chat("Which river?", max_tokens=1).choices

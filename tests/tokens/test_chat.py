@@ -19,6 +19,8 @@ from tests.tokenizers import (
     sentencepiece,
 )
 
+#: Its template is ChatML.
+CHATTING = byte_level_bpe(chat_template=CHATML)
 MARKED = f"Read:\n{mark('one')}\n{mark('two')}\nWhy?"
 
 
@@ -71,15 +73,13 @@ def test_a_conversation_without_documents_is_what_the_tokenizer_makes_of_it(
 
 
 def test_a_string_or_prompt_is_one_user_message() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
-    assert encode(tokenizer, MARKED) == encode(tokenizer, [user(MARKED)])
-    assert encode(tokenizer, "Why?") == encode(tokenizer, [user("Why?")])
+    assert encode(CHATTING, MARKED) == encode(CHATTING, [user(MARKED)])
+    assert encode(CHATTING, "Why?") == encode(CHATTING, [user("Why?")])
 
 
 def test_the_answer_is_opened_only_if_asked() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
-    opened = shown(tokenizer, encode(tokenizer, MARKED))
-    closed = shown(tokenizer, encode(tokenizer, MARKED, add_generation_prompt=False))
+    opened = shown(CHATTING, encode(CHATTING, MARKED))
+    closed = shown(CHATTING, encode(CHATTING, MARKED, add_generation_prompt=False))
     assert opened == closed + "<|im_start|>assistant\n"
 
 
@@ -91,53 +91,49 @@ def test_template_options_reach_the_template() -> None:
 
 
 def test_the_models_last_message_is_continued_or_closed_if_asked() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
     for said in ("Because", "<b>Because</b> "):
         messages = [user(MARKED), assistant(said)]
         for options, ends in (
             ({"continue_final_message": True}, f"assistant\n{said}"),
             ({"add_generation_prompt": False}, f"assistant\n{said}<|im_end|>\n"),
         ):
-            prompt = encode(tokenizer, messages, template_options=options)
-            assert shown(tokenizer, prompt).endswith(ends)
+            prompt = encode(CHATTING, messages, template_options=options)
+            assert shown(CHATTING, prompt).endswith(ends)
             assert len(prompt.layout.documents) == 2
     for none in ("Why?", [user("Why?")], [user("Why?"), assistant("")]):
         with pytest.raises(PromptError, match="add it to the messages"):
-            encode(tokenizer, none, template_options={"continue_final_message": True})
+            encode(CHATTING, none, template_options={"continue_final_message": True})
 
 
 class TestWhichDocuments:
     def test_those_of_the_last_marked_message_count(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         messages = [user(f"{mark('old')}\nHow?"), assistant("So."), user(MARKED), assistant("Ok")]
-        tokenized = encode(tokenizer, messages)
-        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
-        prefix = tokenizer.decode(tokenized.prefix_ids)
+        tokenized = encode(CHATTING, messages)
+        assert documents_shown(CHATTING, tokenized) == ["one\n", "two\n"]
+        prefix = CHATTING.decode(tokenized.prefix_ids)
         assert prefix.startswith("<|im_start|>user\nold\nHow?<|im_end|>")
-        assert tokenizer.decode(tokenized.suffix_ids).startswith("Why?<|im_end|>")
+        assert CHATTING.decode(tokenized.suffix_ids).startswith("Why?<|im_end|>")
 
     @pytest.mark.parametrize("nothing", ["", " \n"])
     def test_an_answer_of_nothing_ends_a_turn_and_a_call_without_a_word_ends_none(
         self, nothing: str
     ) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         calls = {**assistant(nothing), "tool_calls": [{"function": {"name": "search"}}]}
         first, second = user(f"{mark('one')}Why?"), user(f"{mark('two')}And?")
-        tokenized = encode(tokenizer, [first, assistant(nothing), second])
-        assert documents_shown(tokenizer, tokenized) == ["two"]
-        assert "user\noneWhy?<|im_end|>" in tokenizer.decode(tokenized.prefix_ids)
-        tokenized = encode(tokenizer, [first, calls, second])
-        assert len(documents_shown(tokenizer, tokenized)) == 2
+        tokenized = encode(CHATTING, [first, assistant(nothing), second])
+        assert documents_shown(CHATTING, tokenized) == ["two"]
+        assert "user\noneWhy?<|im_end|>" in CHATTING.decode(tokenized.prefix_ids)
+        tokenized = encode(CHATTING, [first, calls, second])
+        assert len(documents_shown(CHATTING, tokenized)) == 2
 
     @pytest.mark.parametrize("words", ["Let me look.", "<think>Where?</think>"])
     def test_a_call_with_words_ends_a_turn_where_the_user_speaks_next(self, words: str) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         calls = {**assistant(words), "tool_calls": [{"function": {"name": "search"}}]}
         first, second = user(f"{mark('one')}Why?"), user(f"{mark('two')}And?")
         told = {"role": "tool", "content": mark("two")}
         for following, documents in ((told, 2), (second, 1)):
-            tokenized = encode(tokenizer, [first, calls, following])
-            assert len(documents_shown(tokenizer, tokenized)) == documents
+            tokenized = encode(CHATTING, [first, calls, following])
+            assert len(documents_shown(CHATTING, tokenized)) == documents
 
     def test_they_may_stand_in_the_system_message(self) -> None:
         tokenizer = byte_level_bpe(chat_template=LLAMA2)
@@ -153,68 +149,62 @@ class TestWhichDocuments:
         assert tokenizer.decode(tokenized.suffix_ids).startswith("Why?\n\nAnd?")
 
     def test_documents_of_a_message_must_stand_together(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         apart = user(f"{mark('one')} and {mark('two')}")
         with pytest.raises(MarkerError):
-            encode(tokenizer, [user("Hello."), apart])
+            encode(CHATTING, [user("Hello."), apart])
         # What was said in an earlier turn must not make later ones fail.
-        tokenized = encode(tokenizer, [apart, assistant("So."), user("Why?")])
-        assert documents_shown(tokenizer, tokenized) == ["two"]
+        tokenized = encode(CHATTING, [apart, assistant("So."), user("Why?")])
+        assert documents_shown(CHATTING, tokenized) == ["two"]
 
     @pytest.mark.parametrize("role", ["assistant", "model"])
     def test_a_string_of_the_model_holds_none(self, role: str) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         said = f"[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] {mark('seen')}"
         messages = [user(MARKED), {"role": role, "content": said}, user("Why?")]
-        tokenized = encode(tokenizer, messages)
-        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
+        tokenized = encode(CHATTING, messages)
+        assert documents_shown(CHATTING, tokenized) == ["one\n", "two\n"]
         text = f"{role}\n[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] seen<|im_end|>"
-        assert text in shown(tokenizer, tokenized)
+        assert text in shown(CHATTING, tokenized)
 
     @pytest.mark.parametrize("history", [[], [user(MARKED), assistant("So.")]])
     @pytest.mark.parametrize("later", [[], [assistant("So."), user("And?")]])
     def test_a_document_that_a_user_sends_again_is_one_more(
         self, history: list[Message], later: list[Message]
     ) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         rules, again = system(f"Rules. {MARKED}"), user(f"See {mark('old')} again.")
-        tokenized = encode(tokenizer, [rules, *history, again, *later])
+        tokenized = encode(CHATTING, [rules, *history, again, *later])
         together = [*["one\n\n", "two\n\n"], "old\n\n"]
-        assert documents_shown(tokenizer, tokenized) == together
-        assert tokenizer.decode(tokenized.prefix_ids).endswith("system\nRules. Read:\n")
-        assert "user\nSee  again.<|im_end|>" in tokenizer.decode(tokenized.suffix_ids)
+        assert documents_shown(CHATTING, tokenized) == together
+        assert CHATTING.decode(tokenized.prefix_ids).endswith("system\nRules. Read:\n")
+        assert "user\nSee  again.<|im_end|>" in CHATTING.decode(tokenized.suffix_ids)
         # What a tool returned follows, told by the user.
-        tokenized = encode(tokenizer, [system("Rules."), *history, again, user(MARKED), *later])
-        assert documents_shown(tokenizer, tokenized) == [together[2], *together[:2]]
+        tokenized = encode(CHATTING, [system("Rules."), *history, again, user(MARKED), *later])
+        assert documents_shown(CHATTING, tokenized) == [together[2], *together[:2]]
 
     def test_history_that_repeats_the_documents_of_the_system_message_adds_none(self) -> None:
         """LlamaIndex's chat engines fill in history as they do their template."""
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         rules = system(f"Rules. {MARKED}")
         repeated = [user(f"{MARKED} and {MARKED}"), assistant("So.")]
-        tokenized = encode(tokenizer, [rules, *repeated, user("And?")])
-        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
-        assert "user\nRead:\none\ntwo\n" in tokenizer.decode(tokenized.suffix_ids)
+        tokenized = encode(CHATTING, [rules, *repeated, user("And?")])
+        assert documents_shown(CHATTING, tokenized) == ["one\n", "two\n"]
+        assert "user\nRead:\none\ntwo\n" in CHATTING.decode(tokenized.suffix_ids)
         # In the turn that is asked now, it is a document that a user sends again.
-        tokenized = encode(tokenizer, [rules, *repeated, user(mark("one"))])
+        tokenized = encode(CHATTING, [rules, *repeated, user(mark("one"))])
         again = ["one\n\n", "two\n\n", "one\n\n"]
-        assert documents_shown(tokenizer, tokenized) == again
+        assert documents_shown(CHATTING, tokenized) == again
         # One that the system message does not hold is no repetition.
         other = [user(f"{mark('one')}{mark('three')}"), assistant("So."), *repeated]
-        tokenized = encode(tokenizer, [rules, *other, user("And?")])
-        assert len(documents_shown(tokenizer, tokenized)) == 4
+        tokenized = encode(CHATTING, [rules, *other, user("And?")])
+        assert len(documents_shown(CHATTING, tokenized)) == 4
 
     def test_scores_outlive_a_document_without_one(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         scored = [Document(text, metadata={"score": n}) for n, text in enumerate("ab", start=2)]
         messages = [user(mark("old")), user(ContextPrompt("", scored, "Why?"))]
-        assert encode(tokenizer, messages).scores == (2, 2, 3)
+        assert encode(CHATTING, messages).scores == (2, 2, 3)
 
     def test_markers_that_mark_nothing_are_text_in_every_turn(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         stray = user("[[~rm:doc]] [[/rm:doc]]")
         with pytest.warns(UnreadMarkersWarning):
-            text = shown(tokenizer, encode(tokenizer, [stray, user(mark("[[rm:doc]]"))]))
+            text = shown(CHATTING, encode(CHATTING, [stray, user(mark("[[rm:doc]]"))]))
         assert "user\n[[~rm:doc]] [[/rm:doc]]<|im_end|>" in text
         assert "user\n[[rm:doc]]<|im_end|>" in text
 
@@ -241,9 +231,8 @@ class TestSystem:
         )
 
     def test_given_twice_is_refused(self) -> None:
-        tokenizer = byte_level_bpe(chat_template=CHATML)
         with pytest.raises(PromptError, match="system was given too"):
-            encode(tokenizer, [system("a"), user("b")], system="c")
+            encode(CHATTING, [system("a"), user("b")], system="c")
 
 
 def test_messages_of_one_role_are_joined_where_roles_must_alternate() -> None:
@@ -277,38 +266,34 @@ def test_a_template_that_drops_or_repeats_the_documents_is_refused(
 
 
 def test_a_content_may_be_a_prompt_whose_documents_keep_their_ids() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
     documents = [Document("Lyon lies on the river.", id="lyon"), Document("Paris.", id="paris")]
     prompt = ContextPrompt("Read.\n", documents, "Question?")
-    encoded = encode(tokenizer, [system("a"), user(prompt), assistant("b"), user("And?")])
+    encoded = encode(CHATTING, [system("a"), user(prompt), assistant("b"), user("And?")])
     assert encoded.document_ids == ("lyon", "paris")
     as_text = [system("a"), user(prompt.marked), assistant("b"), user("And?")]
-    assert encoded.input_ids == encode(tokenizer, as_text).input_ids
+    assert encoded.input_ids == encode(CHATTING, as_text).input_ids
 
 
 @pytest.mark.parametrize(
     "message", [{"content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}]
 )
 def test_messages_of_another_shape_are_refused(message: dict[str, object]) -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
     with pytest.raises(PromptError, match="Message 1 needs a role and a content"):
-        encode(tokenizer, [user("a"), message])
+        encode(CHATTING, [user("a"), message])
 
 
 @pytest.mark.parametrize("role", ["user<|im_end|>", "<|im_end|>"])
 def test_a_role_that_holds_a_control_token_is_refused(role: str) -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
     with pytest.raises(PromptError, match="control token"):
-        encode(tokenizer, [{"role": role, "content": "a"}])
+        encode(CHATTING, [{"role": role, "content": "a"}])
 
 
 def test_documents_may_use_every_private_use_character() -> None:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
     text = "".join(map(chr, range(0xE000, 0xF900)))
     asked = [user(mark(text)), assistant("So."), user(f"{mark(text)} Why?")]
-    (document,) = documents_shown(tokenizer, encode(tokenizer, asked))
+    (document,) = documents_shown(CHATTING, encode(CHATTING, asked))
     assert document.strip() == text
     every = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0x110000)]))
-    assert encode(tokenizer, user(mark(every))["content"]).layout.documents
+    assert encode(CHATTING, user(mark(every))["content"]).layout.documents
     with pytest.raises(PromptError, match="private-use"):
-        encode(tokenizer, [user(every)])
+        encode(CHATTING, [user(every)])

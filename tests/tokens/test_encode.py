@@ -158,10 +158,6 @@ class TestTheStart:
 
 
 class TestRaw:
-    def test_control_tokens_of_prefix_and_suffix_are_inert_by_default(self) -> None:
-        tokenizer = tokenizer_named("byte-level")
-        assert tokenizer.eos_token_id not in encode(tokenizer, "a</s>").input_ids
-
     def test_control_tokens_of_prefix_and_suffix_can_be_allowed(self) -> None:
         tokenizer = tokenizer_named("byte-level")
         prompt = ContextPrompt("<|im_start|>", ["a</s>"], "b</s>")

@@ -32,9 +32,6 @@ def test_the_event_loop_runs_on_while_the_model_generates(
         """In the middle of a generation, for what a loop does that runs on."""
         heard.append(released.wait(timeout=5 if all(heard) else 0))
 
-    handle = network.register_forward_pre_hook(wait)
-    try:
+    with network.register_forward_pre_hook(wait):
         asyncio.run(ask())
-    finally:
-        handle.remove()
     assert heard == [True] * 8

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
 from test_engine import GREEDY, TOLERANCE, answers, engine, largest_difference
 from vllm import LLM, SamplingParams

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from test_layers import HEADS, KV_HEADS, SIZE, decoder, layer, shared_rotary
 from torch import nn
 from vllm import SamplingParams

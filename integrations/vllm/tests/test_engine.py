@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from mixed_requests import prompt
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory

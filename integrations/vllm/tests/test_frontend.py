@@ -8,9 +8,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from openai_harmony import Message
 from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.openai.models.protocol import BaseModelPath

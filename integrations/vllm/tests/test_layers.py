@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from torch import nn
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.rotary_embedding import get_rope

@@ -8,9 +8,6 @@ from typing import Any
 from unittest import TestCase
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import vllm
 from torch import nn
 from vllm.config.load import LoadConfig

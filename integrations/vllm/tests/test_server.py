@@ -18,9 +18,6 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
 
 from rag_middle.documents import ContextPrompt, mark

@@ -41,13 +41,8 @@ def test_prompts_go_through_the_model_together(tiny: Any, batch: Any) -> None:
 def test_a_batch_is_computed_in_the_thread_that_asked(tiny: Any) -> None:
     # Another thread would bring another set of OpenMP helpers, and slow both down.
     threads = set()
-    handle = tiny.model.register_forward_pre_hook(
-        lambda *_: threads.add(threading.current_thread())
-    )
-    try:
+    with tiny.model.register_forward_pre_hook(lambda *_: threads.add(threading.current_thread())):
         chat(tiny).batch(INPUTS)
-    finally:
-        handle.remove()
     assert threads == {threading.current_thread()}
 
 
