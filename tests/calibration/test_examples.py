@@ -1,6 +1,5 @@
 """At which positions questions are asked, what counts as right, and what tells two sets apart."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from rag_middle.calibration import LayerSearch, draw_examples, make_search
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import MultiDocumentQA, task_for_file
-from tests.reader.questions import InventedDocuments
+from tests.reader.questions import InventedDocuments, write_lines
 
 
 @pytest.mark.parametrize("weights", [(-1.0, 2.0), (0.0, 0.0), (1.0,), (float("nan"), 1.0)])
@@ -59,9 +58,8 @@ def test_what_counts_as_right_is_the_tasks(tmp_path: Path) -> None:
         "title": "T",
         "text": "R",
     }
-    data = tmp_path / "q.jsonl"
-    texts = [json.dumps(line | {"text": f"R {n}", "title": f"T{n}"}) for n in range(12)]
-    data.write_text("\n".join(texts), encoding="utf-8")
+    lines = [line | {"text": f"R {n}", "title": f"T{n}"} for n in range(12)]
+    data = write_lines(tmp_path / "q.jsonl", *lines)
     [first, *_], _ = draw_examples(
         MultiDocumentQA(data=data, documents=3), "lpes", questions=5, held_out=3
     )
@@ -91,13 +89,11 @@ def test_the_papers_sizes_have_a_name() -> None:
 
 def test_a_question_with_other_answers_is_not_held_out_from_itself(tmp_path: Path) -> None:
     lines = [
-        json.dumps({"question": f"Who is {n}?", "answers": answers, "gold": f"{n} is A{n} B{n}."})
+        {"question": f"Who is {n}?", "answers": answers, "gold": f"{n} is A{n} B{n}."}
         for n in range(20)
         for answers in ([f"A{n}"], [f"B{n}", f"A{n}"], [f"A{n} B{n}"])
     ]
-    data = tmp_path / "q.jsonl"
-    data.write_text("\n".join(lines), encoding="utf-8")
-    task = task_for_file(data, documents=3)
+    task = task_for_file(write_lines(tmp_path / "q.jsonl", *lines), documents=3)
     searched, held_out = draw_examples(task, "lpes", questions=10, held_out=50)
     asked = [{example.prompt.suffix for example in part} for part in (searched, held_out)]
     assert all(asked)
@@ -107,12 +103,10 @@ def test_a_question_with_other_answers_is_not_held_out_from_itself(tmp_path: Pat
 def numbered(folder: Path, count: int) -> Path:
     """Questions "Who is 0?" and so on, in their order."""
     lines = [
-        json.dumps({"question": f"Who is {n}?", "answers": [f"A{n}"], "gold": f"{n} is A{n}."})
+        {"question": f"Who is {n}?", "answers": [f"A{n}"], "gold": f"{n} is A{n}."}
         for n in range(count)
     ]
-    data = folder / "q.jsonl"
-    data.write_text("\n".join(lines), encoding="utf-8")
-    return data
+    return write_lines(folder / "q.jsonl", *lines)
 
 
 def test_the_search_has_other_questions_than_an_evaluation_of_the_same_data(

@@ -1,6 +1,5 @@
 """``rag-middle calibrate``."""
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,6 +9,7 @@ from rag_middle.calibration import PRESETS, SEARCHES
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.evaluation.diagnosis import CALIBRATED
 from tests.cli.conftest import Finished, Run
+from tests.reader.questions import write_lines
 
 pytestmark = pytest.mark.thorough
 
@@ -35,9 +35,7 @@ def questions(tmp_path: Path) -> Path:
         }
         for n in range(1, 13)
     ]
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(tmp_path / "questions.jsonl", *lines)
 
 
 @pytest.fixture

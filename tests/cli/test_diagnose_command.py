@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.reader.questions import write_lines
 
 FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0, "--max-new-tokens", 2)
 
@@ -36,8 +37,7 @@ def written(path: Path, count: int, words: int = 3) -> Path:
          "text": f"Number {n} is v{n}. " + "word " * words}
         for n in range(count)
     ]  # fmt: skip
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(path, *lines)
 
 
 def test_what_was_recognised_is_said_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:

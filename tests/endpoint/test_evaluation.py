@@ -1,6 +1,5 @@
 """A measurement over HTTP is that of the model here; what cannot be measured there is refused."""
 
-import json
 from itertools import count
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from rag_middle.evaluation import (
 from rag_middle.evaluation.results import missing_answers
 from rag_middle.thinking import answer_after_thinking
 from tests.endpoint.server import Request, Said, answer, of_model, saying, serving
-from tests.reader.questions import InventedDocuments
+from tests.reader.questions import InventedDocuments, write_lines
 from tests.tiny_models import speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
@@ -175,10 +174,9 @@ def test_answers_are_scored_without_their_thinking() -> None:
 def test_a_question_that_the_data_repeats_counts_once(tmp_path: Path) -> None:
     gold = {"answers": ["a"], "distractors": ["x", "y", "z"]}
     lines = [
-        json.dumps({**gold, "question": question, "gold": f"Town {town} lies on a."}) + "\n"
+        {**gold, "question": question, "gold": f"Town {town} lies on a."}
         for town in range(3)
         for question in (f"Where is {town}?", f" WHERE IS {town}?")
     ]
-    data = tmp_path / "questions.jsonl"
-    data.write_text("".join(lines), "utf-8")
+    data = write_lines(tmp_path / "questions.jsonl", *lines)
     assert [item.id for item in task_for_file(data).items(3, 0)] == ["0", "2", "4"]

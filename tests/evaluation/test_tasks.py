@@ -23,6 +23,7 @@ from rag_middle.evaluation.conditions import (
 from rag_middle.evaluation.metrics import METRICS, normalized
 from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
 from rag_middle.evaluation.tasks.data_files import read_entries
+from tests.reader.questions import write_lines
 
 DATA = Path(__file__).parent / "data"
 NQ = DATA / "nq_open_gold.jsonl"
@@ -32,11 +33,6 @@ OWN = {
     "gold": {"title": "Nantes", "text": "Nantes lies on the Loire."},
     "distractors": ["Lyon lies on the Rhône.", "Rome lies on the Tiber."],
 }
-
-
-def written(path: Path, *lines: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
 
 
 def keeps_the_contract(task: Task) -> None:
@@ -71,7 +67,7 @@ def keeps_the_contract(task: Task) -> None:
     ],
 )
 def test_every_task_keeps_the_contract(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    own = {"data": written(tmp_path / "own.jsonl", OWN)} if name == "own_questions" else {}
+    own = {"data": write_lines(tmp_path / "own.jsonl", OWN)} if name == "own_questions" else {}
     keeps_the_contract(make_task(name, {**options, **own}))
 
 
@@ -113,7 +109,7 @@ def test_random_distractors_hold_no_answer() -> None:
 def test_with_ranks_the_prompt_is_the_benchmarks(tmp_path: Path) -> None:
     contexts = [{"title": title, "text": f"{title}.", "isgold": title == "B"} for title in "AB"]
     line = {"question": "Which?", "answers": ["B"], "ctxs": contexts}
-    path = written(tmp_path / "nq.jsonl", line)
+    path = write_lines(tmp_path / "nq.jsonl", line)
     task = make_task("multi_document_qa", {"data": path, "ranks": True})
     [item] = task.items(None, 0)
     assert task.prompt(item, position(0)).text == (
@@ -177,7 +173,7 @@ def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> No
         },
         {"question": "q3", "answers": ["Seine"], "title": "Paris", "text": "It is on the Seine."},
     )
-    task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
+    task = make_task("own_questions", {"data": write_lines(tmp_path / "own.jsonl", *lines)})
     assert task.num_positions == 3
     first, second, third = task.items(None, 0)
     assert first.gold == Document("Nantes lies on the Loire.", title="Nantes")
@@ -195,7 +191,7 @@ def test_documents_that_repeat_the_gold_one_are_left_out(tmp_path: Path) -> None
         {**answers, "gold": gold, "distractors": [gold, tiber, title, rhone]},
         {**answers, "question": "q2", "documents": [gold, tiber, gold, rhone], "gold": 2},
     )
-    task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
+    task = make_task("own_questions", {"data": write_lines(tmp_path / "own.jsonl", *lines)})
     assert task.num_positions == 3
     for item, place in zip(task.items(None, 0), (0, 1), strict=True):
         assert (item.gold, item.gold_position) == (Document(gold), place)
@@ -247,18 +243,18 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     assert task_for_file(NQ, documents=4).num_positions == 4
     # A title and a text are anybody's: no instruction of a benchmark.
     assert task_for_file(NQ).name == "own_questions"
-    assert task_for_file(written(tmp_path / "own.jsonl", OWN)).name == "own_questions"
+    assert task_for_file(write_lines(tmp_path / "own.jsonl", OWN)).name == "own_questions"
     with pytest.raises(FileFormatError, match="none of the known formats"):
-        task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))
+        task_for_file(write_lines(tmp_path / "x.jsonl", {"a": 1}))
 
 
 def test_a_changed_file_makes_another_task_and_a_moved_one_does_not(tmp_path: Path) -> None:
-    path = written(tmp_path / "own.jsonl", OWN)
+    path = write_lines(tmp_path / "own.jsonl", OWN)
     before = make_task("own_questions", {"data": path}).to_dict()
     (tmp_path / "elsewhere").mkdir()
-    moved = written(tmp_path / "elsewhere" / "own.jsonl", OWN)
+    moved = write_lines(tmp_path / "elsewhere" / "own.jsonl", OWN)
     assert make_task("own_questions", {"data": moved}).to_dict() == before
-    written(path, {**OWN, "answers": ["Rhône"]})
+    write_lines(path, {**OWN, "answers": ["Rhône"]})
     assert make_task("own_questions", {"data": path}).to_dict() != before
 
 

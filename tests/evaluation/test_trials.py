@@ -12,7 +12,7 @@ from rag_middle.errors import ConfigError, FileFormatError, MethodConfigError, U
 from rag_middle.evaluation import Measurement, position, run, task_for_file
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
-from tests.reader.questions import InventedDocuments
+from tests.reader.questions import InventedDocuments, write_lines
 
 TASK = InventedDocuments(documents=4)
 HOW = Measurement(limit=6, positions=3, orders=2, controls=True, max_batch_size=2)
@@ -174,7 +174,7 @@ def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(
          "text": f"Number {n} is v{n}. " + "word " * (60 if n < 7 else 4)}
         for n in range(8)
     ]  # fmt: skip
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(path, *lines)
     small = RagMiddleModel(model.model, model.tokenizer, context_window=1000)
     asked: list[int] = []
     with pytest.raises(ConfigError, match="fewer documents: about 3 fit"):

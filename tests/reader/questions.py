@@ -2,16 +2,17 @@
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.evaluation.conditions import Condition, Item, position
 from rag_middle.evaluation.tasks.base import Task, question_prompt, require_whole
 from tests.reader.world import draw_entries
 
-__all__ = ["InventedDocuments", "reader_question", "write_questions"]
+__all__ = ["InventedDocuments", "reader_question", "write_lines", "write_questions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,5 +96,10 @@ def write_questions(path: Path, count: int = 120) -> Path:
         }
         for line, item in enumerate(items)
     ]
+    return write_lines(path, *lines)
+
+
+def write_lines(path: Path, *lines: Mapping[str, Any]) -> Path:
+    """A file with a JSON object on each line."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path

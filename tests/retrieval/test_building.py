@@ -1,6 +1,5 @@
 """From a folder to an index, and back to date with as little work as can be."""
 
-import json
 import random
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rag_middle.retrieval import (
     build_index,
     default_index_folder,
 )
+from tests.reader.questions import write_lines
 from tests.retrieval.embedding import HashingEmbedder
 
 
@@ -83,11 +83,6 @@ def test_only_what_has_changed_is_embedded_again(docs: Path, embedder: HashingEm
     }
 
 
-def _write_lines(path: Path, texts: list[str], title: str | None = None) -> None:
-    lines = [{"text": text, **({"title": title} if title else {})} for text in texts]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
 def _same_as_rebuilt(built: Built, docs: Path) -> None:
     anew = build_index(docs, None, embedder=HashingEmbedder())
     assert built.index.documents == anew.index.documents
@@ -127,7 +122,7 @@ def test_an_updated_index_is_that_of_a_rebuild(
                 files = sorted(docs.glob("*.txt"))
                 draw.choice(files).rename(docs / f"{draw.choice('klmnp')}.txt")
         for name, texts in lines.items():
-            _write_lines(docs / f"{name}.jsonl", texts)
+            write_lines(docs / f"{name}.jsonl", *({"text": text} for text in texts))
         built = _build(docs, embedder)
         now = {(chunk.metadata["source"], chunk.render()) for chunk in built.index.documents}
         new = {text for _, text in now} - {text for _, text in before}

@@ -169,9 +169,9 @@ def test_cached_documents_are_reused_together_or_not_at_all() -> None:
     assert computed(15, []) == computed(15, None) == ("blocks", 15, 0)
 
 
-def test_what_vllm_processes_is_admitted() -> None:
+def test_what_vllm_processes_is_admitted(reader_config: Any) -> None:
     class Processor:
-        vllm_config = EngineArgs(model=str(reader_path()), max_model_len=64).create_engine_config()
+        vllm_config = reader_config
 
         def process_inputs(self, made: Any, resumable: bool = False) -> Any:
             return made
@@ -187,25 +187,11 @@ def test_what_vllm_processes_is_admitted() -> None:
     ("option", "value"), [("use_beam_search", True), ("truncate_prompt_tokens", 2), ("echo", True)]
 )
 def test_completions_refuse_what_loses_the_method_or_its_bounds(
-    prompt: Any, option: str, value: Any
+    online: Any, prompt: Any, option: str, value: Any
 ) -> None:
-    class Renderer:
-        renderer = SimpleNamespace(
-            config=EngineArgs(
-                model=str(reader_path()), max_model_len=64, hf_overrides={"rag_middle": OPTION}
-            ).create_engine_config()
-        )
-
-        async def preprocess_chat(self) -> None: ...
-
-        async def preprocess_completion(self, request: Any, prompt_input: Any) -> Any:
-            return prompt_input
-
-    register()
-    hook_renderer(Renderer)
     asked: Any = SimpleNamespace(vllm_xargs={METHOD: "rotor", BOUNDS: [1, 2]}, **{option: value})
     with pytest.raises(VLLMValidationError, match=option):
-        asyncio.run(Renderer().preprocess_completion(asked, prompt))
+        asyncio.run(online.preprocess_completion(asked, prompt))
 
 
 @pytest.fixture(scope="module")
