@@ -85,15 +85,6 @@ def test_controls_and_flips_are_those_of_the_model(diagnosis: Diagnosis) -> None
     assert none.changed.value > none.flip_rate.value
 
 
-def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
-    how = Measurement(limit=2, positions=2, orders=2, controls=True, max_new_tokens=3)
-    diagnosis = diagnose(model, InventedDocuments(documents=3), None, how)
-    assert diagnosis.curves.labels == ("none", "pine", "rotor")
-    assert diagnosis.recommendation.reason == "too_few_questions"
-    assert diagnosis.answer_time_ratios["pine"] > 0
-    assert diagnosis.answer_time_ratios["none"] == 1.0
-
-
 def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     model: RagMiddleModel, family_model: FamilyModel
 ) -> None:
