@@ -213,7 +213,7 @@ def open_answerer(
 
 
 def _documents(docs: Path | None, index: Path | None) -> Path:
-    from rag_middle.retrieval.readers import check_exists, is_index_folder
+    from rag_middle.retrieval.readers import READERS, check_exists, files_in, is_index_folder, load
 
     documents = docs or index
     if documents is None:
@@ -222,6 +222,8 @@ def _documents(docs: Path | None, index: Path | None) -> Path:
     # Documents may be anybody's; an index is trusted as a model is.
     if docs is not None and is_index_folder(docs):
         raise ConfigError(f"{str(docs)!r} is a saved index: name it with --index if you trust it.")
+    if docs and not any(file.suffix.lower() in READERS for _, file in files_in(docs)):
+        load(docs)  # says why there is nothing to read, before PyTorch is imported
     if docs is None and not is_index_folder(documents):
         raise ConfigError(f"No index, or a damaged one, in {str(index)!r}: name its --docs too.")
     return documents

@@ -40,7 +40,7 @@ Fitted = Literal[
 @opt.command
 def calibrate(
     *,
-    method: Fitted = opt.method_flag(..., help="Whose settings to search for."),
+    method: Fitted = opt.method_flag(..., help="Whose settings to fit; pine and rotor have none."),
     model: opt.Model = None,
     asked: Questions,
     questions: int | None = question_flag(

@@ -52,9 +52,9 @@ def print_text(text: str, *, end: str = "\n", stderr: bool = False) -> None:
 
 
 def tell(kind: str, message: str, color: str | None = None) -> None:
-    """Write a message to standard error, in one line."""
+    """Write a message to standard error; lines after its first are indented."""
     heading = typer.style(f"{kind}: ", fg=color, bold=color is not None)
-    typer.echo(heading + _printable(" ".join(message.splitlines())), err=True)
+    typer.echo(heading + _printable("\n  ".join(map(str.strip, message.splitlines()))), err=True)
 
 
 def warn(message: str) -> None:

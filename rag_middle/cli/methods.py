@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 from dataclasses import MISSING, Field, asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -47,7 +49,7 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
     options: list[dict[str, Any]] = [
         {
             "name": field.name,
-            "type": field.type if isinstance(field.type, str) else str(field.type),
+            "type": _written(kind, field),
             "required": "example" in field.metadata,
             "default": _default(field),
         }
@@ -58,6 +60,15 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
         for each in shipped_profiles(name)
     }
     return {"name": name, **asdict(kind.info), "options": options, "presets": presets}
+
+
+def _written(kind: type[Method], field: Field[Any]) -> str:
+    """The type of an option as its values are written in JSON, with the choices of an alias."""
+    words = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+    for name, alias in vars(sys.modules[kind.__module__]).items():
+        if get_origin(alias) is Literal:
+            words = re.sub(rf"\b{name}\b", " | ".join(get_args(alias)), words)
+    return words.replace("tuple[", "[").replace("None", "null")
 
 
 def _default(field: Field[Any]) -> Any:

@@ -75,6 +75,8 @@ def _read_entry(entry: Any) -> Document:
             return _document(entry, {})
         case {"text": str(text)}:
             return _document(text, entry)
+    if isinstance(entry, Mapping) and "text" not in entry:
+        raise ValueError(f"'text' is missing, got {[*entry]!s:.100}")
     raise ValueError("'text' must be a string")
 
 

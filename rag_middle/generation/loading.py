@@ -302,7 +302,8 @@ def _not_found(
     what: str, source: str, options: Mapping[str, Any], error: Exception
 ) -> ModelNotFoundError:
     path, revision = Path(source), options.get("revision")
-    reason = f" [{str(error).strip().splitlines()[0]}]" if str(error).strip() else ""
+    is_said = isinstance(error, FileFormatError) or not str(error).strip()  # by what follows
+    reason = "" if is_said else f" [{str(error).strip().splitlines()[0]}]"
     if os.path.isdir(path):
         entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
         step = (

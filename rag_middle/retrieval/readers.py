@@ -74,7 +74,7 @@ def load(path: str | Path) -> Loaded:
     root = Path(path)
     skipped: list[Skipped] = []
     documents: dict[tuple[str | None, str], Document] = {}
-    for source, file in _files(root):
+    for source, file in files_in(root):
         for item in _items(source, file):
             if isinstance(item, Document):
                 first = documents.setdefault((item.title, item.text), item)
@@ -87,17 +87,15 @@ def load(path: str | Path) -> Loaded:
         why = [str(entry) for entry in skipped[:5]]
         if len(skipped) > len(why):
             why.append(f"and {len(skipped) - len(why)} more")
-        message = f"There are no documents in {str(root)!r}:"
-        if not why:
-            raise FileFormatError(f"{message} it is empty. Put there {_SUFFIXES}.")
-        raise FileFormatError("\n  ".join([message, *why]))
+        why = why or [f"it is empty. Put there {_SUFFIXES}."]
+        raise FileFormatError("\n  ".join([f"There are no documents in {str(root)!r}:", *why]))
     return Loaded(tuple(map(_titled, documents.values())), tuple(skipped))
 
 
 def file_digests(path: str | Path) -> dict[str, str]:
     """What changes with each file: its sha256 by its source, if it is of a format that is read."""
     digests = {}
-    for source, file in _files(Path(path)):
+    for source, file in files_in(Path(path)):
         digests[source] = "not read"
         if file.suffix.lower() in READERS:
             with suppress(OSError):  # of a file without permission; it is skipped
@@ -121,7 +119,7 @@ def is_index_folder(folder: str | Path) -> bool:
         return False
 
 
-def _files(root: Path) -> Iterator[tuple[str, Path]]:
+def files_in(root: Path) -> Iterator[tuple[str, Path]]:
     """Every file in order, with its source."""
     check_exists(root)
     if not root.is_dir():
@@ -214,12 +212,14 @@ def _declared_or_assumed(content: bytes, source: str) -> str:
     if declared := _DECLARED.search(content[:1024]):
         with suppress(LookupError):
             return content.decode(declared[1].decode(), "replace")
-    warnings.warn(
-        f"{source} is not UTF-8 and names no encoding: it was read as Windows-1252. Where letters "
-        "are wrong, save it as UTF-8.",
-        stacklevel=2,
-    )
-    return content.decode("cp1252", "replace")
+    text = content.decode("cp1252", "replace")
+    if not _CONTROL.search(text):  # else it is binary
+        warnings.warn(
+            f"{source} is not UTF-8 and names no encoding: it was read as Windows-1252. Where "
+            "letters are wrong, save it as UTF-8.",
+            stacklevel=2,
+        )
+    return text
 
 
 def _read_text(content: bytes, source: str) -> Iterator[Document | Skipped]:

@@ -51,7 +51,9 @@ def api_error(error: BaseException) -> ApiError:
         case ApiError():
             return error
         case HTTPException():  # Starlette's own: no such route, or not by this verb
-            return ApiError(error.status_code, str(error.detail), headers=error.headers)
+            paths = "POST /v1/chat/completions, GET /v1/models and GET /health"
+            message = f"{error.detail}: there are {paths}."
+            return ApiError(error.status_code, message, headers=error.headers)
         case ClientDisconnect():
             return ApiError(499, "Nobody reads this.")  # the status is that of nginx' log
         case ValidationError():

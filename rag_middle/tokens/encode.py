@@ -133,7 +133,8 @@ def encode(
         return _encode_raw(encoder, asked, system, allow_control_tokens)
     if template == "raw":
         raise PromptError(
-            "template='raw' (--template raw) takes a prompt or a string, not messages."
+            "template='raw' (--template raw) takes a prompt or a string, not messages: in "
+            "LangChain RagMiddleLLM passes one, in LlamaIndex complete()."
         )
     if allow_control_tokens:
         raise PromptError("allow_control_tokens=True needs template='raw'.")
@@ -145,8 +146,9 @@ def encode(
         if not has_chat_template(tokenizer):
             raise ChatTemplateError(
                 "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
-                "instruction-tuned model's tokenizer, or encode a single prompt with "
-                "template='raw' (--template raw)."
+                "instruction-tuned model's tokenizer, or pass one prompt instead of messages, with "
+                "template='raw' (--template raw; in LangChain by RagMiddleLLM, in LlamaIndex by "
+                "complete())."
             )
         _warn_of_unread_options(tokenizer, template_options or {})
         template = ChatTemplate(tokenizer, options)

@@ -76,6 +76,7 @@ def test_the_list_as_json(run: Run) -> None:
     assert [each["name"] for each in listed] == list(METHODS.names())
     [pine] = [each for each in listed if each["name"] == "pine"]
     assert pine["paper"] == "arXiv:2407.01100"
+    assert pine["options"][0]["type"] == "reversed | no_reassignment | null"
 
 
 @pytest.mark.parametrize("name", METHODS.names())

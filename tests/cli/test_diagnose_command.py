@@ -47,7 +47,7 @@ def test_what_was_recognised_is_said_before_the_model_is_loaded(run: Run, tmp_pa
     assert shown.err.index("mine.jsonl") < shown.err.index("no model")
     few = written(tmp_path / "few.jsonl", 5)
     shown = run("diagnose", "-m", tmp_path / "no model", "--data", few)
-    assert "Ask for documents=5 or fewer" in shown.err
+    assert "Ask for 5 or fewer with documents= (--documents)" in shown.err
     assert "no model" not in shown.err
 
 

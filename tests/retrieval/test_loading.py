@@ -281,6 +281,7 @@ def test_markers_and_control_tokens_stay_text(tmp_path: Path) -> None:
     [
         ("a.txt", b" \n\t", "holds no text. Fill it"),
         ("a.md", b"GIF\x00\x01", "it is binary"),
+        ("a.txt", b"\x80\x00\x01", "it is binary"),  # without a warning of its encoding
         ("a.pdf", b"%PDF-1.4\nnot really", "cannot be read"),
         ("a.odt", b"PK", "'.odt' is not read. Read are .txt, .md"),
     ],

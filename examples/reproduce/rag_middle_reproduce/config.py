@@ -54,6 +54,7 @@ from rag_middle.evaluation import (
     labelled_methods,
     make_task,
 )
+from rag_middle.files import reason
 from rag_middle.methods import Compose, Method, PositionalHiddenStates, resolve_method
 from rag_middle.methods.resolve import method_from_file
 from rag_middle.passages import passages_path
@@ -336,7 +337,8 @@ def _with_bases(path: Path) -> dict[str, Any]:
         content = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"The configuration {str(path)!r} cannot be read ({error}). Pass a YAML file."
+            f"The configuration {str(path)!r} cannot be read ({reason(error)}). Pass the "
+            "path of a YAML file."
         ) from error
     bases = content.pop("base", [])
     merged: dict[str, Any] = {}

@@ -118,8 +118,8 @@ class OwnQuestions(Task):
                 return drawn
         raise FileFormatError(
             f"{count} documents are needed that do not answer {line.question!r}, and there are "
-            f"{len(drawn)} among {len(self._pool)}. Ask for documents="
-            f"{len(line.documents) + len(drawn)} or fewer, or give more data."
+            f"{len(drawn)} among {len(self._pool)}. Ask for {len(line.documents) + len(drawn)} or "
+            "fewer with documents= (--documents), or give more data."
         )
 
     @cached_property

@@ -184,6 +184,11 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         token: str | bool | None = None,
         **options: Any,
     ) -> None:
+        if isinstance(context_window, str | Path):  # the first position, where models are expected
+            raise UnsupportedGenerationError(
+                f"context_window is a number of tokens, got {str(context_window)!r}: a model's "
+                "name goes to model_name=."
+            )
         options = renamed(options)
         model_kwargs, of_answers = split_loading(model_kwargs)
         model_kwargs |= {name: options.pop(name) for name in LOADING if name in options}
