@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_middle.checkpoints import checkpoint_states
 from rag_middle.cli import console
 from rag_middle.cli import options as opt
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.models import Endpoint, Loading, open_endpoint, placed
-from rag_middle.errors import ConfigError, RagMiddleError
+from rag_middle.errors import ConfigError, ModelNotFoundError, RagMiddleError
 from rag_middle.registry import suggest
 
 if TYPE_CHECKING:
@@ -79,10 +80,9 @@ def ask(
     answerer, built = open_answerer(answering, loading, remote, quiet=as_json)
     if as_json:
         answer = answerer.ask(question, **options)
-        skipped = built.skipped if built else ()
+        skipped = [each._asdict() for each in (built.skipped if built else ())]
         prompt = {"prompt": answer.prompt.text} if show_prompt else {}
-        shown = {**answer.to_dict(), "skipped": [each._asdict() for each in skipped], **prompt}
-        console.print_json(shown)
+        console.print_json({**answer.to_dict(), "skipped": skipped, **prompt})
         return
     answer = _answer(answerer, question, options, every=all_sources)
     if show_prompt:
@@ -179,13 +179,20 @@ def open_answerer(
     method, options = answering.pop("method", None), answering.pop("method_option", None)
     if method is not None or options:
         answering["method"] = opt.chosen_method(method or "none", options)
+    from huggingface_hub.constants import HF_HUB_OFFLINE
 
+    name = answering.pop("model", None)
+    is_elsewhere = "endpoint" in remote or (not HF_HUB_OFFLINE and str(name).count("/") < 2)
+    if name and not is_elsewhere and not checkpoint_states({**loading, "name_or_path": name})[0]:
+        raise ModelNotFoundError(
+            f"Cannot load the model {name!r}: it is not here. Check the path; for a name on the "
+            "Hugging Face hub, unset HF_HUB_OFFLINE."
+        )
     from rag_middle.answering import Answerer, PromptTemplate
 
     if "prompt_template" in answering:
         answering["prompt_template"] = PromptTemplate.load(answering["prompt_template"])
-    named_model = answering.pop("model", None)
-    endpoint = open_endpoint(remote, named_model, loading, method=answering.get("method"))
+    endpoint = open_endpoint(remote, name, loading, method=answering.get("method"))
     answering |= {} if endpoint else placed(loading)
     done: list[Built] = []
     console.quiet_progress_bars()
@@ -194,7 +201,7 @@ def open_answerer(
     with console.progress_bar("embedding", hidden=quiet) as progress:
         answerer = Answerer.over(
             documents,
-            model=endpoint or named_model,
+            model=endpoint or name,
             on_index=done.append,
             progress=progress,
             **answering,
@@ -207,7 +214,7 @@ def open_answerer(
         elif built.skipped:
             advice = f"`rag-middle index {documents}` says what and why."
             console.warn(f"{len(built.skipped)} skipped: {advice}")
-    if not quiet and named_model is None and endpoint is None:
+    if not quiet and name is None and endpoint is None:
         console.tell_of_default()
     return answerer, built
 
