@@ -13,15 +13,14 @@ from tests.cli.conftest import Run
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
     """Files to name in arguments, by a short name."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "docs" / "empty").mkdir(parents=True)
     (tmp_path / "docs" / "a.txt").write_text("Paris lies on the Seine.")
     contents: dict[str, Any] = {
         "prompt": "[[rm:doc]]Paris.[[/rm:doc]] Where?",
         "damaged": "{",
         "questions": '{"question": "q", "answers": ["a"], "gold": "x", "distractors": ["y"]}\n',
     }
-    named = {name: str(tmp_path / name) for name in ("docs", "empty", "gone")}
+    named = {"docs": str(tmp_path / "docs"), "gone": str(tmp_path / "gone")}
     for name, content in contents.items():
         path = tmp_path / f"{name}.{'txt' if name == 'prompt' else 'json'}"
         path.write_text(content)
@@ -37,7 +36,7 @@ REFUSED = [
     ("serve -m m --method pinee", "Did you mean 'pine'?"),
     ("generate -m m -p {prompt} --stream --json", "leave out --json"),
     ("ask Why? --docs {gone}", "There is no file or folder"),
-    ("ask Why? --docs {empty}", "it is empty"),
+    ("ask Why? --docs {docs}/empty", "it is empty"),
     ("chat --docs {docs} --temperature -1", "temperature must be"),
     ("diagnose --metric charm", "has no metric 'charm'"),
     ("diagnose --data {questions} --task key_value_chain", "Unknown task"),

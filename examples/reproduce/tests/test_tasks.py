@@ -15,7 +15,8 @@ from rag_middle_reproduce.tasks.metrics import classification, order_deviations
 
 from rag_middle import ConfigError, FileFormatError, RagMiddleModel
 from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, Measurement, make_task, position, run
-from tests.evaluation.test_tasks import keeps_the_contract, written
+from tests.evaluation.test_tasks import keeps_the_contract
+from tests.reader.questions import write_lines
 
 #: First half dozen bytes of the SHA-256 of LongBench's prompts.
 DIGESTS = {
@@ -238,7 +239,7 @@ def test_ceval_is_asked_in_chinese(data: Path) -> None:
 
 def test_an_answer_keeps_its_letter_in_both_orders(tmp_path: Path) -> None:
     line = SAMPLES["rewardbench.jsonl"][0]
-    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[line] * 20)})
+    task = make_task("pairwise_judge", {"data": write_lines(tmp_path / "p.jsonl", *[line] * 20)})
     items = task.items(None, 0)
     assert {item.answers[0] for item in items} == {"[[A]]", "[[B]]"}
     for item in items:
@@ -320,7 +321,7 @@ def test_zeroscrolls_prompts_are_those_of_the_data(data: Path) -> None:
 
 def test_answers_that_are_kept_back_are_said_to_be(tmp_path: Path) -> None:
     line = {**SAMPLES["zeroscrolls/quality.jsonl"][0], "output": ""}
-    path = written(tmp_path / "test.jsonl", line)
+    path = write_lines(tmp_path / "test.jsonl", line)
     with pytest.raises(FileFormatError, match="take the split 'validation'"):
         make_task("zeroscrolls", {"data": path, "dataset": "quality"}).items(None, 0)
 
@@ -375,7 +376,7 @@ def test_a_wrong_line_is_named(
     tmp_path: Path, name: str, changes: dict[str, Any], message: str
 ) -> None:
     kind, options = options_of(name)
-    path = written(tmp_path / "data.jsonl", {**SAMPLES[name][0], **changes})
+    path = write_lines(tmp_path / "data.jsonl", {**SAMPLES[name][0], **changes})
     with pytest.raises(FileFormatError, match=rf"data\.jsonl:1.*{message}"):
         make_task(kind, {"data": path, **options}).items(None, 0)
 
@@ -395,6 +396,6 @@ def test_prompts_that_are_written_out_lose_their_signs_for_the_chat_template(
     assert [doc.text for doc in prompt.documents] == documents
     answer = "On the hills.\nThe town is Corvale."
     assert task.scores(item, AS_GIVEN, answer) == {"best_subspan_em": 1.0}
-    broken = written(tmp_path / "broken.jsonl", {"parts": ["a", "b"], "answers": []})
+    broken = write_lines(tmp_path / "broken.jsonl", {"parts": ["a", "b"], "answers": []})
     with pytest.raises(FileFormatError, match="got 2 parts"):
         make_task("written_qa", {"data": broken}).items(None, 0)
