@@ -68,7 +68,7 @@ test: setup model
 test-slow: setup model
 	$(PYTEST) -m "slow or thorough"
 
-# The same as `test` under the oldest transformers of the range in pyproject.toml, found before the other.
+# All tests that are not slow, under the oldest transformers of the range in pyproject.toml, found before the other.
 OLDEST := build/oldest
 
 $(OLDEST)/.ready: constraints-oldest.txt

@@ -339,7 +339,7 @@ def next_steps(
     """
     label, reason = recommendation.label, recommendation.reason
     if reason == "too_few_questions":
-        return ("Ask 100 questions: --data with as many (--limit is 100 by default).",)
+        return ("Ask 100 questions: --limit 100, the default, and --data with as many.",)
     if reason == "cannot_answer":
         return (
             "Look at a few answers in records.jsonl: does the prompt suit the model? Try "

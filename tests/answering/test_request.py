@@ -53,6 +53,12 @@ def test_only_what_was_read_and_named_is_cited() -> None:
     assert _answer("Lyon.", sent=("0", "1", "2")).cited == ()
 
 
+def test_times_begin_with_the_question() -> None:
+    timings = _answer("", sent=("0",)).timings
+    assert round(timings.time_to_first_token, 6) == 1.6
+    assert round(timings.total, 6) == 2.0
+
+
 def test_an_answer_is_json_whatever_the_documents_carry() -> None:
     described = json.loads(json.dumps(_answer("(Lyon) Yes.", sent=("0", "1")).to_dict()))
     assert described["sources"][0] == {

@@ -20,9 +20,9 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import CLOSE_MARKER, OPEN_MARKER, escape, seal
 from rag_middle.notices import UnreadMarkersWarning
 from tests.attacks.hostile import LITERALS, tries
-from tests.attacks.test_control_tokens import control_ids
+from tests.attacks.test_control_tokens import TOKENIZERS, control_ids
 from tests.tiny_models import build, tiny
-from tests.tokenizers import HERMES, byte_level_bpe
+from tests.tokenizers import HERMES
 
 ROUNDS = tries(6)
 PARTS = (
@@ -329,8 +329,12 @@ def serve_tools(model: Watched, attacker: Attacker, documents: list[str]) -> obj
     from rag_middle.serving import ServerSettings, create_app, named_methods
 
     evil = attacker.text
-    names = [{"name": "search", "arguments": json.dumps({"query": evil()})} for _ in range(2)]
-    calls = [{"id": str(at), "type": "function", "function": name} for at, name in enumerate(names)]
+    arguments = [json.dumps({"query": evil(), f"n{evil()}": evil()}) for _ in range(2)]
+    ids = [f"{at}{evil()}" for at in range(2)]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "search", "arguments": each}}
+        for id_, each in zip(ids, arguments, strict=True)
+    ]
     tool = {"name": "search", "description": evil(), "parameters": {"type": "object"}}
     titles = ["" if attacker.repeats else f"t{evil()}" for _ in range(2)]
     body: dict[str, Any] = {
@@ -343,12 +347,16 @@ def serve_tools(model: Watched, attacker: Attacker, documents: list[str]) -> obj
         "tools": [{"type": "function", "function": tool}] if attacker.offers_tools else [],
         "messages": [
             {"role": "system", "content": evil()},
-            {"role": "user", "content": evil()},
+            {"role": "user", "content": evil(), "name": evil()},
             {"role": "assistant", "content": evil()},
             {"role": "user", "content": evil()},
             {"role": "assistant", "content": None, "tool_calls": calls},
-            {"role": "tool", "tool_call_id": "0", "content": "\n".join(map(mark, documents[2:]))},
-            {"role": "tool", "tool_call_id": "1", "content": evil()},
+            {
+                "role": "tool",
+                "tool_call_id": ids[0],
+                "content": "\n".join(map(mark, documents[2:])),
+            },
+            {"role": "tool", "tool_call_id": ids[1], "content": evil()},
         ],
     }
     for place, title in enumerate(titles):
@@ -424,8 +432,8 @@ def count_texts(attacker: Attacker, tried: Counter[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def model() -> Watched:
-    tokenizer = byte_level_bpe(chat_template=HERMES)
+def model(request: pytest.FixtureRequest) -> Watched:
+    tokenizer = TOKENIZERS[request.param](chat_template=HERMES)
     config = tiny(
         LlamaConfig,
         vocab_size=len(tokenizer),
@@ -447,7 +455,10 @@ def tried() -> Iterator[Counter[str]]:
 
 @pytest.mark.timeout(60 + 2 * ROUNDS)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    "model", ["byte-level", "metaspace, legacy", "unigram, NFKC, strip"], indirect=True
+)
+@pytest.mark.one_in(7)
 def test_exactly_the_documents_of_the_application_reach_the_model_and_no_control_token(
     way: str, model: Watched, tried: Counter[str]
 ) -> None:
@@ -461,7 +472,10 @@ def test_exactly_the_documents_of_the_application_reach_the_model_and_no_control
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnreadMarkersWarning)
             WAYS[way](model, attacker, documents)
-        assert [text.rstrip("\n") for text in model.read] == [t.rstrip("\n") for t in documents]
+        # Other tokenizers leave out spaces, or write letters in another way.
+        if model.tokenizer.decode(model.tokenizer.encode(" \uff21")) == " \uff21":
+            read = [text.rstrip("\n") for text in model.read]
+            assert read == [text.rstrip("\n") for text in documents]
         assert model.control == own
         tried["requests"] += 1
         tried["documents sent"] += len(documents)
@@ -469,6 +483,7 @@ def test_exactly_the_documents_of_the_application_reach_the_model_and_no_control
 
 @pytest.mark.timeout(60 + 2 * ROUNDS)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", ["byte-level"], indirect=True)
 @pytest.mark.one_in(3)
 def test_documents_sent_again_take_no_others_place(
     way: str, model: Watched, tried: Counter[str]

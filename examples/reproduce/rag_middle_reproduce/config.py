@@ -334,7 +334,9 @@ def read_config(path: str | Path) -> EvaluationConfig:
 def _with_bases(path: Path) -> dict[str, Any]:
     """The content of a file over that of its bases, the later ones over the earlier."""
     try:
-        content = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError("it holds no fields")
     except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(
             f"The configuration {str(path)!r} cannot be read ({reason(error)}). Pass the "
@@ -344,6 +346,8 @@ def _with_bases(path: Path) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name in [bases] if isinstance(bases, str) else bases:
         merged |= _with_bases(path.parent / name)
+    if any(view in content for view in VIEWS):
+        merged = {name: value for name, value in merged.items() if name not in VIEWS}
     return merged | content
 
 
