@@ -55,7 +55,7 @@ from rag_middle.evaluation import (
     make_task,
 )
 from rag_middle.files import reason
-from rag_middle.methods import Compose, Method, PositionalHiddenStates, resolve_method
+from rag_middle.methods import LPES, Compose, Method, PositionalHiddenStates, resolve_method
 from rag_middle.methods.resolve import method_from_file
 from rag_middle.passages import passages_path
 from rag_middle_reproduce import tasks as _tasks  # noqa: F401 - registers them
@@ -205,7 +205,8 @@ class EvaluationConfig:
             loaded: the model itself; without it, methods that are found in it are left out.
 
         Raises:
-            ConfigError: a profile that is not in the folder `data`, or nothing found in the model.
+            ConfigError: a profile that is not in the folder `data`, LPES without fitted factors, or
+                nothing found in the model.
             UnknownNameError, MethodConfigError: as `rag_middle.evaluation.labelled_methods`.
         """
         specs: list[Any] = []
@@ -215,7 +216,15 @@ class EvaluationConfig:
             elif loaded is not None:
                 found = spec.method(loaded, self.tasks[0].make(data, model))
                 specs.append(LabelledMethod(spec.label, found))
-        return labelled_methods(specs)
+        methods = labelled_methods(specs)
+        for part in (part for method in methods for part in method.method.parts):
+            if isinstance(part, LPES) and not isinstance(part.factors, tuple):
+                raise ConfigError(
+                    "One factor in every layer is position interpolation, not LPES, whose factors "
+                    "are fitted to the model. Fit them with `rag-middle calibrate --method "
+                    f"lpes:paper --model {model.name}`, or name position_interpolation."
+                )
+        return methods
 
     def asked(self, data: Path, model: ModelConfig) -> list[Asked]:
         """The tasks as they are put to a model."""

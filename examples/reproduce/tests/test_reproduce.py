@@ -140,6 +140,12 @@ def test_published_numbers_are_of_models_tasks_and_positions_that_are_there(data
                     assert len(numbers) == len(measurement.gold_positions(task)), path
 
 
+def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
+    unfitted = {"name": "lpes", "options": {"factors": 1.5}}
+    with pytest.raises(ConfigError, match="position interpolation, not LPES"):
+        read_config(written(tmp_path, methods=[unfitted])).check(data)
+
+
 def test_a_profile_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     config = read_config(FOLDER / "lpes/table_1.yaml")
     with pytest.raises(ConfigError, match="calibrate --method lpes:paper --model lmsys"):
