@@ -17,7 +17,8 @@ def files_of(room: str) -> list[Path]:
     if room == "tests":
         return [*(ROOT / room).rglob("*.py"), *(ROOT / "examples").rglob("tests/**/*.py")]
     if room == "integrations/tests":
-        return list((ROOT / "integrations").rglob("tests/**/*.py"))
+        shared = ROOT / "integrations" / "conftest.py"
+        return [shared, *(ROOT / "integrations").rglob("tests/**/*.py")]
     if room.startswith("integrations/"):
         found = (ROOT / room).rglob("*.py")
         return [file for file in found if not {"build", "tests"} & {*file.parts}]

@@ -10,7 +10,7 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
 
 from rag_middle import RagMiddleModel
-from tests.applications.world import ANSWER, QUESTION, TEXTS
+from tests.applications.world import TEXTS
 from tests.reader import reader_path
 from tests.scripted import write
 
@@ -57,16 +57,6 @@ def store(documents: list[Document]) -> InMemoryDocumentStore:
     store = InMemoryDocumentStore()
     store.write_documents(documents)
     return store
-
-
-@pytest.fixture
-def question() -> str:
-    return QUESTION
-
-
-@pytest.fixture
-def answer() -> str:
-    return ANSWER
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from rag_middle import (
     mark,
 )
 from rag_middle.methods import LPES, SIW
+from tests.applications.world import ANSWER, QUESTION
 
 CALL = '<tool_call>\n{"name": "price_of", "arguments": {"name": "Glenmoor"}}\n</tool_call>'
 
@@ -39,13 +40,13 @@ def prompt(question: str) -> list[ChatMessage]:
 
 
 def test_chunks_make_up_the_reply(
-    generator: RagMiddleChatGenerator, documents: list[Document], question: str, answer: str
+    generator: RagMiddleChatGenerator, documents: list[Document]
 ) -> None:
     chunks: list[StreamingChunk] = []
     [reply] = generator.run(
-        prompt(question), documents=documents, streaming_callback=chunks.append
+        prompt(QUESTION), documents=documents, streaming_callback=chunks.append
     )["replies"]
-    assert reply.text == answer == "".join(chunk.content for chunk in chunks)
+    assert reply.text == ANSWER == "".join(chunk.content for chunk in chunks)
     assert [chunk.start for chunk in chunks] == [True, *[False] * (len(chunks) - 1)]
     assert chunks[-1].finish_reason == reply.meta["finish_reason"] == "stop"
     assert chunks[-1].meta["usage"] == reply.meta["usage"]
@@ -72,7 +73,7 @@ async def test_the_event_loop_is_free_and_cancelling_ends_the_generation(writing
 
 
 def test_scores_decide_which_documents_do_not_fit(
-    model_name: str, documents: list[Document], question: str, answer: str
+    model_name: str, documents: list[Document]
 ) -> None:
     generator = RagMiddleChatGenerator(
         model_name,
@@ -83,37 +84,22 @@ def test_scores_decide_which_documents_do_not_fit(
         Document(id=d.id, content=d.content, meta=d.meta, score=float(index))
         for index, d in enumerate(documents)
     ]
-    [reply] = generator.run(prompt(question), documents=ranked)["replies"]
-    assert reply.text == answer
+    [reply] = generator.run(prompt(QUESTION), documents=ranked)["replies"]
+    assert reply.text == ANSWER
     dropped = reply.meta["rag_middle"]["dropped_documents"]
     assert [entry["id"] for entry in dropped] == [d.id for d in documents[: len(dropped)]]
     assert dropped
 
 
 def test_metadata_stands_before_the_text_where_it_is_named(
-    loaded: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+    loaded: RagMiddleModel, sent: Any
 ) -> None:
-    sent: list[Any] = []
-    generate = RagMiddleModel.generate
-
-    def record(self: RagMiddleModel, prompt: Any, **options: Any) -> Any:
-        sent.append(prompt)
-        return generate(self, prompt, **options)
-
-    monkeypatch.setattr(RagMiddleModel, "generate", record)
-    generator = RagMiddleChatGenerator(
-        loaded, meta_fields=["title", "year"], generation_kwargs={"max_new_tokens": 1}
-    )
-    read = [
-        Document(content="It is red.", meta={"title": "Rose", "year": 0}),
-        Document(content="x"),
-    ]
-    generator.run("Which colour?", documents=read)
-    [message] = sent[0]
-    assert [document.text for document in message["content"].documents] == [
-        "Rose\n0\nIt is red.",
-        "x",
-    ]
+    options = {"max_new_tokens": 1}
+    fields = ["title", "year"]
+    generator = RagMiddleChatGenerator(loaded, meta_fields=fields, generation_kwargs=options)
+    rose = Document(content="It is red.", meta={"title": "Rose", "year": 0})
+    generator.run("Which colour?", documents=[rose, Document(content="x")])
+    assert sent[0].documents == ["Rose\n0\nIt is red.", "x"]
 
 
 # -- tools --------------------------------------------------------------------------------------
@@ -147,14 +133,14 @@ def test_tools_are_called_and_their_answers_read(writing: Any, capsys: Any) -> N
 # -- refusals -----------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, question: str) -> None:
+def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator) -> None:
     image = ImageContent(base64_image="iVBORw0KGgo=", mime_type="image/png")
     with pytest.raises(PromptError, match="reads text only"):
         generator.run([ChatMessage.from_user(content_parts=["What is it?", image])])
     with pytest.raises(PromptError, match="Document 0 has no text"):
-        generator.run(prompt(question), documents=[Document(meta={"file": "a.png"})])
+        generator.run(prompt(QUESTION), documents=[Document(meta={"file": "a.png"})])
     with pytest.raises(PromptError, match=r"Document 0 has no text: got .{,100}\. Convert"):
-        generator.run(prompt(question), documents=[{"text": "Loire " * 400}])  # type: ignore[list-item]
+        generator.run(prompt(QUESTION), documents=[{"text": "Loire " * 400}])  # type: ignore[list-item]
     with pytest.raises(PromptError, match="with the role 'user'"):
         generator.run([ChatMessage.from_system("Read.")], documents=[Document(content="Text.")])
     numbered = "\n".join(f"Document {index}: {mark(text)}" for index, text in enumerate("ab"))
@@ -167,11 +153,6 @@ def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, quest
     [
         ({"generation_kwargs": {"max_length": 3}}, UnsupportedGenerationError, "max_new_tokens"),
         ({"model_kwargs": {"dtypes": "auto"}}, UnsupportedGenerationError, "dtype"),
-        (
-            {"model_kwargs": {"model_options": {"token": "hf_x"}}},
-            UnsupportedGenerationError,
-            "token=",
-        ),
         ({"method": "pin"}, UnknownNameError, "pine"),
     ],
 )
@@ -196,7 +177,6 @@ def stop_here(chunk: StreamingChunk) -> None:
     ("arguments", "method", "options"),
     [
         ({"method": f"{PRESET}+siw"}, f"{PRESET}+siw", {}),
-        ({"method": SIW(alpha_dense=1.5)}, "siw", {"alpha_dense": 1.5}),
         ({"method": "siw", "method_options": {"alpha_dense": 1.5}}, "siw", {"alpha_dense": 1.5}),
         ({"method": SIW(layers=(1, 2))}, "siw", {"layers": [1, 2]}),
     ],

@@ -20,7 +20,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle.generation import MissingDocumentsWarning
-from tests.applications.world import embedding
+from tests.applications.world import ANSWER, QUESTION, embedding
 
 ASKED = [ChatMessage.from_user("Question: {{ query }}\nAnswer:")]
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -47,16 +47,12 @@ def pipeline(store: InMemoryDocumentStore, generator: RagMiddleChatGenerator) ->
     return built
 
 
-def asked(question: str) -> dict[str, dict[str, str]]:
-    names = ("retriever", "prompt_builder", "answer_builder")
-    return {name: {"query": question} for name in names}
+RUN = {name: {"query": QUESTION} for name in ("retriever", "prompt_builder", "answer_builder")}
 
 
-def test_the_answer_is_right_and_says_what_it_was_read_from(
-    pipeline: Pipeline, question: str, answer: str
-) -> None:
-    [made] = pipeline.run(asked(question))["answer_builder"]["answers"]
-    assert made.data == answer
+def test_the_answer_is_right_and_says_what_it_was_read_from(pipeline: Pipeline) -> None:
+    [made] = pipeline.run(RUN)["answer_builder"]["answers"]
+    assert made.data == ANSWER
     report = made.meta["rag_middle"]
     assert (report["method"], report["applied"], report["documents"]) == ("pine", True, 6)
     assert sorted(report["document_ids"]) == sorted(document.id for document in made.documents)
@@ -70,41 +66,37 @@ def test_the_answer_is_right_and_says_what_it_was_read_from(
     assert not any("[[rm:doc" in document.content for document in made.documents)
 
 
-def test_a_pipeline_is_the_same_after_yaml(pipeline: Pipeline, question: str, answer: str) -> None:
+def test_a_pipeline_is_the_same_after_yaml(pipeline: Pipeline) -> None:
     again = Pipeline.loads(pipeline.dumps())
     assert again.to_dict()["components"] == pipeline.to_dict()["components"]
     # A store in memory is saved without its documents.
     stored: Any = again.get_component("retriever")
     kept: Any = pipeline.get_component("retriever")
     stored.document_store = kept.document_store
-    [made] = again.run(asked(question))["answer_builder"]["answers"]
-    assert made.data == answer
+    [made] = again.run(RUN)["answer_builder"]["answers"]
+    assert made.data == ANSWER
     assert made.meta["rag_middle"]["method"] == "pine"
 
 
 @pytest.mark.anyio
-async def test_an_asynchronous_pipeline_streams(
-    pipeline: Pipeline, question: str, answer: str
-) -> None:
+async def test_an_asynchronous_pipeline_streams(pipeline: Pipeline) -> None:
     pieces: list[str] = []
 
     async def show(chunk: StreamingChunk) -> None:
         pieces.append(chunk.content)
 
-    data = asked(question) | {"llm": {"streaming_callback": show}}
+    data = RUN | {"llm": {"streaming_callback": show}}
     result = await pipeline.run_async(data)
     [made] = result["answer_builder"]["answers"]
-    assert made.data == answer == "".join(pieces)
+    assert made.data == ANSWER == "".join(pieces)
 
 
-def test_a_pipeline_without_documents_is_named(
-    generator: RagMiddleChatGenerator, question: str
-) -> None:
+def test_a_pipeline_without_documents_is_named(generator: RagMiddleChatGenerator) -> None:
     built = Pipeline()
     built.add_component("prompt_builder", ChatPromptBuilder(ASKED))
     built.add_component("llm", generator)
     built.connect("prompt_builder.prompt", "llm.messages")
-    data = {"prompt_builder": {"query": question}}
+    data = {"prompt_builder": {"query": QUESTION}}
     for run in (built.run, lambda data: asyncio.run(built.run_async(data))):
         with pytest.warns(MissingDocumentsWarning, match="DocumentMarker"):
             run(data)
@@ -115,8 +107,6 @@ def test_a_template_that_writes_documents_stays_as_it_is(
     documents: list[Document],
     generator: RagMiddleChatGenerator,
     template: Any,
-    question: str,
-    answer: str,
 ) -> None:
     embedded = MockDocumentEmbedder(embedding_fn=embedding).run(documents)["documents"]
     store = InMemoryDocumentStore(embedding_similarity_function="cosine")
@@ -133,7 +123,7 @@ def test_a_template_that_writes_documents_stays_as_it_is(
     built.connect("ranker.documents", "marker.documents")
     built.connect("marker.documents", "prompt_builder.documents")
     built.connect("prompt_builder.prompt", "llm.messages")
-    data = {"embedder": {"text": question}, "prompt_builder": {"query": question}}
+    data = {"embedder": {"text": QUESTION}, "prompt_builder": {"query": QUESTION}}
     [reply] = built.run(data)["llm"]["replies"]
-    assert reply.text == answer
+    assert reply.text == ANSWER
     assert reply.meta["rag_middle"]["documents"] == 6

@@ -1,9 +1,7 @@
 """Chat engines of every mode: whole documents in each call, also in later turns."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
@@ -17,10 +15,6 @@ from llama_index.core.memory import (
 from llama_index.llms.rag_middle import MarkDocuments
 
 from rag_middle import mark
-
-if TYPE_CHECKING:
-    from conftest import Call, MakeLLM, Use
-
 
 MODES = ("context", "condense_plus_context", "condense_question", "best")
 #: Documents of the calls of a first and of a second turn; condensing a question reads none.
@@ -42,25 +36,25 @@ def engine_of(mode: str, index: VectorStoreIndex, marker: Any, **options: Any) -
     )
 
 
-def counts(calls: list) -> list[int]:
-    return [call.documents for call in calls]
+def counts(sent: Any) -> list[int]:
+    return [len(prompt.documents) for prompt in sent]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.one_in(3)
 def test_each_turn_gets_whole_documents(
-    mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
+    mode: str, make_llm: Any, use: Any, index: VectorStoreIndex, sent: Any
 ) -> None:
     use(make_llm(method="pine", on_missing_documents="ignore"))
     engine = engine_of(mode, index, MarkDocuments())
     first, second = TURNS[mode]
 
-    answer = engine.chat(question)
-    assert counts(calls) == first
+    answer = engine.chat("On which river does Nantes lie?")
+    assert counts(sent) == first
     assert str(answer).strip()
-    calls.clear()
+    sent.clear()
     engine.chat("And Lyon?")
-    assert counts(calls) == second
+    assert counts(sent) == second
     assert all("rm:doc" not in n.node.get_content() for n in answer.source_nodes)
     assert all("rm:doc" not in (m.content or "") for m in engine.chat_history)
 
@@ -91,7 +85,7 @@ def turns() -> list[ChatMessage]:
     return history
 
 
-def test_histories_are_summarised(make_llm: MakeLLM, calls: list[Call]) -> None:
+def test_histories_are_summarised(make_llm: Any, sent: Any) -> None:
     llm = make_llm(on_missing_documents="ignore")
     history = [*turns(), ChatMessage(role="user", content="And now?")]
     memory = ChatSummaryMemoryBuffer.from_defaults(
@@ -100,9 +94,9 @@ def test_histories_are_summarised(make_llm: MakeLLM, calls: list[Call]) -> None:
     summary, *_ = asyncio.run(memory.aget())
     assert summary.role == "system"
     asyncio.run(FactExtractionMemoryBlock(llm=llm).aput(history))
-    assert [call.documents for call in calls] == [0, 0]
-    for call in calls:
-        assert "rm:doc" not in call.text
-        assert "Nantes lies on the Loire.\nLyon" in call.text  # where they stood
-        assert "Paris lies on the Seine." in call.text
+    assert counts(sent) == [0, 0]
+    for prompt in sent:
+        assert "rm:doc" not in prompt.text
+        assert "Nantes lies on the Loire.\nLyon" in prompt.text  # where they stood
+        assert "Paris lies on the Seine." in prompt.text
     assert history[2].content == TOLD[0]

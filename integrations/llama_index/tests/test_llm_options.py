@@ -1,13 +1,11 @@
 """Options of calls to RagMiddleLLM."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from llama_index.llms.rag_middle import RagMiddleLLM
@@ -15,12 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
 
-if TYPE_CHECKING:
-    from conftest import MakeLLM
-
 
 def test_stopping_ids_end_the_text(
-    make_llm: MakeLLM, said: Callable[..., None], tokenizer: PreTrainedTokenizerFast
+    make_llm: Any, said: Any, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     said("The Loire.<|im_end|>More")
     control = tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -31,7 +26,7 @@ def test_stopping_ids_end_the_text(
         make_llm(stopping_ids=[10**6])
 
 
-def test_pickles_and_copies_keep_the_options_and_no_weights(saved: Path, make_llm: MakeLLM) -> None:
+def test_pickles_and_copies_keep_the_options_and_no_weights(saved: Path, make_llm: Any) -> None:
     llm = RagMiddleLLM(
         model_name=saved,
         method="ms_poe",
@@ -77,7 +72,7 @@ def test_a_method_that_is_set_runs(named_llm: Callable[..., RagMiddleLLM], marke
     def report(llm: RagMiddleLLM) -> str:
         return str(llm.complete(marked).raw["rag_middle"]["method"])
 
-    llm = named_llm(method="lpes", method_options={"factors": [1.0, 2.0]}, max_new_tokens=1)
+    llm = named_llm(method="lpes", method_options={"factors": [1, 1, 2.0]}, max_new_tokens=1)
     llm.method = "siw"
     assert report(llm) == "siw"
     llm.method_options = {"alpha_dense": 0.3}

@@ -1,9 +1,8 @@
 """Prompts of RagMiddleLLM: templates, roles, documents that are missing or forged, the window."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+import copy
+from typing import Any
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
@@ -13,18 +12,15 @@ from transformers import PreTrainedTokenizerFast
 from rag_middle import ContextOverflowError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning
 
-if TYPE_CHECKING:
-    from conftest import MakeLLM, User
-
 
 def test_prompts_have_one_bos_and_go_through_the_chat_template(
-    llm: RagMiddleLLM, tokenizer: PreTrainedTokenizerFast, user: User
+    llm: RagMiddleLLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
     expected = ids("<s><|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
-    assert llm.count_prompt_tokens(user("Hello")) == len(expected)
+    assert llm.count_prompt_tokens([ChatMessage("Hello")]) == len(expected)
     assert llm.complete("Hello").raw["usage"]["prompt_tokens"] == len(expected)
     already = "<s><|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     custom = RagMiddleLLM(
@@ -33,31 +29,27 @@ def test_prompts_have_one_bos_and_go_through_the_chat_template(
     assert custom.complete("Hello").raw["usage"]["prompt_tokens"] == len(expected)
 
 
-def test_system_prompt_and_query_wrapper_reach_the_model(make_llm: MakeLLM, calls: list) -> None:
+def test_system_prompt_and_query_wrapper_reach_the_model(make_llm: Any, sent: Any) -> None:
     llm = make_llm(system_prompt="Be brief.", query_wrapper_prompt="Q: {query_str}")
     llm.complete("Which {river}?")
-    assert calls[0].text == "Q: Which {river}?"
-    assert calls[0].options["system"] == "Be brief."
+    assert "system\nBe brief.<|im_end|>\n<|im_start|>user\nQ: Which {river}?" in sent[0].text
 
 
 def test_a_model_without_a_chat_template_reads_plain_text(
-    make_llm: MakeLLM,
-    plain_tokenizer: PreTrainedTokenizerFast,
-    calls: list,
-    user: User,
-    marked: str,
+    make_llm: Any, tokenizer: PreTrainedTokenizerFast, sent: Any, marked: str
 ) -> None:
-    llm = make_llm(tokenizer=plain_tokenizer)
+    plain = copy.deepcopy(tokenizer)
+    plain.chat_template = None
+    llm = make_llm(tokenizer=plain)
     assert not llm.metadata.is_chat_model
-    history = [*user(marked), ChatMessage(role="assistant", content="Both."), *user(marked)]
-    raw = llm.chat(history).raw
-    assert raw["rag_middle"]["documents"] == 2
-    read = plain_tokenizer.decode(calls[0].ids)
-    assert read.startswith("<s>user: Read.")
-    assert read.rstrip().endswith("assistant:")
+    asked = ChatMessage(marked)
+    llm.chat([asked, ChatMessage(role="assistant", content="Both."), asked])
+    assert len(sent[0].documents) == 2
+    assert sent[0].text.startswith("<s>user: Read.")
+    assert sent[0].text.rstrip().endswith("assistant:")
 
 
-def test_missing_documents_are_announced_as_asked(make_llm: MakeLLM) -> None:
+def test_missing_documents_are_announced_as_asked(make_llm: Any) -> None:
     with pytest.warns(MissingDocumentsWarning, match="MarkDocuments"):
         make_llm(method="pine").complete("Hello")
     with pytest.raises(RequestError, match="MarkDocuments") as raised:
@@ -70,7 +62,7 @@ def test_missing_documents_are_announced_as_asked(make_llm: MakeLLM) -> None:
 
 @pytest.mark.parametrize("call", ["complete", "stream_complete", "acomplete", "astream_complete"])
 def test_prompts_that_do_not_fit_are_refused_with_their_numbers(
-    make_llm: MakeLLM, call: str, marked: str
+    make_llm: Any, call: str, marked: str
 ) -> None:
     llm = make_llm(context_window=40)
 

@@ -1,21 +1,17 @@
 """What users of HuggingFaceLLM write, and log-probabilities where OpenAI's LLM has them."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
 from llama_index.llms.rag_middle import RagMiddleLLM
 from llama_index.llms.rag_middle import loading as loading_module
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, pipeline
 
 from rag_middle import UnsupportedGenerationError
-
-if TYPE_CHECKING:
-    from conftest import MakeLLM, User
 
 #: Of llama-index-llms-huggingface 0.6.
 POSITIONS = (
@@ -33,7 +29,7 @@ def test_arguments_stand_where_hugging_face_llm_has_them() -> None:
 
 
 def test_a_pipeline_brings_its_options(
-    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, marked: str, make_llm: MakeLLM
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, marked: str, make_llm: Any
 ) -> None:
     made = pipeline(
         "text-generation", model=network, tokenizer=tokenizer, max_new_tokens=3, do_sample=False
@@ -75,17 +71,15 @@ def test_the_token_of_the_hub_is_used_and_shown_nowhere(
         RagMiddleLLM(model=network, tokenizer=tokenizer, token="hf_SECRET")
 
 
-def test_log_probabilities_come_with_completions_and_answers(
-    make_llm: MakeLLM, user: User, marked: str
-) -> None:
+def test_log_probabilities_come_with_completions_and_answers(make_llm: Any, marked: str) -> None:
     llm = make_llm(max_new_tokens=3)
     told = llm.complete(marked, logprobs=True, top_logprobs=2)
     assert told.logprobs is not None
     assert "".join(position[0].token for position in told.logprobs) == told.text
     assert {len(position) for position in told.logprobs} == {2}
     assert all(first.logprob >= other.logprob for first, other in told.logprobs)
-    assert llm.chat(user(marked), logprobs=True, top_logprobs=2).logprobs == told.logprobs
-    *_, last = llm.stream_chat(user(marked), logprobs=True)
+    assert llm.chat([ChatMessage(marked)], logprobs=True, top_logprobs=2).logprobs == told.logprobs
+    *_, last = llm.stream_chat([ChatMessage(marked)], logprobs=True)
     assert last.logprobs == [position[:1] for position in told.logprobs]
     assert llm.complete(marked).logprobs is None
     assert "log_probabilities" not in told.raw["rag_middle"]

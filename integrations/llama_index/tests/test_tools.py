@@ -1,10 +1,7 @@
 """Tools: function calling, agents, selectors and objects, on a model that is told what to write."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
@@ -22,9 +19,6 @@ from rag_middle import mark
 from tests.tokenizers import HERMES
 
 pytestmark = pytest.mark.thorough
-
-if TYPE_CHECKING:
-    from conftest import MakeLLM
 
 
 class River(BaseModel):
@@ -48,7 +42,7 @@ SEARCH = call("search", '{"query": "Nantes"}')
 
 
 @pytest.fixture
-def llm(make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast) -> RagMiddleLLM:
+def llm(make_llm: Any, tokenizer: PreTrainedTokenizerFast) -> RagMiddleLLM:
     tokenizer.chat_template, own = HERMES, tokenizer.chat_template
     yield make_llm(max_new_tokens=100)
     tokenizer.chat_template = own
@@ -62,7 +56,7 @@ def test_earlier_thinking_reaches_the_template() -> None:
     assert [one.get("reasoning_content") for one in read] == [None, "Hm.", None]
 
 
-def test_calls_come_with_the_message(llm: RagMiddleLLM, said: Callable[..., None]) -> None:
+def test_calls_come_with_the_message(llm: RagMiddleLLM, said: Any) -> None:
     said(f"Let me look.{SEARCH}")
     assert llm.metadata.is_function_calling_model
     tool = FunctionTool.from_defaults(search)
@@ -77,9 +71,7 @@ def test_calls_come_with_the_message(llm: RagMiddleLLM, said: Callable[..., None
 
 # LlamaIndex's agents look at all attributes of themselves.
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
-def test_an_agent_reads_what_its_tool_returns(
-    llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
-) -> None:
+def test_an_agent_reads_what_its_tool_returns(llm: RagMiddleLLM, said: Any, sent: Any) -> None:
     said(SEARCH, "The Loire.")
 
     async def ask() -> Any:
@@ -92,7 +84,7 @@ def test_an_agent_reads_what_its_tool_returns(
     assert [block for block in answer.response.blocks if isinstance(block, ToolCallBlock)] == []
 
 
-def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Callable[..., None]) -> None:
+def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Any) -> None:
     said(LOIRE)
     prompt = PromptTemplate("Name a river of {country}.")
     assert llm.structured_predict(River, prompt, country="France").length_km == 1006
@@ -106,9 +98,7 @@ def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Callable[...,
 
 # LlamaIndex's own: it writes objects by a method that pydantic has renamed.
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-def test_streamed_objects_are_forced_calls_too(
-    llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
-) -> None:
+def test_streamed_objects_are_forced_calls_too(llm: RagMiddleLLM, said: Any, sent: Any) -> None:
     async def collected(stream: Any) -> list[Any]:
         return [item async for item in await stream]
 
@@ -120,15 +110,15 @@ def test_streamed_objects_are_forced_calls_too(
     assert asyncio.run(collected(llm.astream_structured_predict(River, prompt))) == [loire]
     responses = llm.as_structured_llm(River).stream_chat(messages)
     assert [response.raw for response in responses] == [loire]
-    assert [call.options["tool_choice"] for call in calls] == ["any"] * 3
+    assert [prompt.options["tool_choice"] for prompt in sent] == ["any"] * 3
 
 
 def test_objects_as_text_have_their_form_where_the_model_calls_tools_too(
-    make_llm: MakeLLM, llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
+    make_llm: Any, llm: RagMiddleLLM, said: Any, sent: Any
 ) -> None:
     said('{"name": "Loire", "length_km": 1006}')
     in_text = make_llm(max_new_tokens=100, pydantic_program_mode=PydanticProgramMode.LLM)
     assert in_text.metadata.is_function_calling_model
     prompt = PromptTemplate("Name a river.")
     assert in_text.structured_predict(River, prompt).name == "Loire"
-    assert [call.options["response_format"]["type"] for call in calls] == ["json_schema"]
+    assert [prompt.options["response_format"]["type"] for prompt in sent] == ["json_schema"]

@@ -11,18 +11,16 @@ from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
-def both(model: Any, **settings: Any) -> list[Any]:
-    settings = {"max_tokens": 30, **settings}
-    return [ChatRagMiddle(model=model, **settings), RagMiddleLLM(model=model, **settings)]
+CLASSES = [ChatRagMiddle, RagMiddleLLM]
 
 
 def text(answer: Any) -> str:
     return str(getattr(answer, "content", answer))
 
 
-@pytest.mark.parametrize("which", [0, 1])
-async def test_the_event_loop_goes_on_while_the_model_works(tiny: Any, which: int) -> None:
-    model = both(tiny)[which]
+@pytest.mark.parametrize("kind", CLASSES)
+async def test_the_event_loop_goes_on_while_the_model_works(tiny: Any, kind: Any) -> None:
+    model = kind(model=tiny, max_tokens=30)
     release = threading.Event()
     run = type(tiny).batch
 
@@ -40,9 +38,9 @@ async def test_the_event_loop_goes_on_while_the_model_works(tiny: Any, which: in
     assert text(answer) == text(model.invoke("Hello"))
 
 
-@pytest.mark.parametrize("which", [0, 1])
-async def test_streams_give_the_same_pieces(tiny: Any, which: int) -> None:
-    model = both(tiny)[which]
+@pytest.mark.parametrize("kind", CLASSES)
+async def test_streams_give_the_same_pieces(tiny: Any, kind: Any) -> None:
+    model = kind(model=tiny, max_tokens=30)
     pieces = [text(piece) async for piece in model.astream("Hello")]
     assert pieces == [text(piece) for piece in model.stream("Hello")]
     assert len(pieces) > 5
@@ -73,34 +71,29 @@ async def until(condition: Any) -> None:
     raise AssertionError("It did not happen within 30 seconds.")
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "name", "prompt", "count"),
+    [
+        *((kind, "ainvoke", "Hello", 1) for kind in CLASSES),
+        (ChatRagMiddle, "abatch", ["a", "b"], 2),
+    ],
+)
 async def test_cancelling_a_call_ends_the_generation(
-    tiny: Any, cancelled: list[str], which: int
+    tiny: Any, cancelled: list[str], kind: Any, name: str, prompt: Any, count: int
 ) -> None:
-    model = both(tiny, max_tokens=1500)[which]
-    call = asyncio.ensure_future(model.ainvoke("Hello"))
+    call = asyncio.ensure_future(getattr(kind(model=tiny, max_tokens=1500), name)(prompt))
     await asyncio.sleep(0.3)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await until(lambda: cancelled == ["cancelled"])
+    await until(lambda: cancelled == ["cancelled"] * count)
 
 
-async def test_cancelling_a_batch_ends_the_generation(tiny: Any, cancelled: list[str]) -> None:
-    model = both(tiny, max_tokens=1500)[0]
-    call = asyncio.ensure_future(model.abatch(["a", "b"]))
-    await asyncio.sleep(0.3)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    await until(lambda: cancelled == ["cancelled"] * 2)
-
-
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("kind", CLASSES)
 async def test_leaving_a_stream_ends_the_generation(
-    tiny: Any, cancelled: list[str], which: int
+    tiny: Any, cancelled: list[str], kind: Any
 ) -> None:
-    model = both(tiny, max_tokens=1500)[which]
+    model = kind(model=tiny, max_tokens=1500)
     stream = model.astream("Hello")
     await anext(stream)
     await stream.aclose()

@@ -29,9 +29,9 @@ def batch(request: pytest.FixtureRequest) -> Any:
     return lambda model, *args, **more: asyncio.run(model.abatch(*args, **more))
 
 
-def test_prompts_go_through_the_model_together(tiny: Any, batch: Any) -> None:
+def test_prompts_go_through_the_model_together(tiny: Any, batch: Any, sent: Any) -> None:
     answers = batch(chat(tiny), INPUTS)
-    assert tiny.sent.batch_sizes == [5]
+    assert [prompt.batch_size for prompt in sent] == [5] * 5
     alone = [chat(tiny).invoke(each) for each in INPUTS]
     assert [answer.content for answer in answers] == [answer.content for answer in alone]
     counts = [answer.usage_metadata["input_tokens"] for answer in answers]
@@ -107,14 +107,13 @@ def test_an_input_that_is_refused_costs_the_others_nothing(make_model: Any, batc
         batch(chat(model), inputs[:3])
 
 
-def test_inputs_in_the_cache_are_not_generated_again(tiny: Any, batch: Any) -> None:
+def test_inputs_in_the_cache_are_not_generated_again(tiny: Any, batch: Any, sent: Any) -> None:
     model = chat(tiny, cache=InMemoryCache())
     known = [model.invoke(each).content for each in INPUTS[:2]]
     answers = batch(model, INPUTS)
-    assert tiny.sent.batch_sizes == [1, 1, 3]
     assert [answer.content for answer in answers[:2]] == known
     batch(model, INPUTS)
-    assert tiny.sent.batch_sizes == [1, 1, 3]
+    assert [prompt.batch_size for prompt in sent] == [1, 1, 3, 3, 3]
 
 
 def test_streams_inside_a_batch_do_not_keep_it_waiting(tiny: Any, batch: Any) -> None:

@@ -32,50 +32,37 @@ def key(model: Any) -> str:
 DIFFERENT: list[dict[str, Any]] = [
     {},
     {"method": "pine"},
-    {"method": "ms_poe"},
     {"method": MsPoE(max_ratio=2.0)},
-    {"method": "siw+ms_poe"},
     {"temperature": 0.5},
-    {"temperature": 0.5, "seed": 1},
-    {"max_tokens": 7},
     {"stop": ["x"]},
-    {"top_p": 0.5},
-    {"num_beams": 2},
-    {"template": "raw"},
     {"template_options": {"a": 1}},
-    {"on_overflow": "drop_documents"},
     {"document_prompt": DocumentPrompt(template="- {page_content}")},
 ]
 OF_LOADING: list[dict[str, Any]] = [
     {"dtype": "float32"},
-    {"revision": "main"},
-    {"attn_implementation": "eager"},
     {"context_window": 100},
     {"quantization_config": {"load_in_4bit": True}},
 ]
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_models_that_answer_differently_have_different_keys(kind: Any, tiny_folder: Path) -> None:
-    models = [kind(model=tiny_folder, **settings) for settings in DIFFERENT + OF_LOADING]
+def test_models_that_answer_differently_have_different_keys(kind: Any, saved: Path) -> None:
+    models = [kind(model=saved, **settings) for settings in DIFFERENT + OF_LOADING]
     models.append(kind(model="another/model"))
     assert len({key(model) for model in models}) == len(models)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_equal_models_have_equal_keys_before_and_after_loading(
-    kind: Any, tiny_folder: Path
-) -> None:
-    first, second = kind(model=tiny_folder, method="pine"), kind(model=tiny_folder, method="pine")
+def test_equal_models_have_equal_keys_before_and_after_loading(kind: Any, saved: Path) -> None:
+    first, second = kind(model=saved, method="pine"), kind(model=saved, method="pine")
     before = key(first)
     first.invoke("Hello", on_missing_documents="ignore", max_tokens=1)
     assert before == key(first) == key(second)
 
 
-def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
+def test_the_cache_answers_for_the_same_call_only(tiny: Any, sent: Any) -> None:
     cache = InMemoryCache()
     model = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4)
-    prompt = "Why?"
     documents = ["Lyon lies on the Rhône.", "Nantes lies on the Loire."]
     calls: list[dict[str, Any]] = [
         {},
@@ -85,37 +72,26 @@ def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
         {"temperature": 1.0, "seed": 1},
         {"stop": ["a"]},
     ]
-    answers = [model.invoke(prompt, **call) for call in calls]
-    assert len(tiny.sent.prompts) == len(calls)
-    again = [model.invoke(prompt, **call) for call in calls]
+    answers = [model.invoke("Why?", **call) for call in calls]
+    again = [model.invoke("Why?", **call) for call in calls]
     assert [answer.content for answer in again] == [answer.content for answer in answers]
-    assert len(tiny.sent.prompts) == len(calls)
-    cached = again[1].response_metadata
-    assert cached["rag_middle"]["documents"] == 2
-    other = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4, method="ms_poe")
-    other.invoke(prompt)
-    assert len(tiny.sent.prompts) == len(calls) + 1
-
-
-SECRETS: list[dict[str, Any]] = [
-    {"token": "hf_SECRET"},
-    {"use_auth_token": "hf_SECRET"},
-    {"proxies": {"https": "http://user:hf_SECRET@proxy"}},
-]
+    assert len(sent) == len(calls)
+    assert again[1].response_metadata["rag_middle"]["documents"] == 2
+    ChatRagMiddle(model=tiny, cache=cache, max_tokens=4, method="ms_poe").invoke("Why?")
+    assert len(sent) == len(calls) + 1
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("options", SECRETS, ids=str)
-def test_secrets_of_loading_are_hidden(
-    kind: Any, options: dict[str, Any], tiny_folder: Path
-) -> None:
-    in_fields = kind(model=tiny_folder, model_options=options, tokenizer_options=options)
-    for model in (in_fields, kind(model=tiny_folder, model_kwargs=options)):
+def test_secrets_of_loading_are_hidden(kind: Any, saved: Path) -> None:
+    proxies = {"proxies": {"https": "http://user:hf_SECRET@proxy"}}
+    now, older = ({name: "hf_SECRET", **proxies} for name in ("token", "use_auth_token"))
+    in_fields = kind(model=saved, model_options=now, tokenizer_options=older)
+    for model in (in_fields, kind(model=saved, model_kwargs=older)):
         shown = [repr(model), str(model), str(model.model_dump()), model.model_dump_json()]
         shown += [dumps(model), key(model), str(model._identifying_params)]
         assert "hf_SECRET" not in str(shown)
         assert b"hf_SECRET" not in pickle.dumps(model)
-        assert key(model) == key(kind(model=tiny_folder))
+        assert key(model) == key(kind(model=saved))
         assert kind(**{field: getattr(model, field) for field in ("model", "model_options")})
 
 
@@ -123,39 +99,32 @@ def test_secrets_reach_the_loading_as_they_are(
     tiny: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: dict[str, Any] = {}
-
-    def shared_model(name: str, **loading: Any) -> RagMiddleModel:
-        arguments.update(loading)
-        return tiny
-
-    monkeypatch.setattr("rag_middle.generation.shared_model", shared_model)
-    of_model = {"token": False, "proxies": {"https": "http://user:pw@proxy"}}
-    of_tokenizer = {"token": "hf_other"}
-    model = ChatRagMiddle(
-        model="a/b", token="hf_own", model_options=of_model, tokenizer_options=of_tokenizer
+    monkeypatch.setattr(
+        "rag_middle.generation.shared_model", lambda _, **given: arguments.update(given) or tiny
     )
-    assert model.rag_middle_model is tiny
-    assert arguments["model_options"] == of_model
-    assert arguments["tokenizer_options"] == of_tokenizer
+    options = {
+        "model_options": {"token": False, "proxies": {"https": "http://user:pw@proxy"}},
+        "tokenizer_options": {"token": "hf_other"},
+    }
+    assert ChatRagMiddle(model="a/b", token="hf_own", **options).rag_middle_model is tiny
+    assert arguments.items() >= options.items()
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_pickles_and_copies_keep_the_options_and_no_weights(
-    kind: Any, tiny_folder: Path, tiny: RagMiddleModel
+    kind: Any, saved: Path, tiny: RagMiddleModel
 ) -> None:
     model = kind(
-        model=tiny_folder,
+        model=saved,
         method="ms_poe",
         method_options={"max_ratio": 2.0},
         temperature=0.5,
         seed=1,
         max_tokens=2,
-        model_options={"token": "hf_SECRET"},
     )
     answer = model.invoke("Hello")
     pickled = pickle.dumps(model)
     assert len(pickled) < 5000
-    assert b"hf_SECRET" not in pickled
     assert model.last_report is not None
     assert pickle.loads(pickled).last_report is None
     for again in (pickle.loads(pickled), copy.deepcopy(model)):
@@ -174,8 +143,8 @@ class TestChangedFields:
         model.generate_prompt([StringPromptValue(text="Hello")])
         return str(model.last_report["method"])
 
-    def test_a_method_that_is_set_runs(self, kind: Any, tiny_folder: Path) -> None:
-        options = {"model": tiny_folder, "max_tokens": 1, "on_missing_documents": "ignore"}
+    def test_a_method_that_is_set_runs(self, kind: Any, saved: Path) -> None:
+        options = {"model": saved, "max_tokens": 1, "on_missing_documents": "ignore"}
         model = kind(**options, method="positional_hidden_states:vicuna-7b-v1.5-16k")
         model.method = "ms_poe"
         assert self.method_of(model) == "ms_poe"
@@ -191,15 +160,15 @@ class TestChangedFields:
         assert self.method_of(model) == "siw"
 
     def test_what_cannot_be_set_is_refused_and_changes_nothing(
-        self, kind: Any, tiny_folder: Path
+        self, kind: Any, saved: Path
     ) -> None:
-        model = kind(model=tiny_folder, method="ms_poe")
+        model = kind(model=saved, method="ms_poe")
         before = key(model)
         with pytest.raises(UnknownNameError, match="'pine'"):
             model.method = "pin"
         with pytest.raises(MethodConfigError):
             model.method_options = {"factors": [1.0]}
-        for name in ("model", "tokenizer", "dtype", "token", "context_window"):
+        for name in ("model", "token", "context_window"):
             with pytest.raises(UnsupportedGenerationError, match="make another"):
                 setattr(model, name, "other")
             with pytest.raises(UnsupportedGenerationError, match="make another"):

@@ -11,8 +11,6 @@ from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_rag_middle import FaissRetriever
 from rag_middle import ConfigError, FileFormatError
 
-pytestmark = pytest.mark.anyio
-
 
 class Letters(Embeddings):
     """How often each letter occurs: not of length 1, and other letters for questions."""
@@ -54,20 +52,16 @@ def test_the_names_of_other_retrievers_work_and_unknown_ones_are_refused() -> No
     assert len(retriever.invoke("a", score_threshold=0.99)) == 1
     with pytest.raises(ConfigError, match="Did you mean 'min_score'"):
         FaissRetriever.from_documents(DOCUMENTS, Letters(), min_scor=0.5)
-    with pytest.raises(ConfigError, match="Did you mean 'embeddings'"):
-        FaissRetriever.from_documents(DOCUMENTS, embedding=Letters())
     with pytest.raises(ConfigError, match="The index has its embeddings"):
         FaissRetriever(embeddings=Letters())
     with pytest.raises(ConfigError, match="no option 'filter'"):
         retriever.invoke("a", filter={"page": 3})
 
 
-async def test_limits(tmp_path: Path) -> None:
+def test_limits() -> None:
     retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=3, min_score=0.5)
     assert len(retriever.invoke("a")) == 2
-    assert len(retriever.invoke("a", k=1)) == 1
     assert len(retriever.invoke("a", k=None, min_score=None)) == 3  # no limit of this call
-    assert len(await retriever.ainvoke("a", k=1)) == 1
     assert len(FaissRetriever.from_documents(DOCUMENTS, Letters()).invoke("a")) == 4
 
 
@@ -103,13 +97,9 @@ def test_what_cannot_be_meant_is_refused() -> None:
     retriever: Any = FaissRetriever.from_documents(DOCUMENTS, Letters())
     with pytest.raises(ConfigError, match=r"got dict.*itemgetter"):
         retriever.invoke({"input": "a"})
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        FaissRetriever.from_documents(DOCUMENTS, Letters(), k=0)
     for told, settings in {
-        "at least 1, got '3'": {"k": "3"},
+        "at least 1, got 0": {"k": 0},
         "k is given twice, once as top_k": {"k": 1, "top_k": 3},
-        "search_kwargs must be a dictionary": {"search_kwargs": 3},
-        "finite number or None, got '0.5'": {"min_score": "0.5"},
         "finite number or None, got nan": {"score_threshold": math.nan},
     }.items():
         with pytest.raises(ConfigError, match=told):

@@ -57,14 +57,14 @@ def chat(model: RagMiddleModel, **settings: Any) -> ChatRagMiddle:
     return ChatRagMiddle(model=model, **{"max_tokens": 100, **settings})
 
 
-def test_calls_come_back_with_what_the_model_says_beside_them(local: Any) -> None:
+def test_calls_come_back_with_what_the_model_says_beside_them(local: Any, sent: Any) -> None:
     write(local, f"Let me look.\n{CALL}")
     model = chat(local).bind_tools([search])
     answer = model.invoke("Where is Nantes?")
     assert answer.content == "Let me look.\n"
     (call,) = answer.tool_calls
     assert (call["name"], call["args"], len(call["id"] or "")) == ("search", {"query": "Nantes"}, 9)
-    assert '"description": "Find documents."' in local.sent.text
+    assert '"description": "Find documents."' in sent[-1].text
 
     chunks = list(model.stream("Where is Nantes?"))
     assert "".join(str(chunk.content) for chunk in chunks) == "Let me look.\n"
@@ -76,18 +76,16 @@ def test_calls_come_back_with_what_the_model_says_beside_them(local: Any) -> Non
     assert [call["args"] for call in whole.tool_calls] == [{"query": "Nantes"}]
 
 
-# A name, or none; JSON that LangChain completes, or takes as it is.
-INVALID = [
-    CALL[:-20],
-    CALL.replace('"Nantes"', "[" * 600 + "]" * 600),
-    CALL.replace('"Nantes"', "NaN"),
-    CALL.replace('{"query": "Nantes"}', '"Nantes"'),
-    CALL.replace('"name": "search", ', ""),
-]
-
-
-@pytest.mark.parametrize("written", INVALID, ids=range(len(INVALID)))
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize(
+    "written",
+    [
+        CALL[:-20],  # JSON that LangChain completes
+        CALL.replace('"Nantes"', "NaN"),  # that it takes as it is
+        CALL.replace('"name": "search", ', ""),
+    ],
+    ids=("cut", "not a number", "no name"),
+)
+@pytest.mark.one_in(3)
 def test_an_invalid_call_is_no_call_in_a_stream_either(local: Any, written: str) -> None:
     write(local, written)
     bound = chat(local, max_tokens=len(written.encode())).bind_tools([search])
@@ -103,7 +101,7 @@ def test_an_invalid_call_is_no_call_in_a_stream_either(local: Any, written: str)
 
 
 def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
-    local: Any, rivers: list[Document]
+    local: Any, rivers: list[Document], sent: Any
 ) -> None:
     local.checked_method("pine")  # runs the model, which is told afterwards what to write
     write(local, CALL, "The Loire.")
@@ -115,8 +113,8 @@ def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
     assert messages[-1].content == "The Loire."
     used = messages[-1].response_metadata["rag_middle"]
     assert (used["method"], used["applied"], used["documents"]) == ("pine", True, 4)
-    assert "<|im_start|>tool\n" in local.sent.text
-    assert local.sent.text.count("<tool_call>") == 1
+    assert "<|im_start|>tool\n" in sent[-1].text
+    assert sent[-1].text.count("<tool_call>") == 1
 
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
