@@ -167,6 +167,7 @@ class Survey:
     Attributes:
         path: of the records, to which more are added; those that are there are not asked again.
         batch: prompts that are read at a time.
+        generates: whether answers are generated too, or only the right one's likelihood is taken.
     """
 
     model: RagMiddleModel
@@ -174,6 +175,7 @@ class Survey:
     ranking: Ranking | None
     path: Path
     batch: int
+    generates: bool = True
 
     def __post_init__(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -202,9 +204,11 @@ class Survey:
                 about = {"method": label, "name": method_name(method), "condition": condition}
                 answers = self._answers(method, condition, due)
                 for item, answer in zip(due, answers, strict=True):
-                    said = answer["text"].strip().partition("\n")[0]
-                    right = bool(best_subspan_em(said, item.answers))
-                    self._keep({**answer, **about, "question": item.id, "correct": right})
+                    record = {**answer, **about, "question": item.id}
+                    if "text" in answer:
+                        said = answer["text"].strip().partition("\n")[0]
+                        record["correct"] = bool(best_subspan_em(said, item.answers))
+                    self._keep(record)
 
     def _keep(self, record: dict[str, Any]) -> None:
         self._records[record["method"], record["condition"], record["question"]] = record
@@ -222,22 +226,21 @@ class Survey:
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             said, scores = self._read(method, texts, targets, max(1, self.batch // 8))
-        for each, score in zip(said, scores, strict=True):
-            answer = {
-                "text": each.text,
-                "log_likelihood": score.total,
-                "prompt_tokens": each.usage.prompt_tokens,
-                "kernels": each.kernels,
-            }
-            if self.batch == 1:  # else it is the time of all
-                answer["first_token_s"] = each.timings.prefill
+        for index, score in enumerate(scores):
+            answer = {"log_likelihood": score.total, "prompt_tokens": score.prompt_tokens}
+            if said:
+                answer |= {"text": said[index].text, "kernels": said[index].kernels}
+                if self.batch == 1:  # else it is the time of all
+                    answer["first_token_s"] = said[index].timings.prefill
             yield answer
 
     def _read(
         self, method: Method, texts: list[ContextPrompt], targets: list[str], batch: int
     ) -> tuple[list[Generation], list[Score]]:
         how: dict[str, Any] = {"method": method, "max_batch_size": batch}
-        said = self.model.batch(texts, max_new_tokens=NEW_TOKENS, stop=["\n"], **how)
+        said = []
+        if self.generates:
+            said = self.model.batch(texts, max_new_tokens=NEW_TOKENS, stop=["\n"], **how)
         return said, self.model.score_batch(texts, targets, **how)
 
 
@@ -254,7 +257,8 @@ def run(arguments: argparse.Namespace) -> None:
     last = cell.documents - 1
     conditions = arguments.conditions or [f"position:{p}" for p in (0, last // 2, last)]
     ranking = Ranking(cell.fit) if {*conditions} & {*RANKED} else None
-    survey = Survey(model, task, ranking, arguments.results / cell.file, arguments.batch)
+    path = arguments.results / cell.file
+    survey = Survey(model, task, ranking, path, arguments.batch, not arguments.likelihoods)
     methods = {}
     for label in arguments.methods:
         try:
@@ -306,6 +310,9 @@ def main() -> None:
     parser.add_argument("--conditions", nargs="+", help="position:3, gold_only, best_first, ...")
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--likelihoods", action="store_true", help="of right answers only: generate nothing"
+    )
     parser.add_argument("--fit", action="store_true", help="questions for fitting")
     parser.add_argument("--results", type=Path, default=RESULTS)
     run(parser.parse_args())

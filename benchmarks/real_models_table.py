@@ -113,30 +113,37 @@ def _row(
     def table(source: dict[str, dict[str, dict[str, Any]]], field: str) -> np.ndarray[Any, Any]:
         return np.array([[float(source[q][p][field]) for p in positions] for q in questions])
 
-    own, other = table(asked, "correct"), table(base, "correct")
     own_ll, other_ll = table(asked, "log_likelihood"), table(base, "log_likelihood")
+    row: dict[str, Any] = {
+        "label": label,
+        "questions": len(questions),
+        "log_likelihood": [asdict(e) for e in Bootstrap(own_ll).estimates()],
+        "mean_log_likelihood": _estimate(own_ll.mean(axis=1)),
+    }
+    if label != "none":
+        row["log_likelihood_gain"] = asdict(
+            paired_difference(own_ll.mean(1), other_ll.mean(1), confidence)
+        )
+        row["log_likelihood_worst_gain"] = asdict(
+            Bootstrap(np.hstack([other_ll, own_ll])).least_gain(confidence)
+        )
+    if not all("correct" in asked[q][p] for q in questions for p in positions):
+        return row  # likelihoods only
+    own, other = table(asked, "correct"), table(base, "correct")
     bootstrap = Bootstrap(own)
     changed = [
         len({asked[q][p]["text"].strip().partition("\n")[0] for p in positions}) > 1
         for q in questions
     ]
-    both = Bootstrap(np.hstack([other, own]))
-    row: dict[str, Any] = {
-        "label": label,
-        "questions": len(questions),
+    row |= {
         "accuracy": [asdict(estimate) for estimate in bootstrap.estimates()],
-        "log_likelihood": [asdict(e) for e in Bootstrap(own_ll).estimates()],
         "mean": _estimate(own.mean(axis=1)),
         "spread": asdict(bootstrap.gap()),
         "changed": float(np.mean(changed)),
-        "mean_log_likelihood": _estimate(own_ll.mean(axis=1)),
     }
     if label != "none":
         row["gain"] = asdict(paired_difference(own.mean(1), other.mean(1), confidence))
-        row["worst_gain"] = asdict(both.least_gain(confidence))
-        row["log_likelihood_gain"] = asdict(
-            paired_difference(own_ll.mean(1), other_ll.mean(1), confidence)
-        )
+        row["worst_gain"] = asdict(Bootstrap(np.hstack([other, own])).least_gain(confidence))
         row["seconds_ratio"] = _seconds_ratio(asked, base, questions, positions)
     return row
 

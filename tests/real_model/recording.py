@@ -5,6 +5,7 @@ is to be measured anew: only where answers are meant to change.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,28 @@ def likelihoods(
     method: str,
     *,
     order: tuple[int, ...] = (0, 1, 2, 3, 4),
+    which: Sequence[int] = (0, 1, 2, 3),
     batch: int = 4,
 ) -> list[float]:
-    """Log-likelihood of each question's answer."""
+    """Log-likelihood of the answer to each of these questions."""
     scored = model.score_batch(
-        *prompts(order), method=method, method_options=OPTIONS.get(method), max_batch_size=batch
+        *([texts[index] for index in which] for texts in prompts(order)),
+        method=method,
+        method_options=OPTIONS.get(method),
+        max_batch_size=batch,
     )
     return [score.total for score in scored]
 
 
+def greedy_prompt(method: str) -> int:
+    """The question that is answered under a method."""
+    return method_names().index(method) % 4
+
+
 def greedy(model: RagMiddleModel, method: str) -> dict[str, Any]:
     """Tokens of one question's greedy answer, and by how much the closest of them won."""
-    which = method_names().index(method) % 4
     answer = model.generate(
-        prompts()[0][which],
+        prompts()[0][greedy_prompt(method)],
         method=method,
         method_options=OPTIONS.get(method),
         max_new_tokens=NEW_TOKENS,
