@@ -344,6 +344,14 @@ FAULTS: tuple[Fault, ...] = (
         ("batches one row too small", "rows[index] > most", "rows[index] >= most"),
     ),
     *_faults(
+        f"{G}/beginnings.py",
+        (
+            "a beginning one token beside its row",
+            "width - (len(rows[before]) - 1)",
+            "width - len(rows[before])",
+        ),
+    ),
+    *_faults(
         f"{M}/document_blocks/document_cache.py",
         (
             "states shared between prefixes",

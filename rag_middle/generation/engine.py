@@ -21,6 +21,7 @@ from transformers import (
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
 from rag_middle.attention.seam import MODEL_CACHE
+from rag_middle.generation.beginnings import begun_cache
 from rag_middle.generation.constrained import Constrained
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.forward import cached_length
@@ -52,7 +53,6 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.text import Completion
 from rag_middle.methods import method_name
-from rag_middle.methods.document_blocks.document_cache import with_documents
 from rag_middle.thinking import THINKING
 from rag_middle.tokens import padded
 
@@ -261,7 +261,7 @@ def _generated_tokens(
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = with_documents(request.documents, model, method, rows, options.num_beams)
+            cache = begun_cache(request.documents, model, method, rows, options.num_beams)
             prefilled = cached_length(cache)
             if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
                 # Beams are reordered at every token, which copies the cache anyway.

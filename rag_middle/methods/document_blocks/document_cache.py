@@ -251,7 +251,6 @@ def with_documents(
     model: PreTrainedModel,
     method: Method,
     prompts: Sequence[TokenizedPrompt],
-    rows: int = 1,
 ) -> DynamicCache | None:
     """A model's cache that holds prefix and documents of the prompt already.
 
@@ -262,7 +261,6 @@ def with_documents(
         model: that will run.
         method: of the request.
         prompts: of the request.
-        rows: of the batch that the prompt takes.
 
     Returns:
         None where there is nothing to begin with: no cache, a method or a model that it does not
@@ -278,8 +276,6 @@ def with_documents(
     for part in method.parts:
         if isinstance(part, CacheBlend):
             filled = blended_cache(model, prompt, filled, part)
-    if rows > 1:
-        filled.batch_repeat_interleave(rows)
     return filled
 
 

@@ -1,0 +1,67 @@
+"""Prompts of a batch that begin alike: the same answers from fewer tokens."""
+
+import pytest
+
+from rag_middle import ContextPrompt
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import (
+    LongContextReorder,
+    Method,
+    NoMethod,
+    Permutation,
+    PositionInterpolation,
+)
+from tests.generation.conftest import MakeModel
+
+
+@pytest.fixture
+def alike(prompt: ContextPrompt) -> list[ContextPrompt]:
+    """Orders of three documents, and another question about the first of them; three lengths."""
+    orders = [prompt.permuted(order) for order in ([2, 0, 1], [0, 2, 1], [0, 1, 2])]
+    asked = ContextPrompt(prompt.prefix, prompt.documents, "Which fox?")
+    return [*orders, asked, ContextPrompt("Read.\n\n", prompt.documents[:1], "What?")]
+
+
+def tokens_read(model: RagMiddleModel, prompts: list[ContextPrompt], method: Method) -> int:
+    """How many tokens, padding included, the model reads for scores of one token each."""
+    read = []
+    hook = model.model.get_input_embeddings().register_forward_hook(
+        lambda module, args, output: read.append(args[0].numel())
+    )
+    try:
+        model.score_batch(prompts, [[5]] * len(prompts), method=method)
+    finally:
+        hook.remove()
+    return sum(read)
+
+
+@pytest.mark.parametrize(
+    "method", [NoMethod(), LongContextReorder(), Permutation(orders=2)], ids=repr
+)
+def test_answers_are_those_of_each_prompt_alone(
+    model: RagMiddleModel, alike: list[ContextPrompt], method: Method
+) -> None:
+    longest = max(len(model.encode(prompt)) for prompt in alike)
+    if method == NoMethod():
+        assert tokens_read(model, alike, method) < 0.7 * len(alike) * longest
+    together = model.score_batch(alike, [(5, 6, 7)] * len(alike), method=method, max_batch_size=16)
+    for prompt, score in zip(alike, together, strict=True):
+        alone = model.score(prompt, (5, 6, 7), method=method)
+        assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=2e-5)
+    for beams in (1, 2):
+        how = {"method": method, "max_new_tokens": 6, "num_beams": beams}
+        answers = model.batch(alike, max_batch_size=16, **how)
+        assert [answer.text for answer in answers] == [
+            model.generate(prompt, **how).text for prompt in alike
+        ]
+
+
+def test_what_changes_layers_or_has_little_in_common_is_read_together(
+    make_model: MakeModel, alike: list[ContextPrompt]
+) -> None:
+    model = make_model(self_check=False)
+    every = [len(model.encode(prompt)) for prompt in alike]
+    scaled = PositionInterpolation(scale=1.2)
+    assert tokens_read(model, alike, scaled) == len(every) * max(every)
+    others = [ContextPrompt(text * 20, ["A fox."], "What?") for text in "ab"]
+    assert tokens_read(model, others, NoMethod()) == 2 * len(model.encode(others[0]))
