@@ -94,9 +94,8 @@ def test_scores_decide_which_documents_do_not_fit(
 def test_metadata_stands_before_the_text_where_it_is_named(
     loaded: RagMiddleModel, sent: Any
 ) -> None:
-    options = {"max_new_tokens": 1}
-    fields = ["title", "year"]
-    generator = RagMiddleChatGenerator(loaded, meta_fields=fields, generation_kwargs=options)
+    options: Any = {"meta_fields": ["title", "year"], "generation_kwargs": {"max_new_tokens": 1}}
+    generator = RagMiddleChatGenerator(loaded, **options)
     rose = Document(content="It is red.", meta={"title": "Rose", "year": 0})
     generator.run("Which colour?", documents=[rose, Document(content="x")])
     assert sent[0].documents == ["Rose\n0\nIt is red.", "x"]

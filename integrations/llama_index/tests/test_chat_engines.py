@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.memory import (
     ChatMemoryBuffer,
     ChatSummaryMemoryBuffer,
@@ -16,7 +15,6 @@ from llama_index.llms.rag_middle import MarkDocuments
 
 from rag_middle import mark
 
-MODES = ("context", "condense_plus_context", "condense_question", "best")
 #: Documents of the calls of a first and of a second turn; condensing a question reads none.
 TURNS = {
     "context": ([6], [6]),
@@ -26,27 +24,22 @@ TURNS = {
 }
 
 
-def engine_of(mode: str, index: VectorStoreIndex, marker: Any, **options: Any) -> BaseChatEngine:
-    return index.as_chat_engine(
-        chat_mode=mode,
-        similarity_top_k=6,
-        node_postprocessors=[marker],
-        memory=ChatMemoryBuffer.from_defaults(token_limit=3000),
-        **options,
-    )
-
-
 def counts(sent: Any) -> list[int]:
     return [len(prompt.documents) for prompt in sent]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", TURNS)
 @pytest.mark.one_in(3)
 def test_each_turn_gets_whole_documents(
     mode: str, make_llm: Any, use: Any, index: VectorStoreIndex, sent: Any
 ) -> None:
     use(make_llm(method="pine", on_missing_documents="ignore"))
-    engine = engine_of(mode, index, MarkDocuments())
+    engine = index.as_chat_engine(
+        chat_mode=mode,
+        similarity_top_k=6,
+        node_postprocessors=[MarkDocuments()],
+        memory=ChatMemoryBuffer.from_defaults(token_limit=3000),
+    )
     first, second = TURNS[mode]
 
     answer = engine.chat("On which river does Nantes lie?")

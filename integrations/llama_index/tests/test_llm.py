@@ -11,11 +11,7 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rag_middle import (
-    ModelNotFoundError,
-    RagMiddleModel,
-    UnsupportedGenerationError,
-)
+from rag_middle import ModelNotFoundError, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.methods import PINE, SIW, MsPoE
 
 
@@ -28,9 +24,9 @@ def test_completing_chatting_and_streaming_agree(llm: RagMiddleLLM, marked: str)
     length = len(llm.rag_middle_model.encode([{"role": "user", "content": marked}]))
     usage = {"prompt_tokens": length, "completion_tokens": 8, "total_tokens": length + 8}
     for response in (whole, streamed[-1], chatted, chat_streamed[-1]):
-        raw = response.raw
-        assert (raw["usage"], raw["finish_reason"]) == (usage, "length")
-        assert (raw["rag_middle"]["documents"], raw["rag_middle"]["method"]) == (2, "none")
+        assert (response.raw["usage"], response.raw["finish_reason"]) == (usage, "length")
+        report = response.raw["rag_middle"]
+        assert (report["documents"], report["method"]) == (2, "none")
     assert whole.text
     assert "".join(r.delta for r in streamed) == streamed[-1].text == whole.text
     assert chatted.message.role == MessageRole.ASSISTANT

@@ -48,7 +48,7 @@ def of_parts(messages: Sequence[ChatMessage]) -> str:
 
 CHANGES: dict[str, Callable[[str], str]] = {
     "stripped": str.strip,
-    "upper case": str.upper,
+    "lower case": str.lower,
     "quoted": lambda text: f"<|{text}|>",
 }
 

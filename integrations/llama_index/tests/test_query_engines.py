@@ -30,8 +30,8 @@ ONE_CALL = ("compact", "tree_summarize", "simple_summarize", "compact_accumulate
 CALL_PER_DOCUMENT = ("refine", "accumulate")
 
 
-def engine_of(mode: str, index: VectorStoreIndex, marker: Any) -> BaseQueryEngine:
-    options: dict[str, Any] = {"similarity_top_k": 6, "node_postprocessors": [marker]}
+def engine_of(mode: str, index: VectorStoreIndex) -> BaseQueryEngine:
+    options: dict[str, Any] = {"similarity_top_k": 6, "node_postprocessors": [MarkDocuments()]}
     if mode == "citation":
         return MarkedCitationQueryEngine.from_args(index, **options)
     if mode == "router":
@@ -50,7 +50,7 @@ def test_each_call_gets_whole_documents(
     mode: str, make_llm: Any, use: Any, index: VectorStoreIndex, sent: Any
 ) -> None:
     use(make_llm(method="pine"))  # a call without documents would warn, and warnings are errors
-    response = engine_of(mode, index, MarkDocuments()).query(QUESTION)
+    response = engine_of(mode, index).query(QUESTION)
 
     expected = [1] * 6 if mode in CALL_PER_DOCUMENT else [6]
     assert [len(prompt.documents) for prompt in sent] == expected
@@ -73,7 +73,7 @@ def test_tight_windows_get_whole_documents_too(
         method="pine",
     )
     use(llm)
-    engine_of(mode, index, MarkDocuments()).query(QUESTION)
+    engine_of(mode, index).query(QUESTION)
 
     assert len(sent) > 1
     per_call = [len(prompt.documents) for prompt in sent]
@@ -170,7 +170,7 @@ def test_context_only_gives_text_without_markers(
     make_llm: Any, use: Any, index: VectorStoreIndex
 ) -> None:
     use(make_llm())
-    response = engine_of("context_only", index, MarkDocuments()).query(QUESTION)
+    response = engine_of("context_only", index).query(QUESTION)
     assert "Nantes lies on the Loire" in str(response)
     assert "[[" not in str(response)
 

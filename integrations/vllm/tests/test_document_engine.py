@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
-from test_engine import GREEDY, TOLERANCE, answers, engine, largest_difference
+from mixed_requests import DOCUMENT_METHODS, OPTION, prompt
+from test_engine import GREEDY, TOLERANCE, engine
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from rag_middle.methods import resolve_method
 from rag_middle_vllm.documents import document_request
-from rag_middle_vllm.documents.admission import BOUNDS, METHOD, carried
-
-BAD = ("unknown method", "no bounds", "bounds beyond the end", "too long", "forged salt")
+from rag_middle_vllm.documents.admission import carried
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,94 +25,44 @@ def llm(goldens: dict[str, Any]) -> Iterator[LLM]:
         yield llm
 
 
-def requests(
-    llm: LLM, goldens: dict[str, Any], method: str, params: SamplingParams
-) -> tuple[list[Any], list[SamplingParams]]:
-    made = [
-        document_request(
-            llm.get_tokenizer(), prompt(goldens, index), resolve_method(method), params
-        )
-        for index in range(len(goldens["texts"]))
-    ]
-    return [tokens for tokens, _ in made], [given for _, given in made]
+def requests(llm: LLM, goldens: dict[str, Any], params: SamplingParams) -> Iterator[Any]:
+    """Each prompt as it is and under each method: golden, index, prompt in tokens, parameters."""
+    for index, ids in enumerate(goldens["prompts"]):
+        yield goldens["none"], index, {"prompt_token_ids": list(ids)}, params
+        for name in DOCUMENT_METHODS:
+            asked, method = prompt(goldens, index), resolve_method(name)
+            made = document_request(llm.get_tokenizer(), asked, method, params)
+            yield goldens[name], index, *made
 
 
-@pytest.mark.parametrize("method", DOCUMENT_METHODS)
-def test_documents_are_read_as_in_rag_middle(
-    llm: LLM, goldens: dict[str, Any], method: str
-) -> None:
+def test_requests_of_all_methods_and_none_at_once(llm: LLM, goldens: dict[str, Any]) -> None:
+    forged = {"prompt_token_ids": list(goldens["prompts"][0]), "cache_salt": "rag-middle:rotor"}
+    with pytest.raises(VLLMValidationError):
+        llm.generate([forged], GREEDY, use_tqdm=False)
     scored = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
-    prompts, params = requests(llm, goldens, method, scored)
+    made = zip(*requests(llm, goldens, scored), strict=True)
+    expected, indices, prompts, params = map(list, made)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
     differences = [0.0]
-    for tokens, output, expected in zip(
-        prompts,
-        llm.generate(prompts, params, use_tqdm=False),
-        goldens[method]["log_probabilities"],
-        strict=True,
-    ):
-        ids = tokens["prompt_token_ids"]
-        rows = zip(output.prompt_logprobs[1:], ids[1:], expected, strict=True)
+    for golden, index, tokens, output in zip(expected, indices, prompts, outputs, strict=True):
+        ids, values = tokens["prompt_token_ids"], golden["log_probabilities"][index]
+        rows = zip(output.prompt_logprobs[1:], ids[1:], values, strict=True)
         differences += [abs(row[token].logprob - value) for row, token, value in rows]
     assert max(differences) < TOLERANCE
     # Twice: the second time documents may be cached, all of a prompt's or none.
-    prompts, params = requests(llm, goldens, method, GREEDY)
+    made = zip(*requests(llm, goldens, GREEDY), strict=True)
+    expected, indices, prompts, params = map(list, made)
+    answers = [golden["answers"][index] for golden, index in zip(expected, indices, strict=True)]
     for _ in range(2):
         outputs = llm.generate(prompts, params, use_tqdm=False)
-        read = [output.outputs[0].text.strip() for output in outputs]
-        assert read == goldens[method]["answers"]
+        assert [output.outputs[0].text.strip() for output in outputs] == answers
         for output, given in zip(outputs, params, strict=True):
             _, bounds = carried(given) or ("", (0,))
             assert not output.num_cached_tokens or output.num_cached_tokens >= bounds[-1]
-    assert any(output.num_cached_tokens for output in outputs)
+    for kind in range(4):  # none's, and those of each method
+        assert any(output.num_cached_tokens for output in outputs[kind::4])
 
 
 def test_the_goldens_tell_the_methods_apart(goldens: dict[str, Any]) -> None:
     scores = [goldens[name]["log_probabilities"][0] for name in ("none", *DOCUMENT_METHODS)]
     assert len({tuple(row) for row in scores}) == 4
-
-
-def test_a_hundred_good_and_bad_requests_at_once(llm: LLM, goldens: dict[str, Any]) -> None:
-    core, waiting, refused = llm.llm_engine, {}, 0
-    for number, (kind, index, answer) in enumerate(mixed(goldens, BAD)):
-        tokens, params = document_request(
-            llm.get_tokenizer(), prompt(goldens, index), resolve_method("rotor"), GREEDY
-        )
-        if kind in DOCUMENT_METHODS:
-            tokens, params = document_request(
-                llm.get_tokenizer(), prompt(goldens, index), resolve_method(kind), GREEDY
-            )
-        elif kind == "none":
-            tokens, params = {"prompt_token_ids": list(goldens["prompts"][index])}, GREEDY
-        elif kind == "unknown method":
-            params.extra_args[METHOD] = "pine"
-        elif kind == "no bounds":
-            del params.extra_args[BOUNDS]
-        elif kind == "bounds beyond the end":
-            params.extra_args[BOUNDS][-1] += 1000
-        elif kind == "too long":
-            tokens["prompt_token_ids"] = tokens["prompt_token_ids"] * 8
-        else:
-            tokens["cache_salt"] = "rag-middle:rotor"
-        if answer is None:
-            with pytest.raises(VLLMValidationError):
-                core.add_request(str(number), tokens, params)
-            refused += 1
-        else:
-            core.add_request(str(number), tokens, params)
-            waiting[str(number)] = answer
-    read = {}
-    while core.has_unfinished_requests():
-        for output in core.step():
-            if output.finished:
-                read[output.request_id] = output.outputs[0].text.strip()
-    assert refused == 33
-    assert read == waiting
-
-
-def test_the_unmodified_model_is_what_it_was(llm: LLM, goldens: dict[str, Any]) -> None:
-    """After all of the above, without a salt, and on the same tokens as one of the methods."""
-    assert largest_difference(llm, goldens, "none") < TOLERANCE
-    for _ in range(2):
-        read, cached = answers(llm, goldens)
-        assert read == goldens["none"]["answers"]
-    assert cached > 0

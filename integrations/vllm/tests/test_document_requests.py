@@ -69,8 +69,6 @@ def request(ids: int = 20, salt: str | None = None, **extra: Any) -> SimpleNames
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ({}, "object of methods"),
-        ({"rotor": None}, "parameters of 'rotor'"),
         ({"rotor": {"routing": 0.0}}, "reads each prompt twice"),
         ({"ms_poe": {}}, "does not serve 'ms_poe'"),
         ({"lpes": {"factors": [1.0]}}, "belong to the whole engine"),
@@ -103,7 +101,6 @@ def test_rotor_brings_documents_into_its_order(tokenizer: Any) -> None:
     ("extra", "reason"),
     [
         ({METHOD: "rotor"}, "where its documents are"),
-        ({METHOD: "rotor", BOUNDS: [3]}, "two or more"),
         ({METHOD: "rotor", BOUNDS: [3, 3]}, "ascending"),
         ({METHOD: "rotor", BOUNDS: [3, 21]}, "none beyond the 20"),
         ({BOUNDS: [3, 4]}, "no method"),
@@ -314,12 +311,8 @@ def test_a_history_reaches_the_template_as_from_vllm(
 
 def test_prompts_are_not_split_where_documents_are_enabled() -> None:
     register()
-    option = {"rag_middle": OPTION}
-    options: dict[str, Any] = {
-        "model": str(reader_path()),
-        "max_model_len": 64,
-        "hf_overrides": option,
-    }
+    options: dict[str, Any] = {"max_model_len": 64, "hf_overrides": {"rag_middle": OPTION}}
+    options["model"] = str(reader_path())
     config = EngineArgs(**options).create_engine_config()
     assert not config.scheduler_config.enable_chunked_prefill
     check_engine(config)

@@ -95,18 +95,13 @@ def test_an_unknown_method_stops_the_engine_before_weights_are_loaded() -> None:
 
 
 def test_contents_and_not_names_enter_the_config_and_its_hash() -> None:
-    plain, preset = (
-        engine_config(hf_overrides=overrides)
-        for overrides in (
-            {},
-            {"rag_middle": {"method": READER_LPES}},
-        )
-    )
+    option = {"rag_middle": {"method": READER_LPES}}
+    plain, preset = (engine_config(hf_overrides=overrides) for overrides in ({}, option))
     inline = preset.model_config.hf_config.rag_middle
     assert inline["profile"]["options"]["factors"]
     changed = {**inline, "profile": {**inline["profile"], "options": {"factors": [1.0, 1, 1, 2]}}}
     other = engine_config(hf_overrides={"rag_middle": changed})
-    additional = engine_config(additional_config={"rag_middle": {"method": READER_LPES}})
+    additional = engine_config(additional_config=option)
     assert additional.additional_config["rag_middle"] == inline
     hashes = {config.compute_hash() for config in (plain, preset, other, additional)}
     assert len(hashes) == 4

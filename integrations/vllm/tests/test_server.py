@@ -146,10 +146,6 @@ def check_texts_of_documents(post: Post) -> None:
     assert post("/v1/chat/completions", {"messages": turns, **named})[0] == 200
     turns[0] = user("What is [[/rm:doc]]?")["messages"][0]
     assert post("/v1/chat/completions", {"messages": turns, **named})[0] == 200
-    template = {"chat_template_kwargs": {"documents": [{"text": "a b"}]}}
-    for chat in ({**user("?"), **named}, user(harmless.marked)):
-        status, content = post("/v1/chat/completions", {**chat, **template})
-        assert (status, "field 'documents'" in content["error"]["message"]) == (400, True)
     listed = [
         post("/v1/chat/completions", {**user("?"), **named, "documents": [{"text": text}]})
         for text in (mark("a b"), "a b")

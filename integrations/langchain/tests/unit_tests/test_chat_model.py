@@ -9,6 +9,7 @@ from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
 from rag_middle import (
     ContextOverflowError,
     MethodConfigError,
+    ModelNotFoundError,
     RagMiddleModel,
     UnknownNameError,
     UnsupportedGenerationError,
@@ -50,6 +51,10 @@ class TestConstruction:
     def test_a_network_without_its_tokenizer_is_refused(self, tiny: Any) -> None:
         with pytest.raises(UnsupportedGenerationError, match="needs its tokenizer"):
             chat(tiny.model)
+
+    def test_a_path_that_is_not_there_is_refused_at_once(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelNotFoundError, match="no such directory"):
+            chat(tmp_path / "nothing")
 
     def test_what_only_services_need_is_named_at_the_callers_line(self, tiny: Any) -> None:
         with pytest.warns(IgnoredArgumentWarning, match="in this process") as warned:
