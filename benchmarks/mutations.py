@@ -344,9 +344,9 @@ FAULTS: tuple[Fault, ...] = (
         ("batches one row too small", "rows[index] > most", "rows[index] >= most"),
     ),
     *_faults(
-        f"{G}/beginnings.py",
+        f"{G}/shared_prefixes.py",
         (
-            "a beginning one token beside its row",
+            "a shared prefix one token beside its row",
             "width - (len(rows[before]) - 1)",
             "width - len(rows[before])",
         ),

@@ -21,7 +21,6 @@ from transformers import (
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
 from rag_middle.attention.seam import MODEL_CACHE
-from rag_middle.generation.beginnings import begun_cache
 from rag_middle.generation.constrained import Constrained
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.forward import cached_length
@@ -51,6 +50,7 @@ from rag_middle.generation.results import (
     TokenLogProbability,
     Usage,
 )
+from rag_middle.generation.shared_prefixes import prefilled_cache
 from rag_middle.generation.text import Completion
 from rag_middle.methods import method_name
 from rag_middle.thinking import THINKING
@@ -261,7 +261,7 @@ def _generated_tokens(
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = begun_cache(request.documents, model, method, rows, options.num_beams)
+            cache = prefilled_cache(request.documents, model, method, rows, options.num_beams)
             prefilled = cached_length(cache)
             if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
                 # Beams are reordered at every token, which copies the cache anyway.

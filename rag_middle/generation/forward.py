@@ -25,11 +25,11 @@ from rag_middle.attention import (
 )
 from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation.beginnings import begun_cache
 from rag_middle.generation.effect import acts_on
 from rag_middle.generation.processors import combined, refuse_not_finite
 from rag_middle.generation.requests import GenerationRequest, length_that_changes_frequencies
 from rag_middle.generation.results import Score
+from rag_middle.generation.shared_prefixes import prefilled_cache
 from rag_middle.methods import Method, method_name
 from rag_middle.methods.document_blocks.document_cache import DocumentCache
 from rag_middle.tokens import TokenizedPrompt, padded
@@ -85,7 +85,7 @@ def continuation_scores(model: PreTrainedModel, request: GenerationRequest) -> l
         for _ in range(count)
     ]
     with use_kernels(request.kernels), turn(model), in_eval_mode(model):
-        cache = begun_cache(request.documents, model, method, rows)
+        cache = prefilled_cache(request.documents, model, method, rows)
         with applied(model, method, rows, prefilled=cached_length(cache), prepared=True) as running:
             forward = _Forward(model, rows)
             logits, cache = forward.prefill(all_positions=False, cache=cache)
@@ -126,7 +126,7 @@ def _prefill_logits(
 ) -> Tensor:
     """Logits `[rows, n or 1, v]` of one pass over the prompts."""
     with turn(model), in_eval_mode(model):
-        cache = None if all_positions else begun_cache(documents, model, method, prompts)
+        cache = None if all_positions else prefilled_cache(documents, model, method, prompts)
         with applied(model, method, prompts, prefilled=cached_length(cache), prepared=True):
             logits, _ = _Forward(model, prompts).prefill(all_positions=all_positions, cache=cache)
     return logits

@@ -1,4 +1,4 @@
-"""Prompts of a batch that begin alike: the same answers from fewer tokens."""
+"""Prompts of a batch that share a prefix: the same answers from fewer tokens."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Prompts of a batch that begin alike: what they have in common is read once.
+"""A prefix that prompts of a batch share is read once.
 
-As the questions of a measurement do, which differ in where one document stands, or several
+Prompts of a measurement share one that differ in the gold document's position, and so do several
 questions about the same documents.
 """
 
@@ -23,20 +23,20 @@ from rag_middle.methods.document_blocks.document_cache import (
 )
 from rag_middle.tokens import TokenizedPrompt
 
-#: The least part of a batch's tokens that is worth reading its prompts one after the other. A GPU
-#: reads them faster together (predicted).
+#: Share of a batch's tokens from which reading its prompts one after the other pays. A GPU reads
+#: them faster together (predicted).
 _LEAST_SHARED = {"cpu": 0.1}
 _LEAST_SHARED_ELSEWHERE = 0.5
 
 
-def begun_cache(
+def prefilled_cache(
     documents: DocumentCache | None,
     model: PreTrainedModel,
     method: Method,
     prompts: Sequence[TokenizedPrompt],
     beams: int = 1,
 ) -> DynamicCache | None:
-    """A model's cache of what needs no reading with the whole batch, on the left of its prompts.
+    """A KV cache that holds the first tokens of all prompts already, left-padded.
 
     It is the caller's turn on the model.
 
@@ -50,24 +50,29 @@ def begun_cache(
     Returns:
         None where there is nothing to begin with.
     """
-    cache = with_documents(documents, model, method, prompts) or _read_once(model, method, prompts)
+    cache = with_documents(documents, model, method, prompts)
+    if cache is None:
+        cache = _shared_prefix_cache(model, method, prompts)
     if cache is not None and beams > 1:
         cache.batch_repeat_interleave(beams)
     return cache
 
 
 @torch.no_grad()
-def _read_once(
+def _shared_prefix_cache(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenizedPrompt]
 ) -> DynamicCache | None:
-    """All but the last token of left-padded prompts, each behind what it shares with one before.
+    """All but the last token of each prompt, computed behind what it shares with an earlier one.
 
-    None where the method changes layers, the model reads a token otherwise in another prompt, or
+    None where the method changes layers, states of a token depend on more than those before it, or
     too little is shared.
     """
     rows = [prompt.input_ids for prompt in prompts]
     shared = [
-        max(((_common(rows[before], ids[:-1]), before) for before in range(index)), default=(0, 0))
+        max(
+            ((_common_prefix_length(rows[before], ids[:-1]), before) for before in range(index)),
+            default=(0, 0),
+        )
         for index, ids in enumerate(rows)
     ]
     device = input_device(model)
@@ -79,12 +84,12 @@ def _read_once(
     ):
         return None
     width = max(map(len, rows)) - 1
-    whole = DynamicCache()
+    batch = DynamicCache()
     for index, (ids, (length, before)) in enumerate(zip(rows, shared, strict=True)):
         row, start = DynamicCache(), width - (len(rows[before]) - 1)
-        for layer, states in enumerate(_layers(whole) if length else ()):
-            begun = (kept[before, None, :, start : start + length] for kept in states)
-            row.update(*begun, layer)
+        for layer, states in enumerate(_layers(batch) if length else ()):
+            prefix = (kept[before, None, :, start : start + length] for kept in states)
+            row.update(*prefix, layer)
         rest = torch.tensor([ids[length:-1]], device=device)
         positions = torch.arange(length, len(ids) - 1, device=device)[None]
         if rest.numel():
@@ -96,14 +101,13 @@ def _read_once(
             if not index:
                 empty = (new.new_zeros(len(rows), *new.shape[1:2], width, new.shape[-1])
                          for new in states)  # fmt: skip
-                whole.update(*empty, layer)
-            for kept, new in zip(_layers(whole)[layer], states, strict=True):
+                batch.update(*empty, layer)
+            for kept, new in zip(_layers(batch)[layer], states, strict=True):
                 kept[index, :, width - new.shape[2] :] = new[0]
-    return whole
+    return batch
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens they begin alike with."""
+def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
