@@ -528,7 +528,8 @@ class Copies:
 
 def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None:
     """The test that fails first in a copy; None where all pass."""
-    chosen = ("--all-pairs",) if long else ("-m", "not slow")
+    # The option is that of tests/conftest.py, which is not read where only integrations are tested.
+    chosen = ("-p", "tests.conftest", "--all-pairs") if long else ("-m", "not slow")
     # What is loaded already brings plugins of pytest along.
     quiet = ("-x", "-v", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     arguments = (*quiet, "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *tests)

@@ -44,19 +44,19 @@ class Source:
     @property
     def path(self) -> str | None:
         """The file it comes from, relative to the folder that was indexed."""
-        return self._stated("source", str)
+        return self._metadata("source", str)
 
     @property
     def score(self) -> float | None:
         """Cosine of question and document; None for documents that were not searched for."""
-        return self._stated("score", float)
+        return self._metadata("score", float)
 
     @property
     def heading(self) -> str | None:
         """The heading that it stands under in its file, where that has headings."""
-        return self._stated("heading", str)
+        return self._metadata("heading", str)
 
-    def _stated(self, name: str, kind: type[T]) -> T | None:
+    def _metadata(self, name: str, kind: type[T]) -> T | None:
         value = self.document.metadata.get(name)
         return value if isinstance(value, kind) else None
 
@@ -67,8 +67,8 @@ class Source:
         ``start`` and ``end`` in characters; from 1: ``page`` of a PDF, ``line`` of a ``.jsonl``
         file, ``first_line`` and ``last_line`` of a text.
         """
-        stated = ((name, self._stated(name, int)) for name in _LOCATION_FIELDS)
-        return {name: number for name, number in stated if number is not None}
+        numbers = ((name, self._metadata(name, int)) for name in _LOCATION_FIELDS)
+        return {name: number for name, number in numbers if number is not None}
 
     @property
     def where(self) -> str:

@@ -140,7 +140,7 @@ def calibrate(
         longest = max(all_examples, key=lambda example: len(example.prompt.text + example.answer))
         answer_tokens = len(model.token_ids(longest.answer))
         check_length(model, longest.prompt, answer_tokens, template=template)
-    asking: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
+    shape: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
     with torch_threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)
         # What is in the profile, too; a search that was killed is continued under the same.
@@ -161,7 +161,7 @@ def calibrate(
                 "criterion": criterion if objective is None else "custom",
                 "checked_by": held_out_criterion if is_checked else None,
                 "threads": threads_each,
-                **asking,
+                **shape,
             },
         }
         generation = generation_sha256(model.model, model.tokenizer)
@@ -171,7 +171,7 @@ def calibrate(
         if objective is None and workers is not None:
             team = workers(all_examples, criterion)
         else:
-            own = objective or ExampleObjective(model, all_examples, criterion=criterion, **asking)
+            own = objective or ExampleObjective(model, all_examples, criterion=criterion, **shape)
             team = Workers(partial(score_job, own))
         scorer = Scorer(team, known, len(examples), max_scores, progress)
         with closing(team):
@@ -182,7 +182,7 @@ def calibrate(
                 estimated(_estimate(scorer, costly, len(held_out), criteria, batch))
             unmodified = Candidate("none", NoMethod())
             [before] = scorer.searched([unmodified])
-            inputs = SearchInputs(model=model, examples=examples, seed=seed, **asking)
+            inputs = SearchInputs(model=model, examples=examples, seed=seed, **shape)
             scored, details = drive(search.propose(inputs), scorer.searched)
             winner = max(scored, key=lambda pair: search.fitness(pair[1]), default=None)
             check = None

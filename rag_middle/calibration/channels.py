@@ -64,7 +64,7 @@ class ChannelSearch(Search):
     tokens: int = option(1000, whole(20))
     top: int = option(10, whole(1))
     factors: tuple[float, ...] = option(
-        (0.5, 0.0, -0.5, -1.0), several(number(), "numbers", fewest=1)
+        (0.5, 0.0, -0.5, -1.0), several(number(), "numbers", at_least=1)
     )
     layers: tuple[int, ...] | None = option(None, INDICES)
     as_in_paper: bool = False
@@ -168,14 +168,14 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
     """
     inner, total = model.model, torch.zeros((), dtype=torch.float64, device="cpu")
     # Logits are not looked at, and those of every token cost a fifth of a small model's pass.
-    fewest = {"logits_to_keep": 1} if "logits_to_keep" in parameters(type(inner).forward) else {}
+    last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters(type(inner).forward) else {}
     with in_eval_mode(inner), keep_frequencies(inner):
         for batch in texts.split(max_batch_size):
             read = inner(
                 input_ids=batch.to(model.device),
                 output_hidden_states=True,
                 use_cache=False,
-                **fewest,
+                **last_only,
             )
             # The first are embeddings; one layer at a time, as float64 copies of all are large.
             total = total + torch.stack([s.double().sum(0).cpu() for s in read.hidden_states[1:]])

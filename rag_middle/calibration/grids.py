@@ -41,7 +41,7 @@ def _grid(make: Callable[..., Method], **values: Iterable[Any]) -> list[Candidat
 
 def _values(default: tuple[Any, ...], rule: Rule) -> Any:
     """A field that holds the values that are tried."""
-    return option(default, several(rule, "values", fewest=1))
+    return option(default, several(rule, "values", at_least=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class RatioSearch(Search):
             (1.2, 2.2),
             (1.5, 2.0),
         ),
-        several(number(above=0), "ratios", fewest=2),
+        several(number(above=0), "ratios", at_least=2),
     )
     first_layers: tuple[int, ...] = _values((0, 1, 2, 4, 8), whole(0))
     head_rules: tuple[_HeadRule, ...] = _values(("rank", "code"), one_of(_HeadRule))

@@ -173,4 +173,4 @@ def _show(calibrated: Calibration) -> None:
             f"after, {points(row['gain'])}"
         )
     settings = ", ".join(f"{name}={value}" for name, value in profile.options.items())
-    console.print_text(f"Best profile: {profile.method} {settings}\n{calibrated.verdict}")
+    console.print_text(f"{calibrated.verdict}\nBest settings found: {profile.method} {settings}")

@@ -139,11 +139,11 @@ def _tell_time(scoring: str, out: Path, seconds: float, answers: int) -> None:
         console.tell("Kept", f"answers are in {out}: stop at any time, the same command goes on.")
 
 
-def _tell_work(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:
+def _tell_work(trials: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:
     """Say how many requests an endpoint will get, and about how long they are."""
     from rag_middle.endpoint.model import arrangement
 
-    sent = [arrangement(prompt, method) for prompt, method in asking]
+    sent = [arrangement(prompt, method) for prompt, method in trials]
     characters = sum(len(request.text) for request in sent)
     console.tell(
         "Cost",

@@ -382,8 +382,8 @@ def collapsed(
             so that it does not ask again, and beside them otherwise.
     """
     positions = measurement.gold_positions(task)
-    useful = task.by_likelihood and methods
-    if not useful or len(task.items(measurement.limit, measurement.seed)) <= _SCREENED:
+    has_likelihoods = task.by_likelihood and methods
+    if not has_likelihoods or len(task.items(measurement.limit, measurement.seed)) <= _SCREENED:
         return {}
     few = Measurement(
         limit=_SCREENED,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rag_middle.methods.base import Runner
 
-_BY_POSITION = several(number(), "numbers, one per position", fewest=2)
+_BY_POSITION = several(number(), "numbers, one per position", at_least=2)
 
 Combination = Literal["log_mean", "vote"]
 

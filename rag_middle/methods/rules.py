@@ -97,13 +97,13 @@ def one_of(literal: Any) -> Rule:
     return check
 
 
-def several(rule: Rule, what: str, *, fewest: int = 0, distinct: bool = False) -> Rule:
+def several(rule: Rule, what: str, *, at_least: int = 0, distinct: bool = False) -> Rule:
     """Several values that follow a rule each: a tuple.
 
     Args:
         rule: of each value.
         what: the values are called in messages.
-        fewest: values there must be.
+        at_least: values there must be.
         distinct: whether a value may be there once only.
     """
 
@@ -111,8 +111,8 @@ def several(rule: Rule, what: str, *, fewest: int = 0, distinct: bool = False) -
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise MethodConfigError(f"{name} must be several {what}, got {values!r}.")
         kept = tuple(rule(f"{name}[{i}]", value) for i, value in enumerate(values))
-        if len(kept) < fewest:
-            raise MethodConfigError(f"{name} must be {fewest} or more {what}, got {kept}.")
+        if len(kept) < at_least:
+            raise MethodConfigError(f"{name} must be {at_least} or more {what}, got {kept}.")
         if distinct and len(set(kept)) < len(kept):
             raise MethodConfigError(f"{name} must be different {what}, got {kept}.")
         return kept
@@ -126,7 +126,7 @@ INDICES = several(whole(0), "indices")
 
 def one_or_several(rule: Rule, what: str) -> Rule:
     """One value, or a tuple of at least one."""
-    of_several = several(rule, what, fewest=1)
+    of_several = several(rule, what, at_least=1)
 
     def check(name: str, value: Any) -> Any:
         alone = isinstance(value, str) or not isinstance(value, Iterable)

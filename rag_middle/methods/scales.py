@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PUBLISHED_BASES = (1.0, 1.75, 1.8, 1.9, 2.0, 2.25, 2.5)
 
 #: Of factors of the model's own RoPE base.
-BASE_FACTORS = several(number(above=0), "numbers", fewest=1)
+BASE_FACTORS = several(number(above=0), "numbers", at_least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,14 +132,14 @@ class _Perturbation(DocumentMethod):
             numbers = values[index * len(values) // len(rows)]
             for chosen, (start, end) in zip(numbers, layout.documents, strict=True):
                 own = range(padding + start, padding + end)
-                if chosen and own and (anew := self._anew(row, own)):
-                    queries, attended = anew
+                if chosen and own and (changed := self._recomputed(row, own)):
+                    queries, attended = changed
                     first = queries.start - context.start
                     output[index, first : first + len(queries)] = attended.to(output.dtype)
         return output, None
 
     @abstractmethod
-    def _anew(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
+    def _recomputed(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
         """Queries, and their output `[q, h, dv]`; None for nothing.
 
         Args:
@@ -172,7 +172,7 @@ class CroppedMask(_Perturbation):
         there = tuple(layer for layer in self.layers if layer < traits.num_layers)
         return super(CroppedMask, replace(self, layers=there)).plan(prompts, traits)
 
-    def _anew(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
+    def _recomputed(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
         if row.context.start:
             return None  # the document has been read
         columns = sorted({row.padding, *own})
@@ -207,7 +207,7 @@ class MovedPositions(_Perturbation):
             raise unsupported(traits, f"{self.name} cannot turn keys that are normalised later.")
         return super().plan(prompts, traits)
 
-    def _anew(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
+    def _recomputed(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
         layer, layout = row.context.layer, row.layout
         rotary, style = layer.rotary, layer.traits.rotary
         if rotary is None or style is None:
@@ -246,7 +246,7 @@ class DoubledAttention(_Perturbation):
     layers: tuple[int, ...] | None = None
     renormalise: bool = False
 
-    def _anew(self, row: _Row, own: range) -> tuple[range, Tensor]:
+    def _recomputed(self, row: _Row, own: range) -> tuple[range, Tensor]:
         weights = row.weights(row.last, row.columns)
         weights[..., own.start - row.padding : own.stop - row.padding] *= self.factor
         if self.renormalise:
@@ -274,7 +274,7 @@ class MutualDocuments(_Perturbation):
         """All are perturbed."""
         return [1.0] * len(prompt.layout.documents)
 
-    def _anew(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
+    def _recomputed(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
         if row.context.start:
             return None  # documents have been read
         seen = range(row.padding, row.padding + row.layout.suffix_start)

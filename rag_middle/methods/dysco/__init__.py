@@ -74,7 +74,7 @@ class DySCO(Method):
         "DySCO needs the model's retrieval heads: pass heads=((layer, head), ...), as "
         "rag_middle.methods.dysco.detection.retrieval_heads(model) finds them.",
         example=((0, 0),),
-        rule=several(INDICES, "pairs of layer and head", fewest=1, distinct=True),
+        rule=several(INDICES, "pairs of layer and head", at_least=1, distinct=True),
     )
     strength: float = option(2.0, number(above=0, most=_MOST), neutral=1)
     top_p: float = option(0.975, number(above=0, most=1))
@@ -83,7 +83,7 @@ class DySCO(Method):
     changed_prompt_tokens: int = option(3, whole(1))
     observed_tokens: int = option(7, whole(0))
     template_sequences: tuple[tuple[int, ...], ...] = option(
-        (), several(several(whole(0), "token ids", fewest=1), "rows of token ids")
+        (), several(several(whole(0), "token ids", at_least=1), "rows of token ids")
     )
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ class PositionalHiddenStates(AttentionMethod):
         "with `rag-middle calibrate --method positional_hidden_states` and use profile:PATH, "
         "choose a preset such as positional_hidden_states:llama-2-7b-chat, or pass channels.",
         example=(0,),
-        rule=several(whole(0), "channels", fewest=1, distinct=True),
+        rule=several(whole(0), "channels", at_least=1, distinct=True),
     )
     factor: float = option(0.0, number(), neutral=1)
     layers: tuple[int, ...] | None = option(None, INDICES)

@@ -15,7 +15,7 @@ from rag_middle.methods.rules import INDICES, number, one_of, option, several, t
 from rag_middle.tokens import TokenizedPrompt
 
 Ablation = Literal["renormalised", "redistributed"]
-_FLAGS = several(truth, "flags", fewest=1)
+_FLAGS = several(truth, "flags", at_least=1)
 
 
 def _flags_by_layer(name: str, areas: Any) -> dict[int, tuple[bool, ...]]:

@@ -79,7 +79,7 @@ class ZeroTuning(AttentionMethod):
         neutral=1,
     )
     heads: tuple[int, ...] | None = option(
-        None, several(whole(0), "heads", fewest=1, distinct=True)
+        None, several(whole(0), "heads", at_least=1, distinct=True)
     )
     layers: tuple[int, ...] | None = option(None, INDICES)
 

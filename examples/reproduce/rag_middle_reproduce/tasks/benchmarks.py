@@ -50,10 +50,10 @@ class _Benchmark(ContextTask):
         metric = self._chosen["metric"]
         score = SCORES[self._chosen.get("score", metric)]
         more = (item.details["classes"],) if metric == "classification" else ()
-        stated = self._stated(answer)
-        return {metric: max(score(stated, right, *more) for right in item.answers)}
+        scored = self._scored_part(answer)
+        return {metric: max(score(scored, right, *more) for right in item.answers)}
 
-    def _stated(self, answer: str) -> str:
+    def _scored_part(self, answer: str) -> str:
         """The part of an answer that is scored."""
         return answer.strip()
 
@@ -94,7 +94,7 @@ class LongBench(_Benchmark):
             details={"classes": content.get("all_classes") or ()},
         )
 
-    def _stated(self, answer: str) -> str:
+    def _scored_part(self, answer: str) -> str:
         few_shot = self._chosen.get("few_shot")
         return answer.lstrip("\n").partition("\n")[0] if few_shot else answer
 
