@@ -18,8 +18,9 @@ import torch
 
 import tests.reader  # noqa: F401  # `tests` is this one, and not the folder of an integration
 
-# Haystack tells its makers who uses it, and reads this when it is imported.
+# Haystack and Ray tell their makers who uses them; Haystack reads this when it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 # Collection imports and makes what stays until the end: searching it for cycles takes seconds.
 gc.disable()

@@ -3,45 +3,21 @@
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle.answering import Answerer
 from rag_middle.generation import RagMiddleModel
 from rag_middle.retrieval import Retriever, build_index
 from tests.retrieval.embedding import HashingEmbedder
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 RIVERS = {"Lyon": "Rhône", "Nantes": "Loire", "Rome": "Tiber", "Bordeaux": "Garonne"}
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return byte_level_bpe(chat_template=CHATML)
-
-
-@pytest.fixture(scope="session")
-def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=1024)
-    return build("answering", config, "sdpa")
-
-
-@pytest.fixture
-def model(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> RagMiddleModel:
-    return RagMiddleModel(llama, tokenizer)
-
-
-@pytest.fixture(scope="session")
-def model_folder(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The model on disk."""
-    folder = tmp_path_factory.mktemp("model")
-    llama.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+def model() -> RagMiddleModel:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    return speaking("answering", tokenizer, max_position_embeddings=1024)
 
 
 @pytest.fixture

@@ -38,21 +38,6 @@ def test_an_answer_tells_its_sources_best_first(answerer: Answerer) -> None:
     assert answer.timings.total > answer.timings.retrieve > 0
 
 
-def test_pine_gives_the_same_answer_in_any_order_of_documents(answerer: Answerer) -> None:
-    documents = answerer.retriever(QUESTION)
-    backwards = documents[::-1]
-    one, other = (
-        answerer.ask(QUESTION, documents=each, method="pine", max_new_tokens=16)
-        for each in (documents, backwards)
-    )
-    assert one.generation.token_ids == other.generation.token_ids
-    assert [source.document for source in other.sources] == backwards
-    # The places are those of the order in which PINE reads them, the same both times.
-    places = [source.position for source in one.sources]
-    assert sorted(places, key=str) == [0, 1, 2, 3]
-    assert [source.position for source in other.sources] == places[::-1]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Backwards(NoMethod):
     """Shows the documents in reverse."""
@@ -166,15 +151,15 @@ def test_an_index_can_be_given_or_its_folder(
 
 def test_without_a_model_the_default_one_answers_in_its_own_form(
     docs: Path,
-    model_folder: Path,
+    model: RagMiddleModel,
     embedder: HashingEmbedder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader = tmp_path / "reader"
     reader.mkdir()
-    for path in model_folder.iterdir():
-        (reader / path.name).symlink_to(path)
+    model.model.save_pretrained(reader)
+    model.tokenizer.save_pretrained(reader)
     (reader / TEMPLATE_FILE).write_text('{"document": "({title}) {text}"}')
     monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(reader))
     index = build_index(docs, embedder=embedder).index

@@ -1,48 +1,21 @@
 """A tiny LLaMA with random weights, and examples that it answers right about half of the time."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle.calibration import Example
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.generation import RagMiddleModel
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 NOUNS = "fox dog river capital document question answer France Paris Lyon".split()
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return byte_level_bpe(bos=True)
-
-
-@pytest.fixture(scope="session")
-def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=4)
-    return build("calibration", config, "sdpa")
-
-
-@pytest.fixture
-def model(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> RagMiddleModel:
-    return RagMiddleModel(llama, tokenizer)
-
-
-@pytest.fixture(scope="session")
-def model_folder(
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The same on disk, for processes to load."""
-    folder = tmp_path_factory.mktemp("calibrated")
-    llama.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+def model() -> RagMiddleModel:
+    return speaking("calibration", byte_level_bpe(bos=True), num_hidden_layers=4)
 
 
 def prompt(question: int, position: int) -> ContextPrompt:
@@ -53,11 +26,8 @@ def prompt(question: int, position: int) -> ContextPrompt:
 
 
 @pytest.fixture(scope="session")
-def examples(
-    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> Callable[..., list[Example]]:
+def examples(model: RagMiddleModel) -> Callable[..., list[Example]]:
     """``examples(12, start=0)``: every other answer is what the model writes by itself."""
-    model = RagMiddleModel(llama, tokenizer)
 
     def make(count: int, *, start: int = 0) -> list[Example]:
         made, positions = [], (0, 2, 4)
@@ -72,6 +42,3 @@ def examples(
         return made
 
     return make
-
-
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from transformers import PreTrainedModel
 
 from rag_middle.calibration import (
     Calibration,
@@ -242,9 +241,9 @@ def test_the_cost_is_told_before_and_progress_on_the_way(
 
 
 def test_prompts_are_written_as_they_are_asked_for(
-    llama: PreTrainedModel, examples: Examples
+    model: RagMiddleModel, examples: Examples
 ) -> None:
-    chatting = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML))
+    chatting = RagMiddleModel(model.model, byte_level_bpe(bos=True, chat_template=CHATML))
     made = examples(4)
     scores = {}
     templates: tuple[Literal["auto", "raw"], ...] = ("auto", "raw")

@@ -13,7 +13,6 @@ import copy
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,92 +22,11 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention import applied
 from rag_middle.attention.seam import MODEL_CACHE
-from rag_middle.layout import PromptLayout
-from rag_middle.methods import Method, PositionalHiddenStates
-from tests.contract.cases import EXAMPLES, Prompt, expected_refusal
+from rag_middle.methods import Method
+from tests.contract.cases import Prompt
 from tests.contract.running import left_padded
-from tests.families import FAMILIES
 
-__all__ = [
-    "BFLOAT16",
-    "LONGER",
-    "METHODS",
-    "SETTINGS",
-    "Choices",
-    "Setting",
-    "half_precision",
-    "logits_of_rows",
-    "rounded",
-]
-
-BFLOAT16, FLOAT16 = "bfloat16", "float16"
-
-#: Pads `LONG` on the left; with a generated token still short of where frequencies change.
-LONGER = Prompt.random(PromptLayout(29, ((5, 9), (9, 21), (21, 24))), seed=6)
-
-#: The first active example of every registered method that changes layers.
-METHODS: dict[str, Method] = {
-    name: next(iter(example.active.values()))
-    for name, example in EXAMPLES.items()
-    if example.active and name != "compose"
-}
-#: A channel of a wide model carries little by itself.
-_ONE_OF_MANY = PositionalHiddenStates(channels=(3,), factor=-10)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Models of one number format and one width, and which methods each family runs in it.
-
-    Attributes:
-        dtype: of the model.
-        width: of the hidden state.
-        families: those that run in it.
-        overrides: of the families' configs.
-        methods: how many a family runs beside positional hidden states, which look closest at the
-            projections; every family begins with another one. None: all of them.
-    """
-
-    dtype: str
-    width: int
-    families: tuple[str, ...]
-    overrides: dict[str, Any]
-    methods: int | None
-
-    def methods_of(self, family: str) -> dict[str, Method]:
-        """The methods that this family runs, none where it can take none."""
-        traits = FAMILIES[family].traits
-        taken = {n: m for n, m in METHODS.items() if not expected_refusal(m, traits, family)}
-        if self.methods is None:
-            return taken
-        chosen: dict[str, Method] = {}
-        if taken.pop("positional_hidden_states", None):
-            chosen["positional_hidden_states"] = _ONE_OF_MANY
-        first = list(FAMILIES).index(family) * self.methods
-        turn = [list(taken)[(first + i) % len(taken)] for i in range(min(self.methods, len(taken)))]
-        return chosen | {name: taken[name] for name in turn}
-
-    def __str__(self) -> str:
-        return f"{self.dtype}-{self.width}"
-
-
-_ALL = tuple(FAMILIES)
-#: One family per kind of norm between projection and rotation: of each head, of all heads, centred.
-_NORMED = ("qwen3", "gemma3_text", "olmo2", "cohere")
-_ONE_LAYER = {
-    "hidden_size": 4096,
-    "num_attention_heads": 8,
-    "head_dim": 128,
-    "num_hidden_layers": 1,
-    "layer_types": None,
-}
-SETTINGS = (
-    Setting(dtype=BFLOAT16, width=64, families=_ALL, overrides={}, methods=None),
-    Setting(dtype=BFLOAT16, width=512, families=_ALL, overrides={"times": 8}, methods=1),
-    Setting(dtype=FLOAT16, width=512, families=_ALL, overrides={"times": 8}, methods=2),
-    Setting(dtype=BFLOAT16, width=4096, families=_NORMED, overrides=_ONE_LAYER, methods=0),
-    Setting(dtype=FLOAT16, width=4096, families=_NORMED, overrides=_ONE_LAYER, methods=0),
-)
+__all__ = ["Choices", "half_precision", "logits_of_rows", "rounded"]
 
 
 @torch.no_grad()

@@ -1,16 +1,8 @@
-"""A measurement, and a demonstration of it, that are made up."""
+"""A demonstration that is made up."""
 
 import json
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-
-@pytest.fixture
-def measurement() -> dict[str, Any]:
-    """As the package ships one."""
-    return made_up()["full"]  # type: ignore[no-any-return]
 
 
 def made_up() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import LlamaConfig
@@ -74,9 +73,9 @@ def test_the_unmodified_model_is_no_method_to_compare_with_itself() -> None:
 
 
 def test_the_full_measurement_is_read_where_it_is_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measurement: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("rag_middle.demo.demonstration.resources.files", lambda _: tmp_path)
     assert full_measurement() is None
-    (tmp_path / "full_measurement.json").write_text(json.dumps(measurement))
-    assert full_measurement() == measurement
+    (tmp_path / "full_measurement.json").write_text('{"questions": 3}')
+    assert full_measurement() == {"questions": 3}

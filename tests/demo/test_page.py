@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,8 +29,8 @@ def test_the_page_loads_nothing_and_has_the_figures_of_both_measurements(tmp_pat
     assert "does not come with this installation" in page
 
 
-def test_the_picture_has_a_line_with_intervals_for_each_method(measurement: Any) -> None:
-    [axes] = picture(measurement).axes
+def test_the_picture_has_a_line_with_intervals_for_each_method() -> None:
+    [axes] = picture(made_up()["full"]).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Unmodified", "PINE"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "4", "9"]
     line, _, [bars] = axes.containers[0]

@@ -60,17 +60,14 @@ class Case:
 CASES = [
     # The lost middle.
     Case([90, 50, 50, 50, 90], "yes", "U", best=[0, 4], avoid=1),
-    Case([76, 57, 54, 55, 70], "yes", "U", best=[0], avoid=2, questions=600),
     Case([70, 40, 95], "yes", "U", best=[2], avoid=1),
     Case([90, 50, 50, 50, 90], "yes", "U", "helps", method=85),
     Case([90, 50, 50, 50, 90], "yes", "U", "helps", best=[4], avoid=0, method=[70, 75, 80, 85, 99]),
     Case([90, 50, 50, 50, 90], "yes", "U", method=[95, 20, 20, 20, 95], best=[0, 4], avoid=1),
     # The first positions lose.
     Case([46, 79, 67], "no", "primacy deficit", best=[1], avoid=0, questions=100),
-    Case([40, 54, 68, 69, 59], "no", "primacy deficit", best=[2, 3], avoid=0, questions=100),
     # The last positions win.
     Case([40, 45, 50, 60, 90], "no", "recency", best=[4], avoid=0),
-    Case([40, 90], "unknown", "recency", best=[1], avoid=0),
     # The first positions win.
     Case([90, 60, 50, 45, 40], "no", "primacy", best=[0], avoid=4),
     Case([90, 40], "unknown", "primacy", best=[0], avoid=1),
@@ -79,14 +76,11 @@ CASES = [
     Case([90, 90, 90, 90, 40], "no", "recency deficit", best=[0, 1, 2, 3], avoid=4),
     # The middle wins.
     Case([50, 90, 90, 90, 50], "no", "inverted U", best=[1, 2, 3], avoid=0),
-    Case([46, 79, 60], "no", "inverted U", best=[1], avoid=0, questions=2000),
     # Up and down.
     Case([90, 40, 90, 40, 90], "yes", "irregular", best=[0, 2, 4], avoid=1),
-    Case([40, 90, 40, 90], "no", "irregular", best=[1, 3], avoid=0),
     # Level.
     Case([70, 70, 70, 70, 70], "no", "flat", "no_gap", questions=400),
     Case([70, 70, 70, 70, 70], "unknown", "flat", "no_gap", questions=200),
-    Case([100, 100, 100], "no", "flat", "no_gap"),
     Case([70, 72, 69, 71, 70], "no", "flat", "no_gap", method=95, questions=600),
     # Nothing can be said.
     Case([90, 40, 90], "unknown", "U", "too_few_questions", questions=15),

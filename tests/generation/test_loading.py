@@ -3,32 +3,16 @@
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, modeling_utils
-from transformers.utils import logging as transformers_logging
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import FileFormatError, ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    transformers_logging.disable_progress_bar()
-    yield
-    transformers_logging.enable_progress_bar()
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="module")

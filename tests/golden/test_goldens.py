@@ -18,7 +18,6 @@ from rag_middle.verify import load_cases, shipped_directory, verify
 from rag_middle.verify.methods import GOLDEN_METHODS
 
 CASE = "pine_llama_mha_d2_p1_s1"
-MEGABYTE = 10**6
 #: Methods of which no code was published, or of which nothing was recorded: they have naive twins.
 UNRECORDED = {
     "attention_buckets",
@@ -83,18 +82,13 @@ def test_every_shipped_case_holds(attn_implementation: Any) -> None:
     report = verify(attn_implementation=attn_implementation)
     assert not report.failures
     assert report.passed
-    # float32 sums in another order; far below the tolerance that decides.
-    assert max(method.difference or 0 for method in report.methods) < 1e-4
-
-
-def test_only_the_recorded_mistakes_are_skipped() -> None:
-    skipped = verify(methods=["positional_hidden_states", "ape"]).skipped
-    assert [result.id for result in skipped] == [
+    # Mistakes of the reference code are recorded, and not taken over.
+    assert [result.id for result in report.skipped] == [
         "ph_llama_gqa_sdpa_d3_L12_fm1_r16_cv0_sk0",
         "ape_mistral_d3_p5_s8_T09_S09",
     ]
-    assert "reference_bug_sdpa_last_recompute_gt1" in skipped[0].reason
-    assert "reference_bug_mistral_context_and_other_swapped" in skipped[1].reason
+    # float32 sums in another order; far below the tolerance that decides.
+    assert max(method.difference or 0 for method in report.methods) < 1e-4
 
 
 def test_every_method_of_the_package_has_shipped_cases(shipped: list[dict[str, Any]]) -> None:
@@ -103,16 +97,7 @@ def test_every_method_of_the_package_has_shipped_cases(shipped: list[dict[str, A
     assert covered == own - UNRECORDED - {"none"}  # no method, nothing to record
 
 
-def test_the_shipped_directory_stays_small() -> None:
-    files = [path for path in shipped_directory().rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 8 * MEGABYTE
-
-
 # --- what a wrong number does ----------------------------------------------------------------
-
-
-def test_an_untouched_copy_holds(single: SingleCase) -> None:
-    assert verify(single.path).passed
 
 
 @pytest.mark.parametrize("name", ["prefill_logits", "decode_logits"])
@@ -183,9 +168,8 @@ def test_a_report_without_a_comparison_is_no_success(single: SingleCase) -> None
 # --- choosing methods ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["positional_hidden_states", "positional_hidden"])
-def test_methods_are_chosen_by_their_name_here_or_in_the_file(name: str) -> None:
-    report = verify(methods=[name])
+def test_a_method_is_chosen_by_its_name_in_the_file_too() -> None:
+    report = verify(methods=["positional_hidden"])
     assert [method.method for method in report.methods] == ["positional_hidden_states"]
 
 

@@ -12,6 +12,7 @@ from rag_middle.errors import (
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     APE,
+    PINE,
     CacheBlend,
     Method,
     NoInterDocumentAttention,
@@ -29,6 +30,7 @@ from tests.methods.against_naive import TOLERANCE
 from tests.prompts import laid_out
 
 METHODS: dict[str, Method] = {
+    "pine": PINE(),
     "kept": NoInterDocumentAttention(),
     "last": NoInterDocumentAttention(equal_positions=True),
     "start": ParallelContextWindows(),

@@ -18,26 +18,6 @@ from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, Measurement, make_task,
 from tests.evaluation.test_tasks import keeps_the_contract
 from tests.reader.questions import write_lines
 
-#: First half dozen bytes of the SHA-256 of LongBench's prompts.
-DIGESTS = {
-    "narrativeqa": "aada7ed24b06",
-    "qasper": "0fbdd123fe7f",
-    "multifieldqa_en": "20b4666a2de8",
-    "hotpotqa": "9ec4ae308865",
-    "2wikimqa": "9ec4ae308865",
-    "musique": "9ec4ae308865",
-    "gov_report": "91c25d585b18",
-    "qmsum": "dca23b678fe0",
-    "multi_news": "2af3f28c40b9",
-    "trec": "0eff8bebdba9",
-    "triviaqa": "00a802e6377e",
-    "samsum": "a68d88423490",
-    "passage_count": "986550b6c610",
-    "passage_retrieval_en": "39b96b7fa52b",
-    "lcc": "6a1f24cf0bb8",
-    "repobench-p": "ee9ec182ea5f",
-}
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -108,12 +88,10 @@ def test_scores_are_the_benchmarks(data: Path, name: str, answer: str, score: fl
 
 
 def test_longbench_prompts_are_the_benchmarks() -> None:
-    """The digests are those of LongBench/config/dataset2prompt.json, commit 2e00731."""
-    prompts = {
-        name: hashlib.sha256(settings["prompt"].encode()).hexdigest()[:12]
-        for name, settings in BENCHMARKS["longbench"].items()
-    }
-    assert prompts == DIGESTS
+    """All of those of LongBench/config/dataset2prompt.json, commit 2e00731, by their digest."""
+    datasets = BENCHMARKS["longbench"].items()
+    prompts = "\n".join(f"{name}: {settings['prompt']}" for name, settings in datasets)
+    assert hashlib.sha256(prompts.encode()).hexdigest()[:12] == "65ac4bc46250"
 
 
 def test_a_longbench_prompt_is_the_whole_text(data: Path) -> None:
