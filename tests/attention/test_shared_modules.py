@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,26 +16,10 @@ from rag_middle import ContextPrompt
 from rag_middle.attention import model_lock, model_traits
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, ParallelContextWindows, SelfExtend, ZeroTuning, method_name
-from tests.contract.running import distance, logits_under
+from tests.adapters import Wrapper
+from tests.contract.running import distance, is_free, logits_under
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
-
-
-class Delegating(nn.Module):
-    """As adapters wrap a model: an object of another class around the very same network."""
-
-    def __init__(self, base: PreTrainedModel) -> None:
-        super().__init__()
-        self.base = base
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        return self.base(*arguments, **keywords)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("base"), name)
 
 
 @pytest.fixture
@@ -59,21 +42,8 @@ def twin(base: PreTrainedModel) -> PreTrainedModel:
 # -- the lock --------------------------------------------------------------------------------------
 
 
-def is_free(model: nn.Module) -> bool:
-    """Whether another thread could take the model now."""
-    lock = model_lock(model)
-
-    def take() -> bool:
-        if taken := lock.acquire(blocking=False):
-            lock.release()
-        return taken
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(take).result()
-
-
 def test_models_around_one_network_have_one_lock(base: PreTrainedModel) -> None:
-    others = [twin(base), Delegating(base), base.model]
+    others = [twin(base), Wrapper(base), base.model]
     apart = build("apart", base.config, "sdpa")
     with model_lock(base):
         assert not any(map(is_free, others))

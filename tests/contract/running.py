@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, model_lock
 from rag_middle.methods import Method
 from tests.contract.cases import LONG, SHORT, Prompt
 
@@ -22,6 +22,7 @@ __all__ = [
     "generated",
     "generated_under",
     "in_thread",
+    "is_free",
     "left_padded",
     "logits_under",
     "prompt_logits",
@@ -142,6 +143,18 @@ def assert_rows_equal_prompts_alone(
         alone, expected = generated_under(model, method, [prompt])
         assert torch.equal(together[row], alone[0])
         assert distance(logits[row], expected[0]) < tolerance
+
+
+def is_free(model: torch.nn.Module) -> bool:
+    """Whether another thread could take the model now."""
+    lock = model_lock(model)
+
+    def take() -> bool:
+        if taken := lock.acquire(blocking=False):
+            lock.release()
+        return taken
+
+    return in_thread(take)
 
 
 def in_thread(run: Callable[[], T]) -> T:

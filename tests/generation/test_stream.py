@@ -9,10 +9,10 @@ import pytest
 from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt, PromptLayout, applied
-from rag_middle.attention import model_lock
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, NoMethod
+from tests.contract.running import is_free
 from tests.prompts import laid_out
 
 
@@ -36,21 +36,6 @@ def slow_steps(llama: PreTrainedModel) -> Iterator[list[float]]:
 
     with llama.register_forward_pre_hook(wait):
         yield passes
-
-
-def lock_is_free(model: RagMiddleModel) -> bool:
-    lock = model_lock(model.model)
-    free: list[bool] = []
-
-    def ask() -> None:
-        free.append(lock.acquire(blocking=False))
-        if free[0]:
-            lock.release()
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    return free[0]
 
 
 @pytest.mark.parametrize("method", ["none", "pine", "ms_poe", LPES(factors=1.5), "siw"])
@@ -100,7 +85,7 @@ def test_an_exception_while_streaming_reaches_the_consumer(
             stream.result  # noqa: B018
         with pytest.raises(ZeroDivisionError):
             next(stream)
-    assert lock_is_free(model)
+    assert is_free(model.model)
     assert model.generate(prompt, method="pine", max_new_tokens=2).usage.completion_tokens == 2
 
 
@@ -109,7 +94,7 @@ def test_closing_early_ends_generation_and_frees_the_model(
 ) -> None:
     with model.stream(prompt, method="pine", max_new_tokens=200) as stream:
         first = next(stream)
-    assert lock_is_free(model)
+    assert is_free(model.model)
     assert 0 < len(slow_steps) < 100
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.text.startswith(first)
@@ -124,7 +109,7 @@ def test_a_forgotten_stream_ends(
     del stream
     gc.collect()
     deadline = time.monotonic() + 5
-    while not lock_is_free(model):
+    while not is_free(model.model):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(slow_steps) < 100

@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import applied, use_kernels
 from rag_middle.errors import ConfigError
@@ -129,18 +129,13 @@ def test_a_model_computes_with_operators_where_kernels_fail(
     launcher: str,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
+    llama: Any,
 ) -> None:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=31, hidden_size=32, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, pad_token_id=0, eos_token_id=None,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
     ids = torch.arange(1, 13)[None]
 
     def generated(choice: Kernels) -> Tensor:
-        with use_kernels(choice), torch.no_grad(), applied(model, method, [laid_out(LAYOUT)]) as it:
-            result = model.generate(
+        with use_kernels(choice), torch.no_grad(), applied(llama, method, [laid_out(LAYOUT)]) as it:
+            result = llama.generate(
                 input_ids=ids,
                 max_new_tokens=3,
                 do_sample=False,

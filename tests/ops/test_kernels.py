@@ -1,8 +1,9 @@
 """Which kernels compute, and what is said where they cannot."""
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import applied, kernels_in_use, use_kernels
 from rag_middle.errors import ConfigError
@@ -16,19 +17,10 @@ LAYOUT = PromptLayout(12, ((2, 6), (6, 10)))
 CHECK = KernelCheck("none", lambda _: [])
 
 
-@pytest.fixture
-def model() -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=31, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, pad_token_id=0,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
-
-
-def test_a_cpu_computes_with_pytorchs_operators(model: LlamaForCausalLM) -> None:
+def test_a_cpu_computes_with_pytorchs_operators(llama: Any) -> None:
     assert kernels_in_use() == "auto"
-    with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT)]) as request:
-        model(torch.ones(1, 12, dtype=torch.long))
+    with torch.no_grad(), applied(llama, PINE(), [laid_out(LAYOUT)]) as request:
+        llama(torch.ones(1, 12, dtype=torch.long))
     assert request.kernels_used == "torch"
 
 
@@ -36,7 +28,7 @@ def test_a_cpu_computes_with_pytorchs_operators(model: LlamaForCausalLM) -> None
     ("installed", "reason"), [(True, "on the CPU"), (False, "triton package is not installed")]
 )
 def test_kernels_that_cannot_run_are_refused(
-    model: LlamaForCausalLM, installed: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+    llama: Any, installed: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "_has_triton", lambda: installed)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -44,16 +36,16 @@ def test_kernels_that_cannot_run_are_refused(
         torch.no_grad(),
         use_kernels("triton"),
         pytest.raises(ConfigError, match=rf"{reason}.*kernels='auto'"),
-        applied(model, PINE(), [laid_out(LAYOUT)]),
+        applied(llama, PINE(), [laid_out(LAYOUT)]),
     ):
-        model(torch.ones(1, 12, dtype=torch.long))
+        llama(torch.ones(1, 12, dtype=torch.long))
 
 
-def test_a_method_without_kernels_is_refused(model: LlamaForCausalLM) -> None:
+def test_a_method_without_kernels_is_refused(llama: Any) -> None:
     with (
         use_kernels("triton"),
         pytest.raises(ConfigError, match=r"SIW.*no Triton kernels.*kernels='auto'"),
-        applied(model, SIW(), [laid_out(LAYOUT)]),
+        applied(llama, SIW(), [laid_out(LAYOUT)]),
     ):
         pass
 
