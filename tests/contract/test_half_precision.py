@@ -21,7 +21,8 @@ METHODS: dict[str, Method] = {
 #: Pads `LONG` on the left; with a generated token still short of where frequencies change.
 LONGER = Prompt.random(PromptLayout(29, ((5, 9), (9, 21), (21, 24))), seed=6)
 #: A method's error in parts of the unmodified model's: of the worst token, and of the middle one.
-WORST, MIDDLE = 3.0, 2.0
+#: Measured over all families: 3.2 (PINE, float16, in one family), all others below 3.
+WORST, MIDDLE = 3.5, 2.0
 #: Gates are stretched between the least and the most relevant document, and rounding with them:
 #: measured 4.7 in one family.
 STRETCHED = {"dsas": 6.0}

@@ -45,6 +45,7 @@ def made_up() -> Tensor:
     return hidden
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("without", "candidates", "chosen"),
     # 9 drifts in two layers of four, 7 in none; still channels are no candidates at all. Validation

@@ -74,6 +74,7 @@ def doubled(renormalise: bool) -> tuple[Any, ...]:
     return method, NaiveDoubledAttention, {**settings, "span": span(1), "changed_layers": (0, 2)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "twin", "settings"),
     [

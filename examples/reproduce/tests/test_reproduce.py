@@ -59,6 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("paper", NUMBERS)
 def test_every_table_and_figure_of_a_paper_has_a_row(paper: str) -> None:
     numbers: dict[str, set[int]] = {"table": set(), "figure": set()}
@@ -74,6 +75,7 @@ def test_every_table_and_figure_of_a_paper_has_a_row(paper: str) -> None:
         assert set(wanted) <= numbers[kind], kind
 
 
+@pytest.mark.thorough
 def test_a_file_is_called_by_its_number_and_says_what_a_run_here_takes() -> None:
     for path, config in overview.configurations().items():
         number = re.search(r"/(table|figure)s?_(\d+)", path)
@@ -91,6 +93,7 @@ def test_what_files_share_is_used() -> None:
     assert all(Path(path).name in text for path in BASES)
 
 
+@pytest.mark.thorough
 def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path) -> None:
     for path in CONFIGS:
         config = read_config(FOLDER / path)
@@ -101,6 +104,7 @@ def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path
                     assert task.options[name] in {source.name for source in prepare.SOURCES}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "path",
@@ -127,6 +131,7 @@ def test_a_configuration_runs_on_the_default_model(path: str, data: Path, tmp_pa
     assert all(f"| {average} | none |" in page for average in tried.averages)
 
 
+@pytest.mark.thorough
 def test_published_numbers_are_of_models_tasks_and_positions_that_are_there(data: Path) -> None:
     for path, config in overview.configurations().items():
         entries = {entry.name: entry for entry in config.models}
@@ -140,10 +145,10 @@ def test_published_numbers_are_of_models_tasks_and_positions_that_are_there(data
                     assert len(numbers) == len(measurement.gold_positions(task)), path
 
 
-def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
+def test_lpes_needs_fitted_factors(tmp_path: Path) -> None:
     unfitted = {"name": "lpes", "options": {"factors": 1.5}}
     with pytest.raises(ConfigError, match="position interpolation, not LPES"):
-        read_config(written(tmp_path, methods=[unfitted])).check(data)
+        read_config(written(tmp_path, methods=[unfitted])).check(tmp_path)
 
 
 def test_a_profile_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
