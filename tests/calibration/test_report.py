@@ -5,24 +5,16 @@ from pathlib import Path
 import pytest
 
 from rag_middle.calibration.report import write_calibration
-from rag_middle.profiles import Profile, read_profile
+from rag_middle.profiles import read_profile
 from tests.reader import READER_PROFILE
 
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module")
-def profile() -> Profile:
-    return read_profile(READER_PROFILE)
-
-
-def page(profile: Profile, folder: Path) -> str:
-    path = write_calibration(profile, folder / "lpes.html", command="again & again")
-    return path.read_text(encoding="utf-8")
-
-
-def test_the_page_says_what_the_profile_says(profile: Profile, tmp_path: Path) -> None:
-    text = page(profile, tmp_path)
+def test_the_page_says_what_the_profile_says(tmp_path: Path) -> None:
+    profile = read_profile(READER_PROFILE)
+    page = write_calibration(profile, tmp_path / "lpes.html", command="again & again")
+    text = page.read_text(encoding="utf-8")
     assert "Yes: the worst position gains significantly" in text
     assert profile.note.partition(":")[0] in text
     assert "again &amp; again" in text

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.calibration import Example, FromDisk
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.scoring import Outcomes, ScoringJob
 from rag_middle.errors import ContextOverflowError, FileFormatError, MissingExtraError
@@ -20,15 +19,6 @@ JOBS = [ScoringJob(method=LPES(factors=factor)) for factor in (1.0, 1.1, 1.3, 1.
 ]
 
 # -- workers ---------------------------------------------------------------------------------------
-
-
-def opening(folder: Path, examples: list[Example]) -> FromDisk:
-    return FromDisk(
-        model=str(folder),
-        examples=tuple(examples),
-        criterion="log_likelihood",
-        options={"device": "cpu"},
-    )
 
 
 @dataclass(frozen=True)
@@ -63,10 +53,10 @@ def test_what_goes_wrong_in_a_worker_is_told_as_it_is(
         list(workers.results(JOBS))
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"rag-middle\[ray\]"):
-        RayWorkers(opening(tmp_path, []), 2, 1)
+        RayWorkers(Failing(opens=True), 2, 1)
 
 
 def test_outcomes_are_there_again_to_the_last_bit(tmp_path: Path) -> None:

@@ -29,18 +29,11 @@ def test_methods_answer_stream_and_batch_alike(
     assert whole.status == streamed.status == batched.status == 0
     assert whole.out.strip()
     assert streamed.out == whole.out
+    assert whole.err == batched.err == ""
     assert len(batched.json) == 2
     assert batched.json[0]["text"] + "\n" == whole.out
     assert batched.json[0]["method"].startswith(method.split()[0])
     assert batched.json[0]["applied"] is (method != "none")
-
-
-def test_the_answer_alone_goes_to_standard_output(run: Run, model: Path, prompt_file: Path) -> None:
-    shown = run("generate", "-m", model, "-p", prompt_file, *TOKENS)
-    answer = run("generate", "-m", model, "-p", prompt_file, *TOKENS, "--json")
-    assert shown.out == answer.json["text"] + "\n"
-    assert shown.err == ""
-    assert answer.err == ""
 
 
 def test_without_a_model_the_default_one_answers(

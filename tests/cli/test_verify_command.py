@@ -1,35 +1,22 @@
 """``rag-middle verify``."""
 
 import json
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rag_middle.verify import shipped_directory
 from tests.cli.conftest import Run
+from tests.golden.test_goldens import SingleCase
 
 
 @pytest.fixture
-def wrong(tmp_path: Path) -> Path:
-    """Two shipped cases, the numbers of one of them wrong."""
-    content = json.loads((shipped_directory() / "cases.json").read_text(encoding="utf-8"))
-    cases = [
-        case for case in content["cases"] if case["id"] in ("pi_llama_mha_pi2", "lpes_mistral")
-    ]
-    for case in cases:
-        shutil.copytree(shipped_directory() / case["model"], tmp_path / case["model"])
-        (tmp_path / "arrays").mkdir(exist_ok=True)
-        shutil.copyfile(shipped_directory() / case["arrays"], tmp_path / case["arrays"])
-    path = tmp_path / "arrays" / "lpes_mistral.npz"
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    arrays["decode_logits"] += 0.5
-    np.savez(path, **arrays)
-    content["cases"] = cases
-    (tmp_path / "cases.json").write_text(json.dumps(content), encoding="utf-8")
-    return tmp_path
+def wrong(tmp_path: Path) -> SingleCase:
+    """A shipped case, the numbers of which are wrong."""
+    cases = json.loads((shipped_directory() / "cases.json").read_text(encoding="utf-8"))["cases"]
+    single = SingleCase(tmp_path / "wrong", next(c for c in cases if c["id"] == "lpes_mistral"))
+    single.change_arrays(lambda arrays: arrays["decode_logits"].__iadd__(0.5))
+    return single
 
 
 @pytest.mark.slow
@@ -53,17 +40,16 @@ def test_the_report_as_json(run: Run) -> None:
     assert 0 < lpes["difference"] < 1e-4
 
 
-def test_a_wrong_number_gives_exit_status_1_and_is_named(run: Run, wrong: Path) -> None:
-    shown = run("verify", wrong)
+def test_a_wrong_number_gives_exit_status_1_and_is_named(run: Run, wrong: SingleCase) -> None:
+    shown = run("verify", wrong.path)
     assert shown.status == 1
     assert "failed lpes_mistral: differs by 0.5" in shown.out
 
 
-def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path) -> None:
-    content = json.loads((wrong / "cases.json").read_text(encoding="utf-8"))
-    content["cases"] = [{**content["cases"][0], "method": "[/bold]"}]
-    (wrong / "cases.json").write_text(json.dumps(content), encoding="utf-8")
-    shown = run("verify", wrong)
+def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: SingleCase) -> None:
+    wrong.case["method"] = "[/bold]"
+    wrong.write()
+    shown = run("verify", wrong.path)
     assert shown.status == 1
     assert "unknown" in shown.out
     assert "[/bold]" in shown.out

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rag_middle import retrieval
@@ -24,6 +23,7 @@ from rag_middle.evaluation.metrics import METRICS, normalized
 from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
 from rag_middle.evaluation.tasks.data_files import read_entries
 from tests.reader.questions import write_lines
+from tests.retrieval.embedding import HashingEmbedder
 
 DATA = Path(__file__).parent / "data"
 NQ = DATA / "nq_open_gold.jsonl"
@@ -133,26 +133,14 @@ def test_the_first_line_of_an_answer_counts_as_in_the_benchmark() -> None:
     assert whole.scores(item, AS_GIVEN, copied)["best_subspan_em"] == 1
 
 
-class LetterEmbedder:
-    """Alike is what shares letters."""
-
-    def __init__(self, name: str | None = None) -> None:
-        self.name, self.dimension = str(name), 26
-
-    def embed(self, texts: list[str]) -> np.ndarray:
-        counts = np.array([[t.lower().count(c) for c in map(chr, range(97, 123))] for t in texts])
-        unit: np.ndarray = counts / np.linalg.norm(counts, axis=1, keepdims=True)
-        return unit.astype(np.float32)
-
-
 def test_hard_distractors_are_those_most_like_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", LetterEmbedder)
+    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", HashingEmbedder)
     options = {"data": NQ, "documents": 4}
     hard = make_task("multi_document_qa", {**options, "distractors": "hard"}).items(3, 0)
     drawn = make_task("multi_document_qa", options).items(3, 0)
-    embedder = LetterEmbedder()
+    embedder = HashingEmbedder()
 
     def alike(question: str, documents: tuple[Document, ...]) -> float:
         [asked] = embedder.embed([question])

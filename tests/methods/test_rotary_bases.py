@@ -15,13 +15,12 @@ from examples.train_moice import new_routers, train_routers
 from rag_middle.attention import model_traits
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import AttentionBuckets, MoICE, NoMethod
+from rag_middle.methods import AttentionBuckets, MoICE
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.ops.rope import RotaryStyle, rotate
 from tests.conftest import FamilyModel
-from tests.contract.half import Choices, logits_of_rows
-from tests.contract.running import distance
+from tests.contract.running import distance, logits_under, prompt_logits
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES
 from tests.methods.against_naive import FACTORS, PROMPTS, TOLERANCE, WAYS, naive, routers_for
@@ -96,11 +95,8 @@ def test_outliers_of_queries_and_keys_fit_float16() -> None:
             bias[:, first], bias[:, second] = 300, 0
     model.half()
     neutral = MoICE(routers="uniform", base_factors=(1, 1))
-    plain, mixed = (
-        logits_of_rows(model, method, [PROMPTS[0]], Choices())[0]
-        for method in (NoMethod(), neutral)
-    )
-    assert distance(mixed, plain) < 0.1
+    plain = prompt_logits(model, PROMPTS[0])
+    assert distance(logits_under(model, neutral, PROMPTS[0]), plain) < 0.1
 
 
 def test_routers_are_saved_and_loaded(tmp_path: Path, llama: Any) -> None:

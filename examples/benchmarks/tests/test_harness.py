@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig
+from transformers import GenerationConfig
 
 from rag_middle.documents import mark
 from rag_middle.errors import ConfigError, MethodConfigError
 from rag_middle.generation import RagMiddleModel, UnreadMarkersWarning
-from tests.tiny_models import build, tiny
+from tests.tiny_models import speaking
 from tests.tokenizers import byte_level_bpe
 
 with warnings.catch_warnings():
@@ -48,9 +48,7 @@ def request(*args: Any) -> Any:
 @pytest.fixture(scope="module")
 def model() -> RagMiddleModel:
     """Three layers, random weights."""
-    tokenizer = byte_level_bpe(bos=True)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
-    return RagMiddleModel(build("harness", config, "sdpa"), tokenizer)
+    return speaking("harness", byte_level_bpe(bos=True), max_position_embeddings=4096)
 
 
 @pytest.fixture(scope="module")
