@@ -25,13 +25,6 @@ def test_plans_for_different_aspects_and_layers_merge_in_the_order_of_attention(
     assert AttentionPlan().merge(first).layers == first.layers
 
 
-def test_layers_beyond_the_model_are_refused() -> None:
-    plan = AttentionPlan.uniform((0, 3, 5), SCALE)
-    plan.check(6, (PromptLayout(3),))
-    with pytest.raises(MethodConfigError, match=r"Layers \[3, 5\] do not exist.* layers 0 to 2"):
-        plan.check(3, (PromptLayout(3),))
-
-
 def test_factors_are_counted_against_documents() -> None:
     plan = AttentionPlan.uniform((0,), DocumentChange(SIW(), ((1.0, 2.0), (1.0, 2.0))))
     two, one = PromptLayout(9, ((1, 4), (4, 8))), PromptLayout(9, ((1, 4),))

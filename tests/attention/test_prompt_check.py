@@ -65,9 +65,7 @@ def _later_proposals(model: Any, _: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "method", [PINE(), APE(temperature=0.6, scale=0.8), SelfExtend(group=2, window=4)], ids=str
-)
+@pytest.mark.parametrize("method", READERS, ids=str)
 @pytest.mark.parametrize(
     "run", [_virtual_tokens, _virtual_states, _cut, _left_out, _hidden_tokens, _later_proposals]
 )
@@ -141,6 +139,7 @@ def test_autocast_is_refused_where_a_method_attends_itself(llama: Any, method: M
         llama(input_ids=IDS)
 
 
+@pytest.mark.thorough
 def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> None:
     """As models that see pictures have them."""
     model = seeing_pictures()

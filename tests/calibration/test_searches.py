@@ -202,13 +202,10 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("positional_hidden_states", {"factors": ()}, "factors must be 1 or more numbers"),
         ("lpes", {"control_points": 6}, "must be one of 2, 3, 4, 5"),
         ("lpes", {"parents": 33}, "parents must be 2 to population=32"),
         ("ms_poe", {"ranges": (1.5,)}, r"ranges\[0\] must be several ratios"),
-        ("ms_poe", {"head_rules": ("rand",)}, "must be one of rank, code, got 'rand'"),
         ("zero_tuning", {"shares": (1.5,)}, "must be above 0 and below 1"),
-        ("self_extend", {"groups": (1,)}, r"groups\[0\] must be a whole number >= 2"),
     ],
 )
 def test_searches_that_make_no_sense_are_refused(

@@ -162,6 +162,7 @@ def test_a_diagnosis_tries_them_by_itself(model: RagMiddleModel, tmp_path: Path)
     assert "calibrate --method lpes" not in " ".join(diagnosis.next_steps)
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_says_which_of_its_questions_a_method_was_fitted_to(
     model: RagMiddleModel, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_only_a_collapse_beyond_chance_counts(own: tuple[float, ...], drops: boo
     assert (collapse(base, own) is not None) == drops
 
 
+@pytest.mark.thorough
 def test_a_method_under_which_right_answers_become_unlikely_is_dropped_and_named(
     model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from rag_middle.methods import (
     PINE,
     SIW,
     Compose,
-    DySCO,
     Method,
     MsPoE,
     NoMethod,
@@ -115,7 +114,6 @@ def test_what_cannot_be_resolved(
             (MsPoE(), Compose(methods=(SIW(), PositionalHiddenStates(channels=(1,))))),
             "ms_poe does not compose with positional_hidden_states",
         ),
-        ((DySCO(heads=((0, 0),)), SelfExtend()), "dysco does not compose with self_extend"),
         ((ZeroTuning(factor=2), SelfExtend()), "zero_tuning does not compose with self_extend"),
     ],
 )

@@ -13,6 +13,8 @@ from tests.serving.conftest import Served, serving
 from tests.tiny_models import speaking
 from tests.tokenizers import HERMES, byte_level_bpe
 
+pytestmark = pytest.mark.thorough
+
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
 TOOL: Any = {
     "type": "function",

@@ -235,9 +235,7 @@ def test_a_trial_says_that_it_is_one_and_goes_on_from_its_records(
     [
         ({"model": ["a"]}, "'model'"),
         ({"models": []}, "at least one of its models"),
-        ({"models": [{"dtype": "float32"}]}, "'name'"),
         ({"tasks": [TASK, TASK]}, "under different names"),
-        ({"tasks": [{**TASK, "measurement": {"position": 3}}]}, "argument 'position'"),
         (
             {"tasks": [{"task": "own_questions", "options": {"data": "no.jsonl"}}]},
             r"no\.jsonl.*prepare\.py --data",
@@ -245,7 +243,6 @@ def test_a_trial_says_that_it_is_one_and_goes_on_from_its_records(
         ({"methods": ["mspoe"]}, "Did you mean 'ms_poe'"),
         ({"averages": {"all": ["four"]}}, "no tasks"),
         ({"methods": [{"fit": "nothing"}]}, "fit must be one of channel"),
-        ({"attention": {"show": "lines"}}, "layers, heads, gold"),
     ],
 )
 def test_a_wrong_configuration_is_refused_before_a_model_is_loaded(
