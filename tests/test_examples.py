@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.answering import use_named_embedder, write_documents
 from tests.reader import reader_path
-from tests.tiny_models import build, tiny
+from tests.tiny_models import saved, speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -17,17 +17,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def test_quickstart_answers_from_a_folder_with_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from transformers import LlamaConfig
-
     tokenizer = byte_level_bpe(chat_template=CHATML)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=1024)
-    build("quickstart", config, "sdpa").save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    model = speaking("quickstart", tokenizer, max_position_embeddings=1024)
+    folder = saved(model, tmp_path / "model")
     use_named_embedder(monkeypatch, tmp_path / "cache")
 
     quickstart = runpy.run_path(str(EXAMPLES / "quickstart.py"))
     docs = write_documents(tmp_path / "docs")
-    quickstart["main"](docs, "Which river is Nantes on, the Loire?", tmp_path / "model", "pine")
+    quickstart["main"](docs, "Which river is Nantes on, the Loire?", folder, "pine")
     question, *_, facts = capsys.readouterr().out.strip().splitlines()
     assert question == "Which river is Nantes on, the Loire?"
     assert facts.startswith("pine, ")

@@ -5,6 +5,7 @@ zeros, so most mistakes leave the logits where they were. `scramble` draws every
 """
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,6 +91,13 @@ def speaking(name: str, tokenizer: PreTrainedTokenizerBase, **overrides: Any) ->
     """A LLaMA with this tokenizer."""
     config = tiny(LlamaConfig, vocab_size=len(tokenizer), **overrides)
     return RagMiddleModel(build(name, config, "sdpa"), tokenizer)
+
+
+def saved(model: RagMiddleModel, folder: Path) -> Path:
+    """The folder, with the model and its tokenizer in it."""
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
 
 
 def seeing_pictures() -> Any:

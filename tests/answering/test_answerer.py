@@ -21,6 +21,7 @@ from rag_middle.retrieval import Retriever, build_index
 from rag_middle.tokens import TokenizedPrompt
 from tests.answering.conftest import RIVERS
 from tests.retrieval.embedding import HashingEmbedder
+from tests.tiny_models import saved
 
 QUESTION = "Which river is Nantes on, the Loire?"
 SHORT: dict[str, Any] = {"max_new_tokens": 6}
@@ -156,10 +157,7 @@ def test_without_a_model_the_default_one_answers_in_its_own_form(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader = tmp_path / "reader"
-    reader.mkdir()
-    model.model.save_pretrained(reader)
-    model.tokenizer.save_pretrained(reader)
+    reader = saved(model, tmp_path / "reader")
     (reader / TEMPLATE_FILE).write_text('{"document": "({title}) {text}"}')
     monkeypatch.setattr("rag_middle.answering.answerer.default_model", lambda: str(reader))
     index = build_index(docs, embedder=embedder).index

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from rag_middle.cli.app import app
-from tests import tiny_models
 from tests.cli.answering import use_named_embedder, write_documents
+from tests.tiny_models import saved, speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 
@@ -44,11 +43,8 @@ def run() -> Run:
 
 
 def _saved(directory: Path, chat_template: str | None) -> Path:
-    tokenizer = byte_level_bpe(chat_template=chat_template)
-    config = tiny_models.tiny(LlamaConfig, vocab_size=len(tokenizer))
-    tiny_models.build("command line", config, "sdpa").save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+    model = speaking("command line", byte_level_bpe(chat_template=chat_template))
+    return saved(model, directory)
 
 
 @pytest.fixture(scope="session")

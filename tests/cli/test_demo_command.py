@@ -57,6 +57,7 @@ def test_answers_sources_both_measurements_and_paths_are_shown(
     assert "4 more questions by position" in steps[2]
 
 
+@pytest.mark.thorough
 def test_json_holds_everything_and_the_page_is_opened_if_wanted(
     demo: Run, tmp_path: Path, opened: list[str]
 ) -> None:

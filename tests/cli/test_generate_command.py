@@ -58,6 +58,7 @@ def test_standard_input_and_json_prompts(run: Run, model: Path, prompt_file: Pat
     assert from_json.out == from_text.out
 
 
+@pytest.mark.thorough
 def test_options_reach_the_model(
     run: Run, model: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

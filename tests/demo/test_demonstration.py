@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
 
 from rag_middle.demo import Demo, demonstration, full_measurement
 from rag_middle.demo.demonstration import QUESTIONS
 from rag_middle.errors import ConfigError
 from rag_middle.passages import passages_path
 from tests.retrieval.embedding import HashingEmbedder
-from tests.tiny_models import build, tiny
+from tests.tiny_models import saved, speaking
 from tests.tokenizers import CHATML, byte_level_bpe
 
 pytestmark = pytest.mark.thorough
@@ -22,9 +21,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """Over a sixth of the passages."""
     folder = tmp_path_factory.mktemp("demo")
     tokenizer = byte_level_bpe(chat_template=CHATML)
-    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
-    build("demo", config, "sdpa").save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    saved(speaking("demo", tokenizer, max_position_embeddings=4096), folder / "model")
     lines = passages_path().read_text(encoding="utf-8").splitlines()
     shown = [line for line in lines if json.loads(line)["question"] in QUESTIONS]
     assert len(shown) == len(QUESTIONS)

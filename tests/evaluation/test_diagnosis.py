@@ -55,6 +55,7 @@ def test_a_method_that_helps_is_found_with_its_cost(diagnosis: Diagnosis) -> Non
     assert {"rag-middle", "torch", "device"} <= set(data["software"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("chance", "noted"),
     [
@@ -98,6 +99,7 @@ def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     assert "siw" in fitted
 
 
+@pytest.mark.thorough
 def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
     model: RagMiddleModel,
 ) -> None:

@@ -17,6 +17,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.sharing import origin
 from rag_middle.workers import Processes, RayWorkers, Workers, torch_threads
 from tests.reader.questions import InventedDocuments
+from tests.tiny_models import saved
 
 TASK = InventedDocuments(documents=4)
 METHODS = ["ms_poe"]
@@ -80,9 +81,7 @@ def test_what_workers_answered_before_they_ended_is_kept(
 def test_several_processes_give_the_answers_of_one(
     kind: str, model: RagMiddleModel, tmp_path: Path
 ) -> None:
-    model.model.save_pretrained(tmp_path / "model")
-    model.tokenizer.save_pretrained(tmp_path / "model")
-    answering = Answering(str(tmp_path / "model"), {"device": "cpu"})
+    answering = Answering(str(saved(model, tmp_path / "model")), {"device": "cpu"})
     if kind == "ray":
         pytest.importorskip("ray", reason="needs Ray (extra ray)")
         made: Workers[Batch, list[IndexedReply]] = RayWorkers(answering, 2, 1)
@@ -111,9 +110,7 @@ def test_other_weights_under_the_same_name_are_refused(
     model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model.model.save_pretrained("model")
-    model.tokenizer.save_pretrained("model")
-    loaded = RagMiddleModel.from_pretrained("model")
+    loaded = RagMiddleModel.from_pretrained(saved(model, Path("model")))
     found = origin(loaded)
     assert found["model"] == str(tmp_path / "model")  # wherever a worker is started
     monkeypatch.chdir("/")

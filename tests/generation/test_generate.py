@@ -204,6 +204,7 @@ def request(number: int) -> ContextPrompt:
     return ContextPrompt(f"Read these, {number}.\n", documents, f"Which is {number}?")
 
 
+@pytest.mark.thorough
 def test_eight_threads_get_what_each_gets_alone(
     llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:

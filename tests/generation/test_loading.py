@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, modeling_util
 from rag_middle import ContextPrompt
 from rag_middle.errors import FileFormatError, ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
+from tests.tiny_models import saved
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +22,7 @@ def folder(
     tokenizer: PreTrainedTokenizerFast,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    llama.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return saved(RagMiddleModel(llama, tokenizer), tmp_path_factory.mktemp("model"))
 
 
 def test_a_saved_model_writes_the_same_text(

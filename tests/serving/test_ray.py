@@ -12,6 +12,7 @@ import pytest
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
 from tests.test_code_blocks import ROOT, blocks
+from tests.tiny_models import saved
 
 DOCUMENTS = ["Lyon lies on the Rhône.", "Nantes lies on the Loire."]
 
@@ -25,8 +26,7 @@ def test_answers_of_replicas_are_those_of_generate(
     ray = pytest.importorskip("ray", reason="needs Ray (extra ray)")
     from ray import serve
 
-    tiny_model.model.save_pretrained(tmp_path)
-    tiny_model.tokenizer.save_pretrained(tmp_path)
+    saved(tiny_model, tmp_path)
     [block] = [
         block
         for block in blocks(ROOT / "docs" / "serving.md", "python", excused=True)

@@ -20,7 +20,7 @@ from transformers import GenerationConfig
 from rag_middle.documents import mark
 from rag_middle.errors import ConfigError, MethodConfigError
 from rag_middle.generation import RagMiddleModel, UnreadMarkersWarning
-from tests.tiny_models import speaking
+from tests.tiny_models import saved, speaking
 from tests.tokenizers import byte_level_bpe
 
 with warnings.catch_warnings():
@@ -217,13 +217,12 @@ def local_task(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_plain_command_finds_the_model(model: RagMiddleModel, tmp_path: Path) -> None:
-    model.model.save_pretrained(tmp_path / "model")
-    model.tokenizer.save_pretrained(tmp_path / "model")
+    folder = saved(model, tmp_path / "model")
     plugin = files("rag_middle_benchmarks") / "lm_eval.yaml"
     done = subprocess.run(
         [
             *(sys.executable, "-m", "lm_eval", "run", "--model", "rag-middle", "--device", "cpu"),
-            *("--model_args", f"pretrained={tmp_path / 'model'},method=lpes,method_factors=1.2"),
+            *("--model_args", f"pretrained={folder},method=lpes,method_factors=1.2"),
             *("--tasks", f"{plugin},{local_task(tmp_path)}", "--output_path", tmp_path / "out"),
         ],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
