@@ -27,7 +27,7 @@ AFFINE = ("llama", "starcoder2", "gpt_neox", "phi3", "ernie4_5", "gpt2")
 
 
 @pytest.mark.parametrize("family", [*NOT_AFFINE, *AFFINE])
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)  # of either kind
 def test_precision_changes_nothing_in_what_is_found(family: str) -> None:
     exact = FAMILIES[family].build(times=8)
     traits = probe(exact)

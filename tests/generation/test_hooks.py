@@ -125,7 +125,7 @@ def _after(model: RagMiddleModel, prompt: ContextPrompt, tokens: list[int]) -> T
     ids=lambda options: "+".join(options) or "greedy",
 )
 @pytest.mark.parametrize("max_batch_size", [1, 3, 8])
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 def test_prompts_with_different_numbers_of_branches_share_a_batch(
     options: dict[str, Any],
     max_batch_size: int,

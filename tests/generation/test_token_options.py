@@ -41,7 +41,7 @@ def test_no_sequence_of_tokens_comes_twice(
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("method", ["none", "attention_buckets", "permutation"])
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 def test_padding_repeats_nothing(
     model: RagMiddleModel, prompt: ContextPrompt, method: str, size: int, beams: int
 ) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from rag_middle import ContextPrompt, Document
+from rag_middle.generation import GenerationOptions
 from tests.reader.questions import reader_question
-from tests.serving.conftest import Served
+from tests.serving.conftest import Serve, Served
 
 QUESTION = "Which of them lies on the river?"
 QUESTION_BLOCK = {"type": "text", "text": QUESTION}
@@ -27,6 +28,18 @@ def test_text_and_documents_in_any_order(server: Served, documents: list[Documen
     assert (answer.rag_middle["documents"], answer.rag_middle["applied"]) == (3, True)
     assert answer.choices[0].message.content == expected.text
     assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
+
+
+@pytest.mark.thorough
+def test_scores_decide_which_documents_are_dropped(serve: Serve, server: Served) -> None:
+    small = serve(server.model, defaults=GenerationOptions(on_overflow="drop_documents"))
+    sent = [
+        {"text": "fox " * 90, "score": score, "title": name}
+        for name, score in (("a", 0.5), ("b", 0.1), ("c", 0.9))
+    ]
+    answer = small.chat(QUESTION, documents=sent, max_tokens=100)
+    assert answer.rag_middle["dropped_documents"] == [1]
+    assert answer.rag_middle["document_order"] == [0, 2]
 
 
 def test_documents_of_an_answer_do_not_count(server: Served, documents: list[Document]) -> None:
