@@ -80,9 +80,10 @@ def cell(path: Path) -> dict[str, Any]:
         if len(asked) >= FEWEST:
             controls[name] = {
                 "questions": len(asked),
-                "accuracy": _estimate([r["correct"] for r in asked]),
                 "log_likelihood": _estimate([r["log_likelihood"] for r in asked]),
             }
+            if all("correct" in r for r in asked):
+                controls[name]["accuracy"] = _estimate([r["correct"] for r in asked])
     return {
         "model": match[1],
         "task": match[2],
@@ -188,38 +189,74 @@ def markdown(cells: list[dict[str, Any]]) -> str:
     for c in cells:
         if c["fit"]:
             continue
-        names = ", ".join(str(p) for p in c["positions"])
         parts.append(f"**{MODELS[c['model']]}, {TASKS[c['task']]}, {c['documents']} documents**\n")
-        parts.append(
-            f"| method | n | accuracy at {names} (%) | mean gain (points) | worst position gain | "
-            "answers that change | log-likelihood | its gain | first token |\n"
-            "| --- | ---: | --- | --- | --- | ---: | --- | --- | ---: |"
-        )
-        for row in c["rows"]:
-            accuracy = ", ".join(f"{100 * e['value']:.0f}" for e in row["accuracy"])
-            likelihood = ", ".join(f"{e['value']:.2f}" for e in row["log_likelihood"])
-            gains = ["", "", "", "1"]
-            if row["label"] != "none":
-                ratio = row["seconds_ratio"]
-                gains = [
-                    _percent(row["gain"], signed=True),
-                    _percent(row["worst_gain"], signed=True),
-                    _nats(row["log_likelihood_gain"], signed=True),
-                    f"{ratio:.1f}" if ratio else "",
-                ]
-            parts.append(
-                f"| `{row['label']}` | {row['questions']} | {accuracy} | {gains[0]} | {gains[1]} | "
-                f"{100 * row['changed']:.0f} % | {likelihood.replace('-', '−')} | {gains[2]} | "
-                f"{gains[3]} |"
-            )
-        for name, control in c["controls"].items():
-            parts.append(
-                f"| {name.replace('_', ' ')} | {control['questions']} | "
-                f"{100 * control['accuracy']['value']:.0f} | | | | "
-                f"{control['log_likelihood']['value']:.2f} | | |".replace("-", "−")
-            )
+        answered = [row for row in c["rows"] if "accuracy" in row]
+        if answered:
+            parts += _answered_rows(c, answered)
+        scored = [row for row in c["rows"] if "accuracy" not in row]
+        if scored:
+            parts += _scored_rows(c, scored)
         parts.append("")
     return "\n".join(parts)
+
+
+def _answered_rows(c: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Accuracy and log-likelihood of each method, and the controls."""
+    names = ", ".join(str(p) for p in c["positions"])
+    parts = [
+        f"| method | n | accuracy at {names} (%) | mean gain (points) | worst position gain | "
+        "answers that change | log-likelihood | its gain | first token |\n"
+        "| --- | ---: | --- | --- | --- | ---: | --- | --- | ---: |"
+    ]
+    for row in rows:
+        accuracy = ", ".join(f"{100 * e['value']:.0f}" for e in row["accuracy"])
+        gains = ["", "", "", "1"]
+        if row["label"] != "none":
+            ratio = row["seconds_ratio"]
+            gains = [
+                _percent(row["gain"], signed=True),
+                _percent(row["worst_gain"], signed=True),
+                _nats(row["log_likelihood_gain"], signed=True),
+                f"{ratio:.1f}" if ratio else "",
+            ]
+        parts.append(
+            f"| `{row['label']}` | {row['questions']} | {accuracy} | {gains[0]} | {gains[1]} | "
+            f"{100 * row['changed']:.0f} % | {_likelihoods(row)} | {gains[2]} | {gains[3]} |"
+        )
+    for name, control in c["controls"].items():
+        parts.append(
+            f"| {name.replace('_', ' ')} | {control['questions']} | "
+            f"{100 * control['accuracy']['value']:.0f} | | | | "
+            f"{control['log_likelihood']['value']:.2f} | | |".replace("-", "−")
+        )
+    return parts
+
+
+def _scored_rows(c: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Log-likelihood alone, the greatest gain first, and the controls."""
+    names = ", ".join(str(p) for p in c["positions"])
+    parts = [
+        f"| method | n | log-likelihood at {names} | mean gain (nats) | worst position gain |\n"
+        "| --- | ---: | --- | --- | --- |"
+    ]
+    unmodified = {"value": float("inf")}
+    rows = sorted(rows, key=lambda r: -r.get("log_likelihood_gain", unmodified)["value"])
+    for row in rows:
+        gains = " | "
+        if row["label"] != "none":
+            gains = " | ".join(
+                _nats(row[name], signed=True)
+                for name in ("log_likelihood_gain", "log_likelihood_worst_gain")
+            )
+        parts.append(f"| `{row['label']}` | {row['questions']} | {_likelihoods(row)} | {gains} |")
+    for name, control in c["controls"].items():
+        mean = f"{control['log_likelihood']['value']:.2f}".replace("-", "−")
+        parts.append(f"| {name.replace('_', ' ')} | {control['questions']} | {mean} | | |")
+    return parts
+
+
+def _likelihoods(row: dict[str, Any]) -> str:
+    return ", ".join(f"{e['value']:.2f}" for e in row["log_likelihood"]).replace("-", "−")
 
 
 def every_method() -> str:
