@@ -27,7 +27,7 @@ from transformers import DynamicCache
 
 from rag_middle.attention import applied
 from rag_middle.attention.seam import MODEL_CACHE
-from rag_middle.generation.forward import cached_length
+from rag_middle.generation.passes import cached_length
 from rag_middle.methods import APE, CacheBlend, Method, NoMethod, ParallelContextWindows
 from rag_middle.methods.document_blocks.document_cache import DocumentCache, with_documents
 from rag_middle.tokens import TokenizedPrompt

@@ -346,9 +346,9 @@ FAULTS: tuple[Fault, ...] = (
     *_faults(
         f"{G}/shared_prefixes.py",
         (
-            "a shared prefix one token beside its row",
-            "width - (len(rows[before]) - 1)",
-            "width - len(rows[before])",
+            "a shared prefix beyond what is computed",
+            "[prompt.input_ids[:-1] for prompt in prompts]",
+            "[prompt.input_ids for prompt in prompts]",
         ),
     ),
     *_faults(

@@ -23,7 +23,6 @@ from rag_middle.attention import Request, applied, in_eval_mode, input_device, t
 from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.constrained import Constrained
 from rag_middle.generation.effect import acts_on
-from rag_middle.generation.forward import cached_length
 from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
     end_tokens,
@@ -32,6 +31,7 @@ from rag_middle.generation.own_config import (
     pad_token_id,
     request_config,
 )
+from rag_middle.generation.passes import cached_length
 from rag_middle.generation.processors import (
     BeamStops,
     Combined,

@@ -38,7 +38,7 @@ from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_read
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.document_blocks.document_cache import (
     DocumentCache,
-    can_reuse_documents,
+    can_reuse_states,
     precompute,
 )
 from rag_middle.model_files import format_errors
@@ -598,7 +598,7 @@ class RagMiddleModel:
             UnsupportedGenerationError: there is no cache, or it cannot serve this model.
         """
         cache = self.document_cache
-        if cache is None or not can_reuse_documents(self.model):
+        if cache is None or not can_reuse_states(self.model):
             raise UnsupportedGenerationError(
                 "Documents are kept in a document_cache: pass RagMiddleModel one."
                 if cache is None

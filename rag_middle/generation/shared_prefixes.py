@@ -1,7 +1,7 @@
 """A prefix that prompts of a batch share is read once.
 
-Prompts of a measurement share one that differ in the gold document's position, and so do several
-questions about the same documents.
+Prompts that differ only in the gold document's position share one, and so do several questions
+about the same documents.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from itertools import takewhile
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import input_device
-from rag_middle.attention.seam import MODEL_CACHE
+from rag_middle.generation.passes import Forward
 from rag_middle.methods import Method
 from rag_middle.methods.document_blocks.document_cache import (
     DocumentCache,
-    can_reuse_documents,
+    can_reuse_states,
     with_documents,
 )
 from rag_middle.tokens import TokenizedPrompt
 
-#: Share of a batch's tokens from which reading its prompts one after the other pays. A GPU reads
-#: them faster together (predicted).
-_LEAST_SHARED = {"cpu": 0.1}
-_LEAST_SHARED_ELSEWHERE = 0.5
+#: Share of a batch's tokens from which reading its prompts one after the other pays.
+_LEAST_SHARE = 0.1
 
 
 def prefilled_cache(
@@ -36,7 +35,7 @@ def prefilled_cache(
     prompts: Sequence[TokenizedPrompt],
     beams: int = 1,
 ) -> DynamicCache | None:
-    """A KV cache that holds the first tokens of all prompts already, left-padded.
+    """A KV cache of the first tokens of all prompts, left-padded; the last one is never in it.
 
     It is the caller's turn on the model.
 
@@ -48,7 +47,7 @@ def prefilled_cache(
         beams: rows of the batch that each prompt takes.
 
     Returns:
-        None where there is nothing to begin with.
+        None where the batch is read as a whole.
     """
     cache = with_documents(documents, model, method, prompts)
     if cache is None:
@@ -65,51 +64,59 @@ def _shared_prefix_cache(
     """All but the last token of each prompt, computed behind what it shares with an earlier one.
 
     None where the method changes layers, states of a token depend on more than those before it, or
-    too little is shared.
+    too little is shared; and beside the CPU, as a GPU reads prompts faster together (predicted).
     """
-    rows = [prompt.input_ids for prompt in prompts]
-    shared = [
-        max(
-            ((_common_prefix_length(rows[before], ids[:-1]), before) for before in range(index)),
-            default=(0, 0),
-        )
-        for index, ids in enumerate(rows)
-    ]
-    device = input_device(model)
-    least = _LEAST_SHARED.get(device.type, _LEAST_SHARED_ELSEWHERE)
     if (
-        sum(length for length, _ in shared) < least * sum(map(len, rows))
+        len(prompts) < 2
         or any(type(part).plan is not Method.plan for part in method.parts)
-        or not can_reuse_documents(model)
+        or input_device(model).type != "cpu"
+        or not can_reuse_states(model)
     ):
         return None
-    width = max(map(len, rows)) - 1
-    batch = DynamicCache()
-    for index, (ids, (length, before)) in enumerate(zip(rows, shared, strict=True)):
-        row, start = DynamicCache(), width - (len(rows[before]) - 1)
-        for layer, states in enumerate(_layers(batch) if length else ()):
-            prefix = (kept[before, None, :, start : start + length] for kept in states)
-            row.update(*prefix, layer)
-        rest = torch.tensor([ids[length:-1]], device=device)
-        positions = torch.arange(length, len(ids) - 1, device=device)[None]
-        if rest.numel():
-            # The base model: logits of these tokens are of no use.
-            model.base_model(
-                input_ids=rest, position_ids=positions, use_cache=True, **{MODEL_CACHE: row}
-            )
-        for layer, states in enumerate(_layers(row)):
-            if not index:
-                empty = (new.new_zeros(len(rows), *new.shape[1:2], width, new.shape[-1])
-                         for new in states)  # fmt: skip
-                batch.update(*empty, layer)
-            for kept, new in zip(_layers(batch)[layer], states, strict=True):
-                kept[index, :, width - new.shape[2] :] = new[0]
-    return batch
+    rows = [prompt.input_ids[:-1] for prompt in prompts]
+    shared = [  # tokens, and the row that has them
+        max(
+            ((_common_prefix_length(rows[source], row), source) for source in range(index)),
+            default=(0, 0),
+        )
+        for index, row in enumerate(rows)
+    ]
+    saved = sum(length for length, _ in shared)
+    if not saved or saved < _LEAST_SHARE * sum(map(len, rows)):
+        return None
+    caches: list[DynamicCache] = []
+    for row, (length, source) in zip(rows, shared, strict=True):
+        cache = DynamicCache()
+        for layer, states in enumerate(_layers(caches[source]) if length else ()):
+            cache.update(*(state[:, :, :length] for state in states), layer)
+        if length < len(row):
+            Forward(model, [_prompt(row)]).prefill(all_positions=False, cache=cache)
+        caches.append(cache)
+    return _left_padded(caches, [*map(len, rows)])
+
+
+def _prompt(ids: Sequence[int]) -> TokenizedPrompt:
+    return TokenizedPrompt.assembled(prefix=ids, documents=(), suffix=(), document_ids=())
 
 
 def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _left_padded(caches: Sequence[DynamicCache], lengths: Sequence[int]) -> DynamicCache:
+    """Caches of one row each as one; those of no tokens have no layers."""
+    batch, width = DynamicCache(), max(lengths)
+    by_row = [*map(_layers, caches)]
+    for layer, longest in enumerate(by_row[lengths.index(width)]):
+        none = tuple(state[:, :, :0] for state in longest)
+        rows = zip(*(layers[layer] if layers else none for layers in by_row), strict=True)
+        keys, values = (
+            torch.cat([pad(state, (0, 0, width - state.shape[2], 0)) for state in states])
+            for states in rows
+        )
+        batch.update(keys, values, layer)
+    return batch
 
 
 def _layers(cache: DynamicCache) -> list[tuple[Any, Any]]:

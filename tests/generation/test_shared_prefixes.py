@@ -1,9 +1,12 @@
 """Prompts of a batch that share a prefix: the same answers from fewer tokens."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.prompts import Prompt
 from rag_middle.methods import (
     LongContextReorder,
     Method,
@@ -11,6 +14,7 @@ from rag_middle.methods import (
     Permutation,
     PositionInterpolation,
 )
+from rag_middle.tokens import TokenizedPrompt
 from tests.generation.conftest import MakeModel
 
 
@@ -22,7 +26,7 @@ def alike(prompt: ContextPrompt) -> list[ContextPrompt]:
     return [*orders, asked, ContextPrompt("Read.\n\n", prompt.documents[:1], "What?")]
 
 
-def tokens_read(model: RagMiddleModel, prompts: list[ContextPrompt], method: Method) -> int:
+def tokens_read(model: RagMiddleModel, prompts: Sequence[Prompt], method: Method) -> int:
     """How many tokens, padding included, the model reads for scores of one token each."""
     read = []
     hook = model.model.get_input_embeddings().register_forward_hook(
@@ -54,6 +58,23 @@ def test_answers_are_those_of_each_prompt_alone(
         assert [answer.text for answer in answers] == [
             model.generate(prompt, **how).text for prompt in alike
         ]
+
+
+def test_prompts_may_begin_other_prompts_or_be_one_token(
+    make_model: MakeModel, prompt: ContextPrompt
+) -> None:
+    model = make_model(self_check=False)
+    ids = model.encode(prompt).input_ids
+    rows = [ids[:1], ids, ids[:9], ids, ids[:20]]
+    prompts = [
+        TokenizedPrompt.assembled(prefix=row, documents=(), suffix=(), document_ids=())
+        for row in rows
+    ]
+    assert tokens_read(model, prompts, NoMethod()) == len(ids) - 1 + len(rows)
+    together = model.score_batch(prompts, [(5, 6)] * len(rows), method="none")
+    for one, score in zip(prompts, together, strict=True):
+        alone = model.score(one, (5, 6), method="none")
+        assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=2e-5)
 
 
 def test_what_changes_layers_or_has_little_in_common_is_read_together(

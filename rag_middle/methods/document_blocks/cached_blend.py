@@ -49,7 +49,7 @@ def blended_cache(
     To be called by who has the model's `turn`.
 
     Args:
-        model: see `can_reuse_documents`.
+        model: see `can_reuse_states`.
         prompt: with a token in its documents.
         apart: of the same tokens, one row, with each document read alone behind the prefix; it is
             changed.

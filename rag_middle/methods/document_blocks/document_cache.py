@@ -212,8 +212,8 @@ def _read(path: Path) -> DocumentStates | None:
 # -- with a model ---------------------------------------------------------------------------------
 
 
-def can_reuse_documents(model: PreTrainedModel) -> bool:
-    """Whether states of a document stay right in other prompts of this model.
+def can_reuse_states(model: PreTrainedModel) -> bool:
+    """Whether states of tokens stay right in other prompts of this model.
 
     Not where its attention cannot be reached, nor where a layer keeps something else than every
     token's key and value (windows, linear attention), nor where rotary frequencies depend on the
@@ -243,7 +243,7 @@ def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) 
         isinstance(part, DocumentsApart) and part.reading.placement in ("from_start", "to_order")
         for part in planning
     )
-    return cache is not None and bool(planning) and alone and can_reuse_documents(model)
+    return cache is not None and bool(planning) and alone and can_reuse_states(model)
 
 
 def with_documents(
