@@ -8,6 +8,7 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method, NoMethod, PositionalHiddenStates
 from tests.contract.cases import EXAMPLES, LONG, Prompt, expected_refusal
 from tests.contract.half import Choices, half_precision, logits_of_rows, rounded
+from tests.contract.running import generated_under, logits_under, prompt_logits
 from tests.families import FAMILIES
 
 pytestmark = pytest.mark.thorough
@@ -35,11 +36,10 @@ ONE_OF_MANY: dict[str, Method] = {
 #: Pads `LONG` on the left; with a generated token still short of where frequencies change.
 LONGER = Prompt.random(PromptLayout(29, ((5, 9), (9, 21), (21, 24))), seed=6)
 #: A method's error in parts of the unmodified model's: of the worst token, and of the middle one.
-#: Measured over all families: 3.2 (PINE, float16, in one family), all others below 3.
-WORST, MIDDLE = 3.5, 2.0
-#: Gates are stretched between the least and the most relevant document, and rounding with them:
-#: measured 4.7 in one family.
-STRETCHED = {"dsas": 6.0}
+WORST, MIDDLE = 3.0, 2.0
+#: DSAS's gates are stretched between the least and the most relevant document, and rounding with
+#: them: measured 4.7 in one family. PINE: 3.2 in one family, in float16.
+STRETCHED = {"dsas": 6.0, "pine": 3.5}
 #: Choices of one kind that may flip, in a run of one family under one method: a share of them, or
 #: so many. Measured over all families in bfloat16: 1% of PINE's orders, 0.4% of Ms-PoE's
 #: comparisons, 1% of the expert lists.
@@ -98,3 +98,24 @@ def test_methods_round_as_the_unmodified_model_does(family: str, setting: str) -
     assert not wrong
     # A near-tie of experts at one token shows under every method.
     assert len(flipped_by_padding) <= max(2, len(taken) // 6), flipped_by_padding
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("gemma2", "bfloat16"), ("llama", "float16")])
+@pytest.mark.one_in(2)
+def test_neutral_parameters_stay_within_the_models_own_rounding(family: str, dtype: str) -> None:
+    exact = rounded(FAMILIES[family].build())
+    half = half_precision(exact, dtype)
+    for example in EXAMPLES.values():
+        plain = prompt_logits(half, example.neutral_prompt)
+        rounding = _errors(plain, prompt_logits(exact, example.neutral_prompt)).max()
+        neutral = logits_under(half, example.neutral, example.neutral_prompt)
+        assert _errors(neutral, plain).max() < 1.5 * rounding, example.neutral
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("gpt_oss", "float16"), ("olmo3", "bfloat16")])
+@pytest.mark.one_in(2)
+def test_padded_batches_generate_finite_logits(family: str, dtype: str) -> None:
+    half = half_precision(FAMILIES[family].build(), dtype)
+    for method in METHODS.values():
+        _, logits = generated_under(half, method, [LONG, LONGER], steps=2)
+        assert logits.isfinite().all(), method
