@@ -31,3 +31,5 @@ def test_factors_are_counted_against_documents() -> None:
     plan.check(1, (two, two))
     with pytest.raises(MethodConfigError, match="Example 1 has 1 documents but 2 numbers"):
         plan.check(1, (two, one))
+    with pytest.raises(MethodConfigError, match=r"Layers \[3, 5\] do not exist.* layers 0 to 2"):
+        AttentionPlan.uniform((0, 3, 5), SCALE).check(3, (one,))

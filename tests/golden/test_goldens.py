@@ -211,7 +211,10 @@ def test_a_list_of_cases_that_is_none_is_refused(tmp_path: Path, text: str, prob
     ("change", "problem"),
     [
         ({"input_ids": "1 2 3"}, "input_ids should be a list of integers"),
+        ({"input_ids": []}, "input_ids is empty"),
+        ({"model": "models/elsewhere"}, "has no config.json"),
         ({"arrays": "arrays/none.npz"}, "are missing"),
+        ({"segments": {"prefix": [0, 1]}}, "segments are wrong"),
         (
             {"segments": {"prefix": [0, 2], "docs": [[1, 9]], "suffix": [9, 9]}},
             "make up the prompt",

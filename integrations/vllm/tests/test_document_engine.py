@@ -13,7 +13,7 @@ from vllm.exceptions import VLLMValidationError
 
 from rag_middle.methods import resolve_method
 from rag_middle_vllm.documents import document_request
-from rag_middle_vllm.documents.admission import carried
+from rag_middle_vllm.documents.admission import BOUNDS, METHOD, carried
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -36,9 +36,19 @@ def requests(llm: LLM, goldens: dict[str, Any], params: SamplingParams) -> Itera
 
 
 def test_requests_of_all_methods_and_none_at_once(llm: LLM, goldens: dict[str, Any]) -> None:
-    forged = {"prompt_token_ids": list(goldens["prompts"][0]), "cache_salt": "rag-middle:rotor"}
-    with pytest.raises(VLLMValidationError):
-        llm.generate([forged], GREEDY, use_tqdm=False)
+    core, plain = llm.llm_engine, {"prompt_token_ids": list(goldens["prompts"][0])}
+    core.add_request("good", plain, GREEDY)
+    core.step()
+    for salt, carries in (
+        ({}, {METHOD: "rotor"}),
+        ({}, {METHOD: "rotor", BOUNDS: [1, len(plain["prompt_token_ids"]) + 1]}),
+        ({"cache_salt": "rag-middle:rotor"}, {}),
+    ):
+        with pytest.raises(VLLMValidationError):
+            core.add_request("bad", {**plain, **salt}, SamplingParams(extra_args=carries))
+    while core.has_unfinished_requests():
+        [output] = core.step()
+    assert output.outputs[0].text.strip() == goldens["none"]["answers"][0]
     scored = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
     made = zip(*requests(llm, goldens, scored), strict=True)
     expected, indices, prompts, params = map(list, made)

@@ -69,6 +69,8 @@ def request(ids: int = 20, salt: str | None = None, **extra: Any) -> SimpleNames
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
+        ({}, "object of methods"),
+        ({"rotor": None}, "parameters of 'rotor'"),
         ({"rotor": {"routing": 0.0}}, "reads each prompt twice"),
         ({"ms_poe": {}}, "does not serve 'ms_poe'"),
         ({"lpes": {"factors": [1.0]}}, "belong to the whole engine"),
@@ -101,6 +103,7 @@ def test_rotor_brings_documents_into_its_order(tokenizer: Any) -> None:
     ("extra", "reason"),
     [
         ({METHOD: "rotor"}, "where its documents are"),
+        ({METHOD: "rotor", BOUNDS: [3]}, "two or more"),
         ({METHOD: "rotor", BOUNDS: [3, 3]}, "ascending"),
         ({METHOD: "rotor", BOUNDS: [3, 21]}, "none beyond the 20"),
         ({BOUNDS: [3, 4]}, "no method"),

@@ -100,6 +100,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
     for told, settings in {
         "at least 1, got 0": {"k": 0},
         "k is given twice, once as top_k": {"k": 1, "top_k": 3},
+        "search_kwargs must be a dictionary": {"search_kwargs": 3},
         "finite number or None, got nan": {"score_threshold": math.nan},
     }.items():
         with pytest.raises(ConfigError, match=told):
