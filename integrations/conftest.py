@@ -7,37 +7,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
-from llama_index.core.query_engine.citation_query_engine import CITATION_QA_TEMPLATE
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import RagMiddleModel
+from tests.applications.world import TEXTS
 from tests.scripted import write
 from tests.tiny_models import build, tiny
-from tests.tokenizers import CHATML, byte_level_bpe
+from tests.tokenizers import CHATML, CORPUS, byte_level_bpe
 
-TEMPLATES = (CITATION_QA_TEMPLATE, DEFAULT_TEXT_QA_PROMPT_SEL.default_template)
+LOCAL = ("localhost", "127.0.0.1", "::1", None)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _offline() -> Iterator[None]:
     """No test asks the network for anything: no model, no tiktoken or NLTK file."""
-    found = socket.getaddrinfo
+    found, connected = socket.getaddrinfo, socket.socket.connect
 
     def only_local(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host not in ("localhost", "127.0.0.1", "::1", None):
-            raise AssertionError(f"A test asks the network for {host}.")
+        assert host in LOCAL, f"A test asks the network for {host}."
         return found(host, *args, **kwargs)
+
+    def connect(self: socket.socket, address: Any) -> None:
+        # A path is local; a datagram socket sends nothing yet, and learns its own address so.
+        local = isinstance(address, str | bytes) or address[0] in LOCAL
+        assert local or self.type != socket.SOCK_STREAM, f"A test connects to {address}."
+        connected(self, address)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", only_local)
+        patch.setattr(socket.socket, "connect", connect)
         yield
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level, a few hundred tokens, ChatML, a BOS before every text."""
-    corpus = [template.get_template() for template in TEMPLATES] + [" 3" * 20]
+    corpus = [*CORPUS, *TEXTS.values(), " 3" * 20]
     return byte_level_bpe(bos=True, chat_template=CHATML, corpus=corpus, learned=600)
 
 

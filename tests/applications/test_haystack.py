@@ -21,7 +21,8 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle import RagMiddleModel
-from tests.applications.world import QUESTION, Applications, documents, is_right
+from tests.applications.libraries import documents
+from tests.applications.world import QUESTION, Applications, is_right
 
 ASKED = "Question: {{ query }}\nAnswer:"
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"

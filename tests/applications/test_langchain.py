@@ -23,13 +23,10 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import create_retriever_tool
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_rag_middle import (
-    ChatRagMiddle,
-    DocumentPrompt,
-    MarkDocuments,
-)
+from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, MarkDocuments
 from rag_middle import RagMiddleModel
-from tests.applications.world import QUESTION, Applications, WordEmbeddings, documents, is_right
+from tests.applications.libraries import WordEmbeddings, documents
+from tests.applications.world import QUESTION, Applications, is_right
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The apply_and_parse method is deprecated"  # LangChain's own, in map_rerank

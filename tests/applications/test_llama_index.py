@@ -28,7 +28,8 @@ from llama_index.llms.rag_middle import (
 )
 
 from rag_middle import RagMiddleModel
-from tests.applications.world import QUESTION, TEXTS, Applications, WordEmbedding, is_right, nodes
+from tests.applications.libraries import WordEmbedding, nodes
+from tests.applications.world import QUESTION, TEXTS, Applications, is_right
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::rag_middle.generation.NumberedDocumentsWarning"  # citation engines number sources

@@ -18,7 +18,8 @@ from llama_index.llms.rag_middle import RagMiddleLLM
 from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, FaissRetriever, format_docs
 from rag_middle import PromptError, RagMiddleModel, UnsupportedGenerationError, mark
 from rag_middle.generation import MissingDocumentsWarning
-from tests.applications.world import ANSWER, QUESTION, TEXTS, WordEmbeddings, documents
+from tests.applications.libraries import WordEmbeddings, documents
+from tests.applications.world import ANSWER, QUESTION, TEXTS
 from tests.reader import reader_path
 
 MARKED = "\n\n".join([*map(mark, TEXTS.values()), f"Question: {QUESTION}\nAnswer:"])

@@ -7,10 +7,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from llama_index.core.embeddings import BaseEmbedding
-from llama_index.core.schema import TextNode
 
 PRICES = {
     "Aldgrove Harfield": "$41",
@@ -28,19 +24,6 @@ TEXTS = {name: f"({name}) The price of {name} is {price}." for name, price in PR
 DIMENSIONS = 64
 
 
-def documents() -> list[Document]:
-    """All of them for LangChain."""
-    return [
-        Document(text, id=name.split()[0].lower(), metadata={"title": name, "source": f"{name}.md"})
-        for name, text in TEXTS.items()
-    ]
-
-
-def nodes() -> list[TextNode]:
-    """The same for LlamaIndex."""
-    return [TextNode(text=text, id_=name.split()[0].lower()) for name, text in TEXTS.items()]
-
-
 def embedding(text: str) -> list[float]:
     """Which words a text has, of length 1."""
     counts = [0.0] * DIMENSIONS
@@ -48,29 +31,6 @@ def embedding(text: str) -> list[float]:
         counts[crc32(word.encode()) % DIMENSIONS] += 1.0
     length = math.hypot(*counts) or 1.0
     return [count / length for count in counts]
-
-
-class WordEmbeddings(Embeddings):
-    """`embedding` for LangChain."""
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [embedding(text) for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        return embedding(text)
-
-
-class WordEmbedding(BaseEmbedding):
-    """`embedding` for LlamaIndex."""
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return embedding(text)
-
-    def _get_query_embedding(self, query: str) -> list[float]:
-        return embedding(query)
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return embedding(query)
 
 
 def is_right(answer: object) -> bool:

@@ -10,7 +10,7 @@ from llama_index.llms.rag_middle import DocumentPromptHelper, RagMiddleLLM
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import mark
-from tests.applications.world import WordEmbedding
+from tests.applications.libraries import WordEmbedding
 
 SENTENCES = (
     "Lyon lies where the Rhône and the Saône meet.",

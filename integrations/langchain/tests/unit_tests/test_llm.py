@@ -21,10 +21,10 @@ def llm(model: Any, **settings: Any) -> RagMiddleLLM:
 
 
 def test_text_becomes_a_message_of_the_user(tiny: Any, sent: Any) -> None:
-    answer = llm(tiny, method="pine").invoke(PROMPT)
+    answer = llm(tiny, method="ms_poe").invoke(PROMPT)
     assert sent[-1].documents == TEXTS
     assert sent[-1].text.startswith("<s><|im_start|>user\nLyon")
-    assert answer == tiny.generate(PROMPT, method="pine", max_new_tokens=6).text
+    assert answer == tiny.generate(PROMPT, method="ms_poe", max_new_tokens=6).text
 
 
 def test_or_is_sent_as_it_is(tiny: Any, sent: Any) -> None:
