@@ -8,7 +8,7 @@ from rag_middle import RagMiddleModel
 
 
 def write(model: RagMiddleModel, *texts: str | list[int]) -> list[Any]:
-    """Have the model write these texts, call after call, the last one again and again.
+    """Have the model write these texts, call after call of one prompt, the last one from then on.
 
     Control tokens in a text are such; where decoding is constrained, it is a wish.
 

@@ -58,6 +58,11 @@ def test_sources_stand_where_the_method_put_them(answerer: Answerer, model: RagM
     with answerer.stream(QUESTION, method=Backwards(), top_k=3, **SHORT) as pieces:
         assert [source.position for source in pieces.sources] == [2, 1, 0]
         assert pieces.prompt == answer.prompt
+    # PINE's own order, whatever the retriever's.
+    given = [source.document for source in answer.sources]
+    pine = [answerer.ask(QUESTION, documents=d, method="pine") for d in (given, given[::-1])]
+    one, other = ([source.position for source in it.sources] for it in pine)
+    assert one == other[::-1]
 
 
 def test_the_method_is_the_questions_else_the_answerers_else_the_models(
