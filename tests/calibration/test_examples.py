@@ -109,9 +109,7 @@ def numbered(folder: Path, count: int) -> Path:
     return write_lines(folder / "q.jsonl", *lines)
 
 
-def test_the_search_has_other_questions_than_an_evaluation_of_the_same_data(
-    tmp_path: Path,
-) -> None:
+def test_the_search_has_other_questions_than_an_evaluation_of_the_same_data(tmp_path: Path) -> None:
     data = task_for_file(numbered(tmp_path, 130), documents=2)
     for task in (data, InventedDocuments(documents=2)):
         reported = {item.question for item in task.items(50, 0)}

@@ -15,12 +15,7 @@ QUESTION = "Which river is Nantes on, the Loire?"
 class NamedEmbedder(HashingEmbedder):
     """Stands for a sentence-transformers model, which takes seconds to load."""
 
-    def __init__(
-        self,
-        name: str | Path | None = None,
-        *,
-        device: str | None = None,
-    ) -> None:
+    def __init__(self, name: str | Path | None = None, *, device: str | None = None) -> None:
         if str(name).startswith("nobody/"):
             raise ConfigError(f"Cannot load the embedder {str(name)!r}. unset HF_HUB_OFFLINE")
         super().__init__(name=str(name or "default"))

@@ -133,9 +133,7 @@ def test_the_first_line_of_an_answer_counts_as_in_the_benchmark() -> None:
     assert whole.scores(item, AS_GIVEN, copied)["best_subspan_em"] == 1
 
 
-def test_hard_distractors_are_those_most_like_the_question(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hard_distractors_are_those_most_like_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", HashingEmbedder)
     options = {"data": NQ, "documents": 4}
     hard = make_task("multi_document_qa", {**options, "distractors": "hard"}).items(3, 0)

@@ -188,9 +188,7 @@ def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(
     assert asked == []
 
 
-def test_the_time_of_the_rest_is_told_once_within_ten_answers(
-    model: RagMiddleModel,
-) -> None:
+def test_the_time_of_the_rest_is_told_once_within_ten_answers(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, u_shape)
     estimates: list[tuple[float, int]] = []
     how = Measurement(limit=8, positions=2, max_batch_size=8)

@@ -118,10 +118,7 @@ def test_weights_that_were_not_fetched_whole(weights: bytes, folder: Path, tmp_p
 
 
 def test_directories_that_lack_something(
-    tmp_path: Path,
-    folder: Path,
-    llama: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path, folder: Path, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -13,11 +13,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.text import Completion, IncrementalText
 from tests.tokenizers import byte_level_bpe, metaspace_bpe, wordlevel
 
-TOKENIZERS = {
-    "byte level": byte_level_bpe(),
-    "metaspace": metaspace_bpe(),
-    "words": wordlevel(),
-}
+TOKENIZERS = {"byte level": byte_level_bpe(), "metaspace": metaspace_bpe(), "words": wordlevel()}
 texts = st.text(
     st.sampled_from("aé🦊 你e\n.Th"), min_size=1, max_size=30
 )  # characters of one to four bytes

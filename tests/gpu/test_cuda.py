@@ -42,10 +42,7 @@ METHODS: dict[str, Method] = {
     "parallel_context_windows": ParallelContextWindows(),
     "structured_prompting": StructuredPrompting(),
 }
-LAYOUTS = [
-    PromptLayout(60, ((4, 20), (20, 33), (33, 52))),
-    PromptLayout(41, ((3, 15), (15, 36))),
-]
+LAYOUTS = [PromptLayout(60, ((4, 20), (20, 33), (33, 52))), PromptLayout(41, ((3, 15), (15, 36)))]
 
 
 def _model(implementation: str = "sdpa") -> LlamaForCausalLM:

@@ -40,11 +40,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (PositionInterpolation, {"scale": nan}, "scale must be a finite number, got nan"),
     (PositionInterpolation, {"scale": True}, "scale must be a finite number, got True"),
     (PositionInterpolation, {"scale": 2, "layers": 3}, "layers must be several indices, got 3"),
-    (
-        PositionInterpolation,
-        {"scale": 2, "layers": (0, -1)},
-        r"layers\[1\] must be a whole",
-    ),
+    (PositionInterpolation, {"scale": 2, "layers": (0, -1)}, r"layers\[1\] must be a whole"),
     (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
     (MsPoE, {"head_order": "rank"}, "one of awareness, sequential, random, entropy, got 'rank'"),
     (MsPoE, {"reference_code": "no"}, "reference_code must be true or false, got 'no'"),

@@ -14,9 +14,7 @@ from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, deco
 from rag_middle.ops import scores
 from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle
-from rag_middle.ops.scores import (
-    ScoreRule,
-)
+from rag_middle.ops.scores import ScoreRule
 from tests.reference.pine import naive_pine, rotary_place
 
 
@@ -122,14 +120,7 @@ def test_pine_matches_naive_loops(case: Case) -> None:
     angles = case.angles()
     place = None if angles is None else rotary_place(angles.cos, angles.sin, case.pairing)
     expected = naive_pine(
-        q[0],
-        k[0],
-        v[0],
-        case.layout.documents,
-        place,
-        case.rule.scale,
-        case.softcap,
-        case.window,
+        q[0], k[0], v[0], case.layout.documents, place, case.rule.scale, case.softcap, case.window
     )
     for got, want in zip(run(case, q, k, v), expected, strict=True):
         torch.testing.assert_close(got[0], want, atol=1e-5, rtol=1e-5)

@@ -73,9 +73,7 @@ def test_words_that_the_tokenizer_does_not_know_have_a_length(
 
 
 @packaged
-def test_default_chunks_are_read_to_their_end(
-    minilm: SentenceTransformerEmbedder,
-) -> None:
+def test_default_chunks_are_read_to_their_end(minilm: SentenceTransformerEmbedder) -> None:
     text = "| a | b |\n" * 60 + "plain words " * 150
     with TestCase().assertNoLogs(level="WARNING"):
         chunks = split([Document(text, title="A title")], 192, minilm.count_tokens)

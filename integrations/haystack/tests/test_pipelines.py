@@ -104,9 +104,7 @@ def test_a_pipeline_without_documents_is_named(generator: RagMiddleChatGenerator
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_a_template_that_writes_documents_stays_as_it_is(
-    documents: list[Document],
-    generator: RagMiddleChatGenerator,
-    template: Any,
+    documents: list[Document], generator: RagMiddleChatGenerator, template: Any
 ) -> None:
     embedded = MockDocumentEmbedder(embedding_fn=embedding).run(documents)["documents"]
     store = InMemoryDocumentStore(embedding_similarity_function="cosine")

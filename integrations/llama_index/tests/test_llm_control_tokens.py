@@ -116,10 +116,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.one_in(3)
 def test_completion_prompts_cannot_write_control_tokens(
-    make_llm: Any,
-    sent: Any,
-    control: Any,
-    options: dict[str, Any],
+    make_llm: Any, sent: Any, control: Any, options: dict[str, Any]
 ) -> None:
     template = PromptTemplate("Read.\n\n{context}\n\nQuestion: {question}")
     chat = ChatPromptTemplate.from_messages([("system", "{context}"), ("user", "{question}")])
