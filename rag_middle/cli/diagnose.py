@@ -102,6 +102,8 @@ def diagnose(
     console.tell("Data", f"{task.description}: {counted(len(items), 'question')} asked.")
     for note in conclusions.notes_on_gold(items):
         console.warn(note)
+    if len(items) < conclusions.MIN_QUESTIONS:
+        console.warn(conclusions.too_few(len(items)))
     with console.progress_bar("asking", hidden=as_json) as progress, ExitStack() as stack:
         if endpoint is None:
             console.tell("Model", f"loading {model or NAME}.")
@@ -117,7 +119,11 @@ def diagnose(
             shares: dict[str, Any] = {"backend": backend, "count": workers, "threads": threads}
             team = start_workers(evaluation.Answering, answering, loading, **shares)
             options["workers"] = stack.enter_context(closing(team))
-        diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
+        try:
+            diagnosis = evaluation.diagnose(answering, task, names, measurement, **options)
+        except KeyboardInterrupt:
+            console.tell("Kept", f"answers until now are in {out}: the same command goes on.")
+            raise
     page = evaluation.write_report(diagnosis, out, command=console.command_line())
     if as_json:
         console.print_json({**diagnosis.to_dict(), "report": str(page)})

@@ -166,6 +166,14 @@ def comparisons(methods: int) -> str:
     return f"{text}."
 
 
+def too_few(questions: int) -> str:
+    """What fewer than `MIN_QUESTIONS` questions show, as a sentence."""
+    return (
+        f"{counted(questions, 'question')} can show nothing about positions: at least "
+        f"{MIN_QUESTIONS} are needed, and 100 to tell gaps of 10 to 20 points from chance."
+    )
+
+
 def recommend(
     scores: Mapping[str, Array],
     metric: Metric,
@@ -190,10 +198,7 @@ def recommend(
     """
     base, questions = scores[BASELINE], len(scores[BASELINE])
     if questions < MIN_QUESTIONS:
-        text = (
-            f"{counted(questions, 'question')} can show nothing about positions: at least "
-            f"{MIN_QUESTIONS} are needed, and 100 to tell gaps of 10 to 20 points from chance."
-        )
+        text = too_few(questions)
         return Recommendation(label=BASELINE, reason="too_few_questions", text=text)
     tried = {label: own for label, own in scores.items() if label != BASELINE}
     of_each = comparison_confidence(len(tried))
@@ -339,7 +344,7 @@ def next_steps(
     """
     label, reason = recommendation.label, recommendation.reason
     if reason == "too_few_questions":
-        return ("Ask 100 questions: --limit 100, the default, and --data with as many.",)
+        return ("Ask 100 questions: --limit 100, the default, and as many in the file of --data.",)
     if reason == "cannot_answer":
         return (
             "Look at a few answers in records.jsonl: does the prompt suit the model? Try "

@@ -244,6 +244,7 @@ def recommended_profile(
         model=model_facts(model.model, model.tokenizer)
         if model
         else ModelFacts(id=str(results.model["name"])),
+        note=recommendation.text,
         seed=results.measurement.seed,
         software=results.software,
         data={

@@ -88,6 +88,9 @@ class Bootstrap:
         if not np.isfinite(scores).all():
             raise ConfigError("Scores must be finite numbers; some are not.")
         questions = len(scores)
+        self._all_wrong: Array = (scores == 0).all(axis=0)
+        self._all_right: Array = (scores == 1).all(axis=0)
+        self._unseen = 1 - ((1 - CONFIDENCE) / 2) ** (1 / questions)
         self._columns_agree = bool((scores == scores[:, :1]).all())
         self.means: Array = scores.mean(axis=0)
         # How often each question is drawn says as much as which ones were, in one product.
@@ -106,9 +109,14 @@ class Bootstrap:
         return _estimate(statistic(self.means), low, high)
 
     def estimates(self) -> tuple[Estimate, ...]:
-        """Each column's mean."""
-        ends = np.quantile(self.resampled_means, _ends(CONFIDENCE), axis=0)
-        return tuple(map(_estimate, self.means, *ends))
+        """Each column's mean; with an exact (Clopper-Pearson) interval where all scores are 0 or 1.
+
+        Resamples of equal scores are equal, however few they are.
+        """
+        low, high = np.quantile(self.resampled_means, _ends(CONFIDENCE), axis=0)
+        low = np.where(self._all_right, 1 - self._unseen, low)
+        high = np.where(self._all_wrong, self._unseen, high)
+        return tuple(map(_estimate, self.means, low, high))
 
     def gap(self) -> Estimate:
         """Best column minus worst, with an interval that may include zero.

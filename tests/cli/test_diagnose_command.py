@@ -43,7 +43,7 @@ def written(path: Path, count: int, words: int = 3) -> Path:
 def test_what_was_recognised_is_said_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:
     data = written(tmp_path / "mine.jsonl", 30)
     shown = run("diagnose", "-m", tmp_path / "no model", "--data", data)
-    assert "(mine.jsonl), 20 documents each: 30 questions asked." in shown.err
+    assert "(mine.jsonl), 10 documents each: 30 questions asked." in shown.err
     assert shown.err.index("mine.jsonl") < shown.err.index("no model")
     few = written(tmp_path / "few.jsonl", 5)
     shown = run("diagnose", "-m", tmp_path / "no model", "--data", few)

@@ -30,6 +30,13 @@ def test_intervals_of_paired_differences_agree_with_scipy(scores: np.ndarray) ->
     assert ours.high == pytest.approx(theirs.high, abs=0.01)
 
 
+@pytest.mark.parametrize("right", [0, 6])
+def test_answers_that_are_all_alike_have_the_exact_interval(right: int) -> None:
+    expected = scipy_stats.binomtest(right, 6).proportion_ci(0.95, "exact")
+    [found] = Bootstrap(np.full((6, 1), right / 6)).estimates()
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
 def test_the_gap_of_a_flat_curve_is_significant_as_rarely_as_promised() -> None:
     rng = np.random.default_rng(0)
     trials = 200

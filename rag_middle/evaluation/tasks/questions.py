@@ -38,7 +38,8 @@ class OwnQuestions(Task):
 
     Attributes:
         data: the file, plain or gzipped.
-        documents: in a prompt, the gold one included; None for as many as the first line has.
+        documents: in a prompt, the gold one included; None for as many as the first line has,
+            or 10.
         distractors: ``"random"``, or ``"hard"``: most like the question, by the 0-based line
             numbers in its field ``nearest``, else by an embedder (extra ``demo``).
         instruction: before the documents.
@@ -58,7 +59,7 @@ class OwnQuestions(Task):
         require_one_of(self.name, get_args(Distractors), distractors=self.distractors)
         if self.documents is None:
             count = len(self._lines[0].documents)
-            object.__setattr__(self, "documents", count if count > 1 else 20)
+            object.__setattr__(self, "documents", count if count > 1 else 10)
         require_whole(self.name, 2, documents=self.documents)
 
     @property
