@@ -1,6 +1,7 @@
 """Prompts of a batch that share a prefix: the same answers from fewer tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,8 @@ from tests.generation.conftest import MakeModel
 
 @pytest.fixture
 def alike(prompt: ContextPrompt) -> list[ContextPrompt]:
-    """Orders of three documents, and another question about the first of them; three lengths."""
+    """Orders of three documents, and other questions about them and about one; three lengths."""
+    prompt = prompt.with_documents(replace(each, text=each.text * 6) for each in prompt.documents)
     orders = [prompt.permuted(order) for order in ([2, 0, 1], [0, 2, 1], [0, 1, 2])]
     asked = ContextPrompt(prompt.prefix, prompt.documents, "Which fox?")
     return [*orders, asked, ContextPrompt("Read.\n\n", prompt.documents[:1], "What?")]
@@ -61,11 +63,11 @@ def test_answers_are_those_of_each_prompt_alone(
 
 
 def test_prompts_may_begin_other_prompts_or_be_one_token(
-    make_model: MakeModel, prompt: ContextPrompt
+    make_model: MakeModel, alike: list[ContextPrompt]
 ) -> None:
     model = make_model(self_check=False)
-    ids = model.encode(prompt).input_ids
-    rows = [ids[:1], ids, ids[:9], ids, ids[:20]]
+    ids = model.encode(alike[0]).input_ids
+    rows = [ids[:1], ids, ids[:90], ids, ids[:120]]
     prompts = [
         TokenizedPrompt.assembled(prefix=row, documents=(), suffix=(), document_ids=())
         for row in rows
