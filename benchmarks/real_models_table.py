@@ -39,7 +39,7 @@ MODELS = {
     "qwen15": "Qwen2.5-Coder-1.5B-Instruct (4 bits, bfloat16)",
 }
 TASKS = {"nq": "NaturalQuestions", "kv": "key-value retrieval"}
-FEWEST = 8  # questions below which a row says nothing
+MIN_QUESTIONS = 8  # questions below which a row says nothing
 
 Records = dict[str, dict[str, dict[str, dict[str, Any]]]]  # method, question, condition
 
@@ -63,6 +63,7 @@ def cell(path: Path) -> dict[str, Any]:
     match = re.fullmatch(r"([a-z0-9]+?)_(nq|kv)(\d+)(_fit)?", path.stem)
     assert match, path
     records, provenance = read(path)
+    records = {label: asked for label, asked in records.items() if len(asked) >= MIN_QUESTIONS}
     base = records["none"]
     positions = sorted(
         {c for by_condition in base.values() for c in by_condition if c.startswith("position:")},
@@ -77,7 +78,7 @@ def cell(path: Path) -> dict[str, Any]:
     controls = {}
     for name in ("gold_only", "closed_book", "best_first", "best_last"):
         asked = [by[name] for by in base.values() if name in by]
-        if len(asked) >= FEWEST:
+        if len(asked) >= MIN_QUESTIONS:
             controls[name] = {
                 "questions": len(asked),
                 "log_likelihood": _estimate([r["log_likelihood"] for r in asked]),
@@ -108,7 +109,7 @@ def _row(
         q for q in asked
         if all(p in asked[q] and p in base.get(q, {}) for p in positions)
     ]  # fmt: skip
-    if len(questions) < FEWEST:
+    if len(questions) < MIN_QUESTIONS:
         return None
 
     def table(source: dict[str, dict[str, dict[str, Any]]], field: str) -> np.ndarray[Any, Any]:
@@ -164,7 +165,7 @@ def _seconds_ratio(
         own = [asked[question][p] for p in positions if not asked[question][p].get("repeated")]
         if whole and own:
             ratios.append(median(record["first_token_s"] for record in own) / median(whole))
-    return median(ratios) if len(ratios) >= FEWEST else None
+    return median(ratios) if len(ratios) >= MIN_QUESTIONS else None
 
 
 def _estimate(values: Any) -> dict[str, Any]:
