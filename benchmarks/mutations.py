@@ -528,8 +528,9 @@ class Copies:
 
 def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None:
     """The test that fails first in a copy; None where all pass."""
-    # The option is that of tests/conftest.py, which is not read where only integrations are tested.
-    chosen = ("-p", "tests.conftest", "--all-pairs") if long else ("-m", "not slow")
+    tests, chosen = tuple(tests), ("--all-pairs",) if long else ("-m", "not slow")
+    if long and not any(test.startswith("tests/") for test in tests):
+        chosen = ("-p", "tests.conftest", *chosen)  # whose option it is
     # What is loaded already brings plugins of pytest along.
     quiet = ("-x", "-v", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     arguments = (*quiet, "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *tests)

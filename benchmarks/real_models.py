@@ -227,7 +227,10 @@ class Survey:
             torch.cuda.empty_cache()
             said, scores = self._read(method, texts, targets, max(1, self.batch // 8))
         for index, score in enumerate(scores):
-            answer = {"log_likelihood": score.total, "prompt_tokens": score.prompt_tokens}
+            answer: dict[str, Any] = {
+                "log_likelihood": score.total,
+                "prompt_tokens": score.prompt_tokens,
+            }
             if said:
                 answer |= {"text": said[index].text, "kernels": said[index].kernels}
                 if self.batch == 1:  # else it is the time of all
