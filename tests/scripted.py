@@ -21,12 +21,17 @@ def write(model: RagMiddleModel, *texts: str | list[int]) -> list[Any]:
         for text in texts
     ]
     answers = [[*ids, tokenizer.eos_token_id] for ids in given]
+    answer: list[int] = []
     left: list[int] = []
+    rows = 0
 
     def begin(_: Any, args: Any, kwargs: Any) -> None:
+        nonlocal rows
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids.shape[1] > 1:  # a new prompt
-            left[:] = answers.pop(0) if len(answers) > 1 else answers[0]
+            answer[:] = answers.pop(0) if len(answers) > 1 else answers[0]
+        if ids.shape[1] > 1 or len(ids) != rows:  # or a batch, after the prefix that it shares
+            left[:], rows = answer, len(ids)
 
     def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
         wanted = torch.full_like(logits, -1e4)
