@@ -31,7 +31,7 @@ from rag_middle.methods.document_blocks.kernels import Sharpening, attend_later
 from rag_middle.methods.pine.kernels.attend import PineState, PineTables, decode, prefill
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
 from rag_middle.methods.pine.kernels.tables import base_rotate
-from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_circle
+from rag_middle.methods.rotor.kernels.circle import CircleRotations, attend_circle
 from rag_middle.methods.rotor.kernels.launch import attend_triton
 from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide, wide_tables
@@ -78,8 +78,8 @@ class Shape:
         self.new_q, self.new_k = q[:, :, n:], self.keys[:, :, n:]
         self.q, self.k, self.v = (x[:, :, :n] for x in (q, self.keys, self.values))
         places = torch.arange(n + 1, device=device)[:, None]
-        turns = places * 10000.0 ** -(torch.arange(0, d, 2, device=device) / d)
-        self.cos, self.sin, self.style = turns.cos(), turns.sin(), RotaryStyle("half", d // 2)
+        angles = places * 10000.0 ** -(torch.arange(0, d, 2, device=device) / d)
+        self.cos, self.sin, self.style = angles.cos(), angles.sin(), RotaryStyle("half", d // 2)
         self.angles = RotaryAngles(self.cos, self.sin, self.style)
         self.rule = ScoreRule(scale=d**-0.5)
         self.columns = PromptColumns([self.layout], [0], device)
@@ -123,26 +123,26 @@ class Shape:
     def rotor_prompt(self) -> Operator:
         inputs = self.q, self.k, self.v
         whole = [x.float() for x in inputs]
-        moves = CircleTurns.moves(self.layout)
-        turns, wide = (
-            CircleTurns.of(self.cos[moves], self.sin[moves], self.layout, self.style, like)
+        moves = CircleRotations.moves(self.layout)
+        rotations, wide = (
+            CircleRotations.of(self.cos[moves], self.sin[moves], self.layout, self.style, like)
             for like in (self.q, whole[0])
         )
         read = partial(attend_circle, layout=self.layout, scale=self.rule.scale)
         return Operator(
             lambda: (self.attention(*inputs, is_causal=True),),
-            lambda: (read(*whole, turns=wide).out,),
+            lambda: (read(*whole, rotations=wide).out,),
             lambda: (attend_triton(*inputs, self.columns, self.angles, self.rule).out,),
-            lambda: (read(*inputs, turns=turns).out,),
+            lambda: (read(*inputs, rotations=rotations).out,),
         )
 
     def ms_poe_rotation(self) -> Operator:
         heads, groups, n = self.q.shape[1], self.k.shape[1], self.layout.length
         scales = torch.linspace(1.2, 1.8, heads, device=self.device)[:, None, None, None]
-        turns = torch.arange(n, device=self.device)[:, None] / scales
-        turns = turns * 10000.0 ** -(torch.arange(0, self.d, 2, device=self.device) / self.d)
+        angles = torch.arange(n, device=self.device)[:, None] / scales
+        angles = angles * 10000.0 ** -(torch.arange(0, self.d, 2, device=self.device) / self.d)
         tables = WideTables(
-            *(x.bfloat16() for x in wide_tables(turns.cos(), turns.sin(), self.style))
+            *(x.bfloat16() for x in wide_tables(angles.cos(), angles.sin(), self.style))
         )
         choice = torch.randint(heads, (1, 1, heads + groups), device=self.device)
         picked = [table[:, 0][choice[0, 0]][None] for table in tables]

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         config_views as config_views,
         in_eval_mode as in_eval_mode,
     )
-    from rag_middle.attention.turns import model_lock as model_lock, turn as turn
+    from rag_middle.attention.locks import locked as locked, model_lock as model_lock
     from rag_middle.attention.weights import (
         ModelAttention as ModelAttention,
         attention_scores as attention_scores,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rag_middle.attention.locks import model_lock
 from rag_middle.attention.patch import model_traits, modules_by_layer
 from rag_middle.attention.rotary import keep_frequencies
 from rag_middle.attention.seam import (
@@ -15,7 +16,6 @@ from rag_middle.attention.seam import (
     handle_attention,
     handler_of,
 )
-from rag_middle.attention.turns import model_lock
 from rag_middle.attention.weights import last_rows_attention
 from rag_middle.errors import MethodConfigError
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from rag_middle.attention.caches import ReadColumns
 from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
+from rag_middle.attention.locks import OfModel, model_lock
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
@@ -35,7 +36,6 @@ from rag_middle.attention.seam import (
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
-from rag_middle.attention.turns import OfModel, model_lock
 from rag_middle.errors import (
     ConfigError,
     MethodConfigError,

@@ -36,6 +36,7 @@ from rag_middle.attention.capturing import (
     random_normal,
     skip_modules,
 )
+from rag_middle.attention.locks import modules_of
 from rag_middle.attention.mixing import decoder_layers, mixes_in_layer, mixes_in_projections
 from rag_middle.attention.rotary import pair_tables, rotary_modules, stored_frequencies
 from rag_middle.attention.seam import (
@@ -52,7 +53,6 @@ from rag_middle.attention.seam import (
     uncompiled,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window, input_device
-from rag_middle.attention.turns import modules_of
 from rag_middle.attention.windows import windows_of_masks
 from rag_middle.ops.rope import RotaryStyle, TableFormat, rotate
 

@@ -170,7 +170,7 @@ class RotaryCall:
         cos, sin = self.at(positions, base_factor=base_factor)
         return pair_tables(cos, sin, style.table_format)
 
-    def turns(self, moves: Tensor, style: RotaryStyle) -> tuple[Tensor, Tensor]:
+    def rotations(self, moves: Tensor, style: RotaryStyle) -> tuple[Tensor, Tensor]:
         """Tables `[n, r]` in float32 by which what is rotated already moves on by `moves` `[n]`.
 
         Yarn-like variants multiply a factor into their tables, which that has: these have none.

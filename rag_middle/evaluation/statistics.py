@@ -316,7 +316,7 @@ def shape_names(curves: Array, flat_within: float) -> NDArray[np.str_]:
         flat_within: positions that differ by at most this are not significantly different.
     """
     step = np.maximum(flat_within + _ROUNDING, _NOTICEABLE * np.ptp(curves, axis=1) - _ROUNDING)
-    turns, rises_first = _turns(curves, step)
+    moves, rises_first = _rises_and_falls(curves, step)
     first, last = curves[:, 0], curves[:, -1]
     inside = curves[:, 1:-1] if curves.shape[1] > 2 else curves
     above_middle = np.minimum(first, last) - inside.min(axis=1) > step
@@ -325,13 +325,13 @@ def shape_names(curves: Array, flat_within: float) -> NDArray[np.str_]:
     mostly_high = 2 * high.sum(axis=1) > curves.shape[1]
     return np.select(
         [
-            turns == 0,
-            (turns == 2) & ~rises_first & above_middle,
-            (turns == 2) & rises_first & below_middle,
-            (turns == 1) & rises_first & high[:, -1] & ~mostly_high,
-            (turns == 1) & rises_first,
-            (turns == 1) & high[:, 0] & ~mostly_high,
-            turns == 1,
+            moves == 0,
+            (moves == 2) & ~rises_first & above_middle,
+            (moves == 2) & rises_first & below_middle,
+            (moves == 1) & rises_first & high[:, -1] & ~mostly_high,
+            (moves == 1) & rises_first,
+            (moves == 1) & high[:, 0] & ~mostly_high,
+            moves == 1,
         ],
         ["flat", "U", "inverted U", "recency", "primacy deficit", "primacy", "recency deficit"],
         default="irregular",
@@ -345,7 +345,7 @@ def high_positions(curves: Array) -> NDArray[np.bool_]:
     return np.asarray(best - curves < _NOTICEABLE * spread + _ROUNDING)
 
 
-def _turns(curves: Array, step: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _rises_and_falls(curves: Array, step: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """How many rises and falls of more than `step` follow one another, and whether a rise is first.
 
     `curves` is `[curves, positions]`, `step` is `[curves]`.
@@ -353,7 +353,7 @@ def _turns(curves: Array, step: Array) -> tuple[NDArray[np.int64], NDArray[np.bo
     count = np.zeros(len(curves), dtype=np.int64)
     rises_first = np.zeros(len(curves), dtype=bool)
     direction = np.zeros(len(curves), dtype=np.int64)
-    low, high = curves[:, 0].copy(), curves[:, 0].copy()  # since the last turn
+    low, high = curves[:, 0].copy(), curves[:, 0].copy()  # since it last changed direction
     for at in curves.T[1:]:
         low, high = np.minimum(low, at), np.maximum(high, at)
         rises = (at - low > step) & (direction <= 0)

@@ -16,11 +16,11 @@ from rag_middle.attention import (
     in_eval_mode,
     input_device,
     kernels_in_use,
+    locked,
     model_traits,
-    turn,
     vocabulary_size,
 )
-from rag_middle.attention.turns import OfModel
+from rag_middle.attention.locks import OfModel
 from rag_middle.errors import PatchIneffectiveError, PromptError
 from rag_middle.generation.processors import refuse_not_finite
 from rag_middle.layout import PromptLayout
@@ -122,7 +122,7 @@ def check_effect(
     traits, rows = model_traits(model), _BRANCHES if method.combines else 1
     if acts_outside and not shown.plan((_prompt(model, tokenizer, 1),) * _BRANCHES, traits).layers:
         return
-    with turn(model), in_eval_mode(model):
+    with locked(model), in_eval_mode(model):
         for longer in (1, 4, 16):  # a method may leave one short prompt alone, and rightly so
             prompts = [_prompt(model, tokenizer, longer)] * rows
             if longer > 1 and len(prompts[0]) > (traits.context_window or math.inf):

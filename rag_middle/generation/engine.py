@@ -19,7 +19,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
+from rag_middle.attention import Request, applied, in_eval_mode, input_device, locked, use_kernels
 from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.constrained import Constrained
 from rag_middle.generation.effect import acts_on
@@ -90,7 +90,7 @@ def generate(
     ]
     run = _Run(request, [Completion(decode, ends, stops, calls, before) for calls in readers])
     rows: list[list[int]] = [[] for _ in run.completions]
-    with use_kernels(request.kernels), turn(model, request.is_cancelled) as taken:
+    with use_kernels(request.kernels), locked(model, request.is_cancelled) as taken:
         run.started = perf_counter()
         if taken and not request.is_cancelled():
             rows = _generated_tokens(model, tokenizer, run, ends)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rag_middle.attention import (
     applied,
     in_eval_mode,
-    turn,
+    locked,
     use_kernels,
 )
 from rag_middle.errors import UnsupportedGenerationError
@@ -71,7 +71,7 @@ def continuation_scores(model: PreTrainedModel, request: GenerationRequest) -> l
         for ids, count in zip(request.continuations, branches, strict=True)
         for _ in range(count)
     ]
-    with use_kernels(request.kernels), turn(model), in_eval_mode(model):
+    with use_kernels(request.kernels), locked(model), in_eval_mode(model):
         cache = prefilled_cache(request.documents, model, method, rows)
         with applied(model, method, rows, prefilled=cached_length(cache), prepared=True) as running:
             forward = Forward(model, rows)
@@ -112,7 +112,7 @@ def _prefill_logits(
     documents: DocumentCache | None = None,
 ) -> Tensor:
     """Logits `[rows, n or 1, v]` of one pass over the prompts."""
-    with turn(model), in_eval_mode(model):
+    with locked(model), in_eval_mode(model):
         cache = None if all_positions else prefilled_cache(documents, model, method, prompts)
         with applied(model, method, prompts, prefilled=cached_length(cache), prepared=True):
             logits, _ = Forward(model, prompts).prefill(all_positions=all_positions, cache=cache)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import rag_middle
 from rag_middle.attention import model_traits
-from rag_middle.attention.turns import OfModel
+from rag_middle.attention.locks import OfModel
 from rag_middle.fingerprint import (
     adapters_sha256,
     config_sha256,

@@ -18,8 +18,8 @@ from rag_middle.attention import (
     in_eval_mode,
     input_device,
     last_token_attention,
+    locked,
     model_traits,
-    turn,
     use_kernels,
     vocabulary_size,
 )
@@ -97,7 +97,7 @@ class LockedTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunner:
-    """`rag_middle.methods.Runner` on a model: each call waits for its turn."""
+    """`rag_middle.methods.Runner` on a model: each call waits for its lock."""
 
     model: PreTrainedModel
     tokenizer: LockedTokenizer
@@ -112,7 +112,7 @@ class ModelRunner:
     def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
         """`[layers, h, l]` in float32: one pass of the unmodified model."""
         ids = torch.tensor([prompt.input_ids], device=input_device(self.model))
-        with turn(self.model), in_eval_mode(self.model):
+        with locked(self.model), in_eval_mode(self.model):
             return last_token_attention(self.model, ids, self.method)
 
     def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:

@@ -39,7 +39,7 @@ def prefilled_cache(
 ) -> DynamicCache | None:
     """A KV cache of the first tokens of all prompts, left-padded; the last one is never in it.
 
-    It is the caller's turn on the model.
+    The caller has the model `locked`.
 
     Args:
         documents: whose states are kept, see `with_documents`.

@@ -278,8 +278,8 @@ def _profile(prompt: TokenizedPrompt, runner: Runner) -> list[float]:
     """Attention per token by position, each document having stood in every position."""
     count = len(prompt.layout.documents)
     totals = [0.0] * count
-    for turn in range(count):
-        order = [*range(turn, count), *range(turn)]
+    for first in range(count):
+        order = [*range(first, count), *range(first)]
         received = attention_received(prompt.select(order), runner, None, per_token=True)
         totals = [total + amount for total, amount in zip(totals, received, strict=True)]
     return [total / count for total in totals]

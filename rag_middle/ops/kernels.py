@@ -66,9 +66,9 @@ class KernelCase(NamedTuple):
     def tables(self, positions: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[positions, r]`, with a factor as yarn has one."""
         pairs = 0 if self.style is None else self.style.pairs
-        turns = torch.arange(positions, device="cpu")[:, None]
-        turns = turns * torch.logspace(0, -3, pairs, device="cpu", dtype=torch.float32)
-        return 1.1 * turns.cos(), 1.1 * turns.sin()
+        angles = torch.arange(positions, device="cpu")[:, None]
+        angles = angles * torch.logspace(0, -3, pairs, device="cpu", dtype=torch.float32)
+        return 1.1 * angles.cos(), 1.1 * angles.sin()
 
     def inputs(self, *tensors: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """On the device in its number format, and the same numbers in float32 on the CPU."""

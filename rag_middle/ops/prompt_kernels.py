@@ -37,17 +37,17 @@ class Tiles(NamedTuple):
         return {"BM": rows, "BN": keys, "num_warps": warps, "num_stages": stages}
 
 
-def tile_sizes(head_size: int, *, later: bool = False, turns_back: bool = False) -> Tiles:
+def tile_sizes(head_size: int, *, later: bool = False, rotates_back: bool = False) -> Tiles:
     """What compiles without spilled registers, for compute capability 8.0 and newer.
 
     Args:
         head_size: the larger one of keys and values.
         later: tokens behind the documents, few of which are read at a time: each has angles of its
             own, which take registers.
-        turns_back: keys are rotated back; of heads wider than 128, some registers spill.
+        rotates_back: keys are rotated back; of heads wider than 128, some registers spill.
     """
     if head_size > 128:
-        return Tiles(16, 16, 4, 1) if turns_back else Tiles(32 if later else 64, 32, 8, 2)
+        return Tiles(16, 16, 4, 1) if rotates_back else Tiles(32 if later else 64, 32, 8, 2)
     return Tiles(32, 64, 4, 2) if later else Tiles(64, 64 if head_size <= 64 else 32, 4, 2)
 
 

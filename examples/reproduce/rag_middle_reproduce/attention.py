@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rag_middle.attention import in_eval_mode, model_traits, turn, use_kernels
+from rag_middle.attention import in_eval_mode, locked, model_traits, use_kernels
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ConfigError
 from rag_middle.evaluation import AS_GIVEN, Bootstrap, Condition, LabelledMethod, position
@@ -134,7 +134,7 @@ def _masses(
     tokens = model.encode(replace(tokens, document_ids=names), method=method)
     network = model.model
     segments = _segments(tokens.layout)
-    with turn(network), in_eval_mode(network), use_kernels(model.kernels):
+    with locked(network), in_eval_mode(network), use_kernels(model.kernels):
         masses = last_token_masses(network, method, tokens, segments).double()
     if per_token:
         masses[:, :, 2:-1] /= segments.sum(0)[2:-1].clamp(min=1)

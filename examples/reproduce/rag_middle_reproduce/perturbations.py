@@ -204,7 +204,7 @@ class MovedPositions(_Perturbation):
         require_rope(self.name, traits)
         require_known_rotation(self.name, traits, tuple(traits.layers))
         if any(layer.norms_after_rope for layer in traits.layers.values()):
-            raise unsupported(traits, f"{self.name} cannot turn keys that are normalised later.")
+            raise unsupported(traits, f"{self.name} cannot rotate keys that are normalised later.")
         return super().plan(prompts, traits)
 
     def _recomputed(self, row: _Row, own: range) -> tuple[range, Tensor] | None:
@@ -213,9 +213,9 @@ class MovedPositions(_Perturbation):
         if rotary is None or style is None:
             return None
         first = layout.prefix_tokens if self.to == "beginning" else layout.suffix_start - len(own)
-        turns = rotary.turns(torch.tensor([row.padding + first - own.start]), style)
+        rotations = rotary.rotations(torch.tensor([row.padding + first - own.start]), style)
         key = row.context.call.key[row.index].clone()  # [g, n, d]
-        cos, sin = (table.to(key.device) for table in turns)
+        cos, sin = (table.to(key.device) for table in rotations)
         key[:, own.start : own.stop] = rotate(key[:, own.start : own.stop], cos, sin, style)
         return row.last, row.weighed(row.weights(row.last, row.columns, key), row.columns)
 

@@ -294,7 +294,7 @@ def moved_keys(layer: Layer, key: Tensor, layout: PromptLayout, placement: Place
         documents = torch.arange(span.start, span.stop, device="cpu")
         read = token_positions(layout, placement, documents)
         moves = token_positions(layout, placement, documents, moved=True) - read
-        return wide_tables(*rotary.turns(moves, style), style)
+        return wide_tables(*rotary.rotations(moves, style), style)
 
     name: Hashable = (placement, layout, id(rotary.module), rotary.extra, key.device, style)
     tables = WideTables(*(x.to(key.device) for x in layer.request.shared(name, make)))

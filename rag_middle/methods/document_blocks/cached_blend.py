@@ -46,7 +46,7 @@ def blended_cache(
 ) -> DynamicCache:
     """A cache of a prompt's prefix and documents, as `CacheBlend` would have left it.
 
-    To be called by who has the model's `turn`.
+    To be called by who has the model `locked`.
 
     Args:
         model: see `can_reuse_states`.

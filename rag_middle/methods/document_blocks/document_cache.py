@@ -27,10 +27,10 @@ from rag_middle.attention import (
     applied,
     in_eval_mode,
     input_device,
+    locked,
     model_traits,
     modules_by_layer,
     puts_virtual_tokens,
-    turn,
     waits_for_invocation,
 )
 from rag_middle.attention.seam import MODEL_CACHE
@@ -254,7 +254,7 @@ def with_documents(
 ) -> DynamicCache | None:
     """A model's cache that holds prefix and documents of the prompt already.
 
-    What is not known yet is computed first, and kept. It is the caller's turn on the model.
+    What is not known yet is computed first, and kept. The caller has the model `locked`.
 
     Args:
         cache: of documents.
@@ -289,7 +289,7 @@ def precompute(cache: DocumentCache, model: PreTrainedModel, prompt: TokenizedPr
         UnsupportedGenerationError: they cannot be saved.
     """
     before = cache.misses
-    with turn(model), in_eval_mode(model):
+    with locked(model), in_eval_mode(model):
         _pieces(cache, model, prompt, must_save=True)
     return cache.misses - before
 

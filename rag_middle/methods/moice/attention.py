@@ -33,7 +33,7 @@ class ExpertAttention(LayerHandler):
 
     The cache holds un-rotated keys: one cache serves all bases. A prompt is read by the model's own
     attention once per base. A generated token takes the products of its query and the keys once,
-    and turns these by each base's angles.
+    and rotates these by each base's angles.
     """
 
     def __init__(self, layer: Layer, method: MoICE) -> None:

@@ -22,7 +22,7 @@ from rag_middle.attention.request import row_groups
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.document_blocks.attention import DocumentsLast
 from rag_middle.methods.rotor.kernels.circle import (
-    CircleTurns,
+    CircleRotations,
     attend_by_document,
     attend_circle,
 )
@@ -78,13 +78,13 @@ class CircleAttention(DocumentsLast):
             length = group.layout.length + columns - request.width
             query, key, value = (group.take(x)[:, :, group.padding :] for x in tensors)
             layout = PromptLayout(length, group.layout.documents)
-            turns = self._turns(layout, query)
+            rotations = self._rotations(layout, query)
             if rule.softcap is None and rule.window is None:
-                read = attend_circle(query, key, value, layout, turns, scale=rule.scale)
+                read = attend_circle(query, key, value, layout, rotations, scale=rule.scale)
                 outputs.append(with_sinks(read, sinks).out)
             else:
                 outputs.append(
-                    attend_by_document(query, key, value, layout, turns, rule, sinks=sinks)
+                    attend_by_document(query, key, value, layout, rotations, rule, sinks=sinks)
                 )
         return join_rows(groups, outputs).transpose(1, 2), None
 
@@ -96,15 +96,16 @@ class CircleAttention(DocumentsLast):
         read = attend_triton(call.query, call.key, call.value, columns, angles, rule)
         return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
 
-    def _turns(self, layout: PromptLayout, query: Tensor) -> CircleTurns | None:
+    def _rotations(self, layout: PromptLayout, query: Tensor) -> CircleRotations | None:
         """Tables that move queries on, made once per request; None without rotary embedding."""
         rotary, style = self._layer.rotary, self._traits.rotary
         if rotary is None or style is None:
             return None
 
-        def make() -> CircleTurns:
-            cos, sin = rotary.turns(torch.tensor(CircleTurns.moves(layout), device="cpu"), style)
-            return CircleTurns.of(cos, sin, layout, style, query)
+        def make() -> CircleRotations:
+            moves = torch.tensor(CircleRotations.moves(layout), device="cpu")
+            cos, sin = rotary.rotations(moves, style)
+            return CircleRotations.of(cos, sin, layout, style, query)
 
         device = (query.device, query.dtype)
         key = ("circle", layout, id(rotary.module), rotary.extra, style, device)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rag_middle.errors import PatchIneffectiveError
 from rag_middle.methods.document_blocks.kernels import attend_documents, document_bounds
-from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_circle
+from rag_middle.methods.rotor.kernels.circle import CircleRotations, attend_circle
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.ops.scores import ScoreRule
@@ -122,8 +122,8 @@ class _RewrittenAttention:
         )
 
     def _in_circle(self, q: Tensor, k: Tensor, v: Tensor, spans: DocumentSpans) -> Tensor:
-        turns = None if self._rotary is None else _turns(self._rotary, spans, q)
-        read = attend_circle(q, k, v, spans.layout, turns, scale=self._rule.scale)
+        rotations = None if self._rotary is None else _rotations(self._rotary, spans, q)
+        read = attend_circle(q, k, v, spans.layout, rotations, scale=self._rule.scale)
         return with_sinks(read, self._sinks()).out
 
     def _sinks(self) -> Tensor | None:
@@ -151,10 +151,10 @@ class _Table:
         return cls(cos / factor, sin / factor, style)
 
 
-def _turns(rotary: nn.Module, spans: DocumentSpans, query: Tensor) -> CircleTurns:
+def _rotations(rotary: nn.Module, spans: DocumentSpans, query: Tensor) -> CircleRotations:
     """Rotations of document queries, in the dtype and on the device of a query."""
-    table = _Table.of_module(rotary, torch.tensor(CircleTurns.moves(spans.layout)))
-    return CircleTurns.of(table.cos, table.sin, spans.layout, table.style, query)
+    table = _Table.of_module(rotary, torch.tensor(CircleRotations.moves(spans.layout)))
+    return CircleRotations.of(table.cos, table.sin, spans.layout, table.style, query)
 
 
 def _prove_table(rotary: Any) -> None:

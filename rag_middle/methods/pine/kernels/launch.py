@@ -255,7 +255,7 @@ class _Launch:
 
         q, share = self.q, self.heads // self.groups
         lse = q.new_empty(self.batch, self.heads, tokens, self.count, dtype=torch.float32)
-        tiles = tile_sizes(self.widest, later=rotated, turns_back=rotated)
+        tiles = tile_sizes(self.widest, later=rotated, rotates_back=rotated)
         row_tiles = -(-tokens * share // tiles.rows)
         chunks = min(self.count, splits_for(row_tiles * self.groups * self.batch))
         scale, softcap, _ = self.numbers

@@ -44,8 +44,8 @@ class PineTables:
         rotates: False for a layer without rotary embedding; it has no tables then.
         base_cos, base_sin: `[N, R]` for the token at an index, at its base position.
         shift_cos, shift_sin: `[N, R]` for a shift by a number of positions.
-        base_turn, shift_back: `[N, 2R]`, real and imaginary parts in turn: the rotation to the base
-            position of the token at an index, and the one back by a shift.
+        base_rotation, shift_back: `[N, 2R]`, real and imaginary parts alternating: the rotation to
+            the base position of the token at an index, and the one back by a shift.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PineTables:
             # Yarn-like variants multiply a factor into the table; the base rotation applies it,
             # the shift on top must not apply it again.
             self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
-            self.base_turn = torch.stack((self.base_cos, self.base_sin), dim=-1).flatten(-2)
+            self.base_rotation = torch.stack((self.base_cos, self.base_sin), dim=-1).flatten(-2)
             self.shift_back = torch.stack((self.shift_cos, -self.shift_sin), dim=-1).flatten(-2)
 
     def positions(self, tokens: int) -> Tensor:
@@ -106,9 +106,9 @@ def base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
 def base_rotate_pairs(x: Tensor, tables: PineTables, start: int) -> Tensor:
     """`base_rotate` of a float32 tensor, with the two dimensions of a pair made neighbours."""
     width = 2 * tables.style.pairs
-    turn = _complex(tables.base_turn[start : start + x.shape[-2]])
+    rotation = _complex(tables.base_rotation[start : start + x.shape[-2]])
     pairs = _adjacent_pairs(x, tables.style)
-    rotated = torch.view_as_real(_complex(pairs[..., :width]) * turn).flatten(-2)
+    rotated = torch.view_as_real(_complex(pairs[..., :width]) * rotation).flatten(-2)
     return torch.cat((rotated, pairs[..., width:]), dim=-1) if width < pairs.shape[-1] else rotated
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
 
-class CircleTurns(NamedTuple):
+class CircleRotations(NamedTuple):
     """Tables that move document queries on, and how the model pairs head dimensions.
 
     Attributes:
@@ -54,7 +54,7 @@ class CircleTurns(NamedTuple):
     @classmethod
     def of(
         cls, cos: Tensor, sin: Tensor, layout: PromptLayout, style: RotaryStyle, like: Tensor
-    ) -> CircleTurns:
+    ) -> CircleRotations:
         """From tables `[1 + D, r]` at `moves(layout)`, without factors of yarn-like variants.
 
         `like` has the device and the number format of queries.
@@ -71,7 +71,7 @@ def attend_circle(
     k: Tensor,
     v: Tensor,
     layout: PromptLayout,
-    turns: CircleTurns | None,
+    rotations: CircleRotations | None,
     *,
     scale: float,
 ) -> Attended:
@@ -82,7 +82,7 @@ def attend_circle(
         k: `[r, g, n, d]`, likewise; query head `i` uses head `i // (h/g)`.
         v: `[r, g, n, dv]`.
         layout: of the prompt.
-        turns: of the layout; None in a layer without rotary embedding.
+        rotations: of the layout; None in a layer without rotary embedding.
         scale: factor on the scores.
     """
     first, last, total = layout.prefix_tokens, layout.suffix_start, layout.document_tokens
@@ -94,15 +94,15 @@ def attend_circle(
         queries, keys, values = (x[:, :, first:last] for x in (q, k, v))
         # Their own document and those before it stand where they stand in the prompt.
         read = flash(queries, keys, values, scale=scale, causal=True)
-        behind = _documents_behind(queries, keys, values, layout, turns, scale)
+        behind = _documents_behind(queries, keys, values, layout, rotations, scale)
         if behind is not None:
             count = behind.lse.shape[2]
             circled = merged(Attended(read.out[:, :, :count], read.lse[:, :, :count]), behind)
             alone = Attended(read.out[:, :, count:], read.lse[:, :, count:])
             read = joined([circled, alone])
         if first:
-            if turns is not None:
-                queries = rotate_wide(queries, turns.prefix, turns.style)
+            if rotations is not None:
+                queries = rotate_wide(queries, rotations.prefix, rotations.style)
             of_prefix = flash(queries, k[:, :, :first], v[:, :, :first], scale=scale)
             read = merged(read, of_prefix)
         parts.append(read)
@@ -116,7 +116,7 @@ def _documents_behind(
     k: Tensor,
     v: Tensor,
     layout: PromptLayout,
-    turns: CircleTurns | None,
+    rotations: CircleRotations | None,
     scale: float,
 ) -> Attended | None:
     """What the documents that are followed by others read from those; None where there is none."""
@@ -126,8 +126,8 @@ def _documents_behind(
     if not followed:
         return None
     rows = q[:, :, : followed[-1][1]]
-    if turns is not None:
-        rows = rotate_wide(rows, turns.wrapped, turns.style)
+    if rotations is not None:
+        rows = rotate_wide(rows, rotations.wrapped, rotations.style)
     return joined(
         [
             flash(rows[:, :, start:end], k[:, :, end:], v[:, :, end:], scale=scale)
@@ -142,7 +142,7 @@ def attend_by_document(
     k: Tensor,
     v: Tensor,
     layout: PromptLayout,
-    turns: CircleTurns | None,
+    rotations: CircleRotations | None,
     rule: ScoreRule,
     *,
     sinks: Tensor | None = None,
@@ -168,17 +168,17 @@ def attend_by_document(
         return read(start, end, k[:, :, :end], tokens[start:end, None] - tokens[:end])
 
     def back(keys: Tensor, tables: WideTables, row: int) -> Tensor:
-        assert turns is not None
+        assert rotations is not None
         cos, sin = (table[row : row + 1] for table in tables)
-        return rotate_wide(keys, WideTables(cos, -sin), turns.style)
+        return rotate_wide(keys, WideTables(cos, -sin), rotations.style)
 
     parts = [in_order(0, first)] if first else []
     prefix, documents = k[:, :, :first], k[:, :, first:last]
-    wrapped = documents if turns is None else back(documents, turns.wrapped, 0)
+    wrapped = documents if rotations is None else back(documents, rotations.wrapped, 0)
     for start, end in layout.documents:
         if start == end:
             continue
-        before = prefix if turns is None else back(prefix, turns.prefix, start - first)
+        before = prefix if rotations is None else back(prefix, rotations.prefix, start - first)
         # The prefix moved back, the documents up to its own, and those behind, moved back too.
         keys = torch.cat((before, documents[:, :, : end - first], wrapped[:, :, end - first :]), 2)
         distances = circle_distances(first, total, start - first, end - first, q.device)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_by_document
+from rag_middle.methods.rotor.kernels.circle import CircleRotations, attend_by_document
 from rag_middle.ops.flash import Attended, with_sinks
 from rag_middle.ops.kernels import KernelCase, KernelCheck
 from rag_middle.ops.prompt_kernels import (
@@ -123,12 +123,12 @@ def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
     out = with_sinks(read, sinks.to(case.device)).out
     for row, (layout, padding) in enumerate(zip(CHECK_LAYOUTS, paddings, strict=True)):
         q, k, v = (x[row : row + 1, :, padding:] for x in exact)
-        turns = None
+        rotations = None
         if theirs is not None:
-            moves, factor = CircleTurns.moves(layout), theirs.cos[:1]
+            moves, factor = CircleRotations.moves(layout), theirs.cos[:1]
             cos, sin = theirs.cos[moves] / factor, theirs.sin[moves] / factor
-            turns = CircleTurns.of(cos, sin, layout, theirs.style, q)
-        expected = attend_by_document(q, k, v, layout, turns, case.rule, sinks=sinks)
+            rotations = CircleRotations.of(cos, sin, layout, theirs.style, q)
+        expected = attend_by_document(q, k, v, layout, rotations, case.rule, sinks=sinks)
         yield out[row : row + 1, :, padding:], expected
 
 

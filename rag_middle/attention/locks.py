@@ -1,4 +1,4 @@
-"""Taking turns on models, and what is remembered of them: both by the modules they are made of."""
+"""The lock of a model, and what is remembered of it: both by the modules it is made of."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def model_lock(model: nn.Module) -> RLock:
 
 
 @contextmanager
-def turn(model: nn.Module, cancelled: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+def locked(model: nn.Module, cancelled: Callable[[], bool] = lambda: False) -> Iterator[bool]:
     """Wait for the model; inside the block it belongs to this thread.
 
     Yields:
