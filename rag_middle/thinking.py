@@ -41,7 +41,7 @@ def thinking_of(
 
     Returns:
         Whether the text begins with ``<think>``, or the prompt ended within thinking; and the
-        offset behind the first ``</think>``, -1 where there is none.
+        offset after the first ``</think>``, -1 where there is none.
     """
     opener, closer = signs
     find = find or text.find

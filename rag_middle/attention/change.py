@@ -233,7 +233,7 @@ class Layer:
         return self.request.shared(alike, LayerStack)
 
     def normalised(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotated queries and keys as the model's norms behind the rotation make them."""
+        """Rotated queries and keys as the model's norms after the rotation make them."""
         names = self.traits.norms_after_rope
         if not names:
             return query, key
@@ -309,7 +309,7 @@ class AttentionContext:
             self.layer.prompt_states = (keys, self.call.value)
 
     def store_generated(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Put generated tokens into the cache, behind a prompt from `store_prompt`.
+        """Put generated tokens into the cache, after a prompt from `store_prompt`.
 
         Args:
             keys: `[b, g, m, d]`, as they are to be cached.
@@ -326,7 +326,7 @@ class AttentionContext:
         return keys[:, :, : self.stop], values[:, :, : self.stop]
 
     def proceed(self) -> tuple[Tensor, Tensor | None]:
-        """What the handlers behind this one, and then the model, make of the call."""
+        """What the handlers after this one, and then the model, make of the call."""
         handler = next(self._rest, None)
         if handler is not None:
             return handler.attend(self)

@@ -61,7 +61,7 @@ _PROBE_TOKENS = 6
 #: Lengths of the steps that tell affine projections, in sizes of the hidden state: the first whose
 #: outputs are finite. Long enough to run into any clip that a prompt could run into.
 _STEPS = (64.0, 8.0, 1.0)
-#: A place behind any that a model was made for: logarithms of it are large, too.
+#: A position after any that a model was made for: logarithms of it are large, too.
 _FAR = 2**24
 _SETTINGS = frozenset({type(None), bool, int, float, str, list, tuple, dict})
 #: The mode (``training``) is among them: requests run without dropout in any.

@@ -55,7 +55,7 @@ class AttentionCall:
     options: dict[str, Any]
 
     def first_tokens(self, count: int) -> AttentionCall:
-        """The call of a prompt, as if it ended behind its first `count` columns."""
+        """The call of a prompt, as if it ended after its first `count` columns."""
         query, key, value = (x[:, :, :count] for x in (self.query, self.key, self.value))
         mask = self.mask
         if mask is not None:

@@ -159,7 +159,7 @@ def random_texts(
 def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: int = 8) -> Tensor:
     """Output of every decoder layer, averaged over texts: float32 `[layers, n, hidden]`.
 
-    The last layer's comes as transformers returns it, for most models behind the final norm.
+    The last layer's comes as transformers returns it, for most models after the final norm.
 
     Args:
         model: left as it is found; its method is not used.

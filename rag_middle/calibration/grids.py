@@ -283,7 +283,7 @@ class RetrievalHeadSearch(Search):
         return DySCO(heads=((max(model_traits(model.model).layers), 0),))
 
     def propose(self, inputs: SearchInputs) -> Proposals:
-        # The needle's repetition has to fit behind the prompt.
+        # The needle's repetition has to fit after the prompt.
         room = (inputs.model.context_window or _PROMPT + _NEEDLE) - _NEEDLE
         heads = retrieval_heads(
             inputs.model.model,

@@ -75,7 +75,7 @@ def ask(
     are in docs/cli.md.
     """
     if not question.strip():
-        raise ConfigError("There is no question: write it behind the command, in quotes.")
+        raise ConfigError("There is no question: write it after the command, in quotes.")
     options = opt.checked_request(options, enable_thinking)
     answerer, built = open_answerer(answering, loading, remote, quiet=as_json)
     if as_json:

@@ -64,7 +64,7 @@ _LAST = 8
 
 def ends_thinking(ids: Sequence[int], tokenizer: LockedTokenizer) -> bool:
     """Whether a prompt ends where the model's thinking begins, by its template's last words."""
-    # With its control tokens: behind text that ends in these characters stands the turn's end.
+    # With its control tokens: after text that ends in these characters stands the turn's end.
     if not tokenizer.decode(ids[-_LAST:], hidden=frozenset()).rstrip().endswith(THINKING[0]):
         return False
     token = tokenizer.tokenizer.get_added_vocab().get(THINKING[0])

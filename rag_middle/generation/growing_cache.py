@@ -1,4 +1,4 @@
-"""A KV cache with room: a generated token is written behind the others, which stay where they are.
+"""A KV cache with room: a generated token is written after the others, which stay where they are.
 
 transformers' growing cache joins old and new keys into a fresh tensor at every token and layer: it
 reads and writes the whole cache once more than attention needs. A static cache does not, but is

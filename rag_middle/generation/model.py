@@ -431,7 +431,7 @@ class RagMiddleModel:
                 `GenerationOptions` that shape the prompt.
 
         Raises:
-            UnsupportedGenerationError: also for several tokens behind the virtual tokens of prompt
+            UnsupportedGenerationError: also for several tokens after the virtual tokens of prompt
                 or prefix tuning, which the model would put before the continuation again.
         """
         return self.score_batch([prompt], [continuation], max_batch_size=1, **options)[0]
@@ -584,7 +584,7 @@ class RagMiddleModel:
     def precompute(self, prompts: Sequence[Prompt], **options: Unpack[EncodeKwargs]) -> int:
         """Read the documents of prompts into `document_cache` before anybody asks.
 
-        What is kept is the prompt's prefix and each of its documents behind it; the question is of
+        What is kept is the prompt's prefix and each of its documents after it; the question is of
         no account, as long as it does not stand in the prefix.
 
         Args:

@@ -1,4 +1,4 @@
-"""Forward passes over a left-padded batch: its prompts, then tokens behind them."""
+"""Forward passes over a left-padded batch: its prompts, then tokens after them."""
 
 from __future__ import annotations
 

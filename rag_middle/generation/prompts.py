@@ -97,7 +97,7 @@ class LockedTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunner:
-    """`rag_middle.methods.Runner` on a model: each call waits for its lock."""
+    """`rag_middle.methods.Runner` on a model: each call waits for the model's lock."""
 
     model: PreTrainedModel
     tokenizer: LockedTokenizer

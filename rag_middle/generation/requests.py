@@ -126,7 +126,7 @@ def _groups(
 ) -> Iterator[list[int]]:
     group: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
-        # What follows shorter prompts is filled up to the longest, behind the longest prompt too.
+        # What follows shorter prompts is filled up to the longest, after the longest prompt too.
         follows = max(sizes[member][1] for member in [*group, index])
         alike = bool(group) and sizes[group[0]] == sizes[index]
         fits = sizes[index][0] + follows <= limit or alike

@@ -63,7 +63,7 @@ def prefilled_cache(
 def _shared_prefix_cache(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenizedPrompt]
 ) -> DynamicCache | None:
-    """All but the last token of each prompt, computed behind what it shares with an earlier one.
+    """All but the last token of each prompt, computed after what it shares with an earlier one.
 
     None where the method changes layers, states of a token depend on more than those before it, or
     too little is shared; and beside the CPU, as a GPU reads prompts faster together (predicted).

@@ -168,7 +168,7 @@ def reads_calls(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def _reads(form: ToolFormat, written: str) -> bool:
     """Whether the form finds the call of the probe in what a template wrote."""
-    if form.whole:  # which begins an answer, and here stands behind the turn's beginning
+    if form.whole:  # which begins an answer, and here stands after the turn's beginning
         written = written[max(0, written.find(form.whole)) :]
     calls = form.message(AnswerText(written), [PROBE_TOOL]).calls
     return any(call.arguments == PROBE_ARGUMENTS for call in calls)

@@ -22,7 +22,7 @@ from rag_middle.methods.base import Method as Method
 from rag_middle.methods.base import MethodInfo as MethodInfo
 from rag_middle.methods.base import Runner as Runner
 from rag_middle.methods.base import chosen_layers as chosen_layers
-from rag_middle.methods.document_columns import behind_documents as behind_documents
+from rag_middle.methods.document_columns import after_documents as after_documents
 from rag_middle.methods.document_columns import by_document as by_document
 from rag_middle.methods.document_method import Attention as Attention
 from rag_middle.methods.document_method import AttentionMethod as AttentionMethod

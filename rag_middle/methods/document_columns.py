@@ -54,8 +54,8 @@ def by_document(
     return torch.nn.functional.pad(known, (0, 0, 0, missing), value=outside) if missing else known
 
 
-def behind_documents(context: AttentionContext) -> Tensor:
-    """Whether each query of the call stands behind its prompt's documents, `[b, n, 1, 1]`."""
+def after_documents(context: AttentionContext) -> Tensor:
+    """Whether each query of the call stands after its prompt's documents, `[b, n, 1, 1]`."""
     request, device = context.layer.request, context.call.query.device
 
     def ends() -> Tensor:

@@ -91,7 +91,7 @@ class PromptRepetition(Method):
         """The last document of a copy, up to where the next copy's documents begin."""
         around = f"{prompt.suffix}{self.between}{prompt.prefix}"
         text = f"{last.render()}{prompt.separator}{around}"
-        # The separator comes again behind every document.
+        # The separator comes again after every document.
         return replace(last, text=text.removesuffix(prompt.separator), title=None)
 
     @property

@@ -42,7 +42,7 @@ def tile_sizes(head_size: int, *, later: bool = False, rotates_back: bool = Fals
 
     Args:
         head_size: the larger one of keys and values.
-        later: tokens behind the documents, few of which are read at a time: each has angles of its
+        later: tokens after the documents, few of which are read at a time: each has angles of its
             own, which take registers.
         rotates_back: keys are rotated back; of heads wider than 128, some registers spill.
     """
@@ -104,9 +104,9 @@ class PromptColumns:
 
     Attributes:
         rows: `[b, D + 2]` int32: the first column of the prompt, then of each document, then the
-            one behind the documents. Rows with fewer documents have empty ones at the end.
+            one after the documents. Rows with fewer documents have empty ones at the end.
         first: the first column of any row's documents.
-        last: the first column behind any row's documents.
+        last: the first column after any row's documents.
         longest: tokens of any row's documents together.
         padded: whether any row is.
     """
@@ -131,7 +131,7 @@ class PromptColumns:
     def tiles(self, height: int, stop: int | None = None) -> Tensor:
         """Tiles of at most `height` rows of one part of a prompt, `[_, 3]` int32, made once.
 
-        Row of the batch, document, first column. The prefix is document -1; what is behind the
+        Row of the batch, document, first column. The prefix is document -1; what is after the
         documents, up to column `stop`, document `D`: it is left out where there is no `stop`.
         """
         if (height, stop) not in self._tiles:

@@ -166,7 +166,7 @@ def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any
         tokenizer: a Hugging Face tokenizer.
         prompt: a string or a document counts as text inside a prompt: no BOS, no chat template,
             no markers of documents. A prompt or chat messages count as a whole; a part of a history
-            that the chat template refuses by itself counts behind a short question, and no message
+            that the chat template refuses by itself counts after a short question, and no message
             as nothing.
         options: those of :func:`encode`; for a prompt or chat messages only.
     """

@@ -14,7 +14,7 @@ from rag_middle.authoring import (
     AttentionContext,
     DocumentMethod,
     TokenizedPrompt,
-    behind_documents,
+    after_documents,
     by_document,
     number,
     option,
@@ -57,7 +57,7 @@ class WeightedDocuments(_Trust):
         output, _ = context.proceed()  # [b, n, h, dv]; the call now has all stored keys and values
         context.call.value = context.call.value * by_document(context, values)
         weighted, _ = context.attention.attend(context.call)
-        return torch.where(behind_documents(context), weighted, output), None
+        return torch.where(after_documents(context), weighted, output), None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,7 @@ class ParallelContextWindows(DocumentsApart):
     """Every document is encoded as if it were the only one, at the same positions.
 
     A document's tokens attend to the prefix and their own document, which begins at the position
-    behind the prefix. Later tokens continue after the longest document and attend to everything
+    after the prefix. Later tokens continue after the longest document and attend to everything
     before them in one softmax. The order of the documents changes nothing.
 
     With one document, or none, this is the unmodified model.
@@ -184,7 +184,7 @@ class ParallelContextWindows(DocumentsApart):
 class SetBasedPrompting(DocumentsApart):
     """No attention between documents, and shared positions: a prompt holds them as a set.
 
-    Token ``t`` of every document stands at ``P + t`` behind a prefix of ``P`` tokens and attends to
+    Token ``t`` of every document stands at ``P + t`` after a prefix of ``P`` tokens and attends to
     the prefix and its own document up to itself. The suffix begins at ``P`` plus the length of the
     longest document; it and generated tokens attend to everything before them in one softmax.
 
@@ -253,7 +253,7 @@ class APE(DocumentsApart):
     r"""Documents are encoded in parallel; later tokens' attention to them is sharpened.
 
     A document's tokens attend to the prefix and their own document, which begins at the position
-    behind the prefix; later tokens continue after the longest document. With the scores ``a`` of a
+    after the prefix; later tokens continue after the longest document. With the scores ``a`` of a
     later token, its weights on document tokens are
 
     .. math:: \Bigl(\sum_j e^{a_j/T}\Bigr)^{S T} \frac{e^{a_j/T}}{\sum_j e^{a_j/T}}
@@ -299,7 +299,7 @@ class CacheBlend(DocumentsApart, LayerChange):
     r"""Documents are read apart, and the tokens that this changes most are recomputed together.
 
     Keys and values of documents begin as a document KV cache holds them: each document was read
-    behind the prefix and alone, and its keys are rotated on to its position in this prompt. Up to
+    after the prefix and alone, and its keys are rotated on to its position in this prompt. Up to
     the check layer ``c`` all tokens are computed as ever. There a document token ``t`` deviates by
 
     .. math:: \delta_t = \lVert k_t - \tilde k_t \rVert^2 + \lVert v_t - \tilde v_t \rVert^2

@@ -51,7 +51,7 @@ def blended_cache(
     Args:
         model: see `can_reuse_states`.
         prompt: with a token in its documents.
-        apart: of the same tokens, one row, with each document read alone behind the prefix; it is
+        apart: of the same tokens, one row, with each document read alone after the prefix; it is
             changed.
         method: says which tokens are recomputed.
 

@@ -53,7 +53,7 @@ _FORMAT = "rag-middle document states 3"
 
 @dataclass(frozen=True, slots=True)
 class DocumentStates:
-    """What a model keeps of a piece of a prompt: of the prefix, or of a document behind it.
+    """What a model keeps of a piece of a prompt: of the prefix, or of a document after it.
 
     Attributes:
         keys: per layer, `[g, m, d]`, rotated at their positions.
@@ -237,7 +237,7 @@ def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) 
     """Whether documents of this method's requests come from the cache."""
     # Parts that only reorder documents leave the layers, and so what is cached, alone.
     planning = [part for part in method.parts if type(part).plan is not Method.plan]
-    # A document's keys and values do not depend on the documents beside it where it is read behind
+    # A document's keys and values do not depend on the documents beside it where it is read after
     # the prefix and stays there, or is rotated on to its position in the prompt.
     alone = all(
         isinstance(part, DocumentsApart) and part.reading.placement in ("from_start", "to_order")
@@ -264,7 +264,7 @@ def with_documents(
 
     Returns:
         None where there is nothing to begin with: no cache, a method or a model that it does not
-        serve, no documents, no token behind them, or several prompts.
+        serve, no documents, no token after them, or several prompts.
     """
     if cache is None or len(prompts) != 1 or not serves(cache, model, method):
         return None

@@ -23,9 +23,9 @@ from rag_middle.ops.scores import ScoreRule, attend_in_chunks, row_chunks, score
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-#: Where documents stand: as in the prompt; all beginning behind the prefix, later tokens continuing
+#: Where documents stand: as in the prompt; all beginning after the prefix, later tokens continuing
 #: after the longest; likewise, but moved to end together for the tokens that read them, or to their
-#: positions in the prompt, behind which later tokens keep theirs; all ending where the last one
+#: positions in the prompt, after which later tokens keep theirs; all ending where the last one
 #: does.
 Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
 
@@ -310,7 +310,7 @@ def attend_from_columns(
     token = torch.arange(k.shape[2], device=q.device)
     if rule.softcap is not None or sinks is not None:
         return attend_in_chunks(q, k, v, rule, lambda a, b: token > columns[a:b, None], sinks=sinks)
-    # Chunks: keys behind the last query of one are left out.
+    # Chunks: keys after the last query of one are left out.
     r, h, m, _ = q.shape
     parts = []
     for start, stop in row_chunks(0, m, r * h * len(token), scores_at_once(q.device)):

@@ -29,7 +29,7 @@ def attend_through_gates(method: DSAS, context: AttentionContext) -> tuple[Tenso
     call, groups = context.call, context.layer.request.groups
     spans = [_changed_spans(group.layout) for group in groups]
     columns, width = call.query.shape[2], context.layer.request.width
-    # Rows that stay as they are: before those that change, and behind the prompt.
+    # Rows that stay as they are: before those that change, and after the prompt.
     kept = max(
         group.padding + of_group[0][0] if of_group and columns == width else columns
         for group, of_group in zip(groups, spans, strict=True)
@@ -44,7 +44,7 @@ def attend_through_gates(method: DSAS, context: AttentionContext) -> tuple[Tenso
 
 
 def _changed_spans(layout: PromptLayout) -> list[tuple[int, int]]:
-    """Tokens whose scores change: of documents behind the first one, and of the suffix."""
+    """Tokens whose scores change: of documents after the first one, and of the suffix."""
     later = [span for span in layout.documents if span[1] > span[0]][1:]
     if not later or layout.suffix_start == layout.length:
         return []

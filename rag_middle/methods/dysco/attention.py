@@ -1,9 +1,9 @@
 """Attention of tokens that pass the model twice: to see what is relevant, and to attend to it.
 
-A generated token begins with a pass that stops behind the last retrieval head and leaves the cache
+A generated token begins with a pass that stops after the last retrieval head and leaves the cache
 alone. Then the model's own pass runs, with scaled attention. A prompt is read as ever, which shows
 the retrieval heads of its last tokens; then those that are to attend otherwise are read again, one
-after the other, and their keys and values replace the first ones. Each comes with the token behind
+after the other, and their keys and values replace the first ones. Each comes with the token after
 it, whose retrieval heads are asked in the same pass.
 
 Scaled attention is the model's with a bias of ``log strength`` on the selected tokens. Weights are
@@ -121,7 +121,7 @@ class _Passes:
     Attributes:
         now: the pass. The model reads several tokens as ever, or a generated one with scaled
             attention; a nested pass looks at a token first, with attention as ever, or reads one
-            again that is stored, and looks at the token behind it.
+            again that is stored, and looks at the token after it.
         column: of the token that is read again.
         selected: columns of higher scores, `[b, columns]`.
         relevance: of every column, `[b, columns]`; ``None`` before the prompt has been read.

@@ -1,7 +1,7 @@
 """Find a model's retrieval heads, by what they attend to while a needle is copied.
 
 In the manner of Wu et al. (arXiv:2404.15574): tokens that stand nowhere else, the needle, are put
-into a row of other tokens; behind it the needle begins again. A retrieval head attends most to the
+into a row of other tokens; after it the needle begins again. A retrieval head attends most to the
 needle's next token, the one to be copied. Prompts here are of random tokens, so that any model can
 be asked without data or a tokenizer; the model is told what to copy by the needle's own beginning,
 and the needle is fed, whatever the model would have said.
@@ -67,7 +67,7 @@ def retrieval_scores(
 
     Args:
         model: left as it is found.
-        prompt_tokens: tokens of the prompt, needle included; its repetition comes behind.
+        prompt_tokens: tokens of the prompt, needle included; its repetition comes after.
         needle_tokens: tokens of a needle, 2 or more.
         needles: prompts, with needles at positions spread evenly from beginning to end.
         seed: of the random tokens.

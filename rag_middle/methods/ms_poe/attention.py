@@ -82,7 +82,7 @@ class HeadRotation(LayerHandler):
         assert rotary is not None
         assert style is not None
         assert choice is not None
-        choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
+        choice = in_rows(choice, len(call.query))  # beams may begin after the prompt
         tables = rotary.wide(self._ratios, style)
         if uses_triton(request.kernels, call.query, call.key, call.value, HEADS_CHECK, style=style):
             request.kernels_used = "triton"

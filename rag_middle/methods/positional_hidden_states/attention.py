@@ -239,7 +239,7 @@ def _ones_in(like: Tensor, channels: tuple[int, ...]) -> Tensor:
 def _projects_by_row(module: nn.Module) -> bool:
     """Whether hooks of others tell projections what to do in each row or token, by keyword.
 
-    PEFT does that for batches of several adapters, and for those that act behind certain tokens.
+    PEFT does that for batches of several adapters, and for those that act after certain tokens.
     Other hooks may only look: nothing is projected again because of them.
     """
     return any(

@@ -132,7 +132,7 @@ class _GroupedAttention(ModelAttention):
         request, device = self._request, call.query.device
         request.kernels_used = "triton"
         scale, window = self._rule.scale, self._rule.window
-        # Spans end behind the last key, -1, or this many keys before it.
+        # Spans end after the last key, -1, or this many keys before it.
         near = -1 - (self._near if window is None else min(self._near, window))
         oldest = 0 if window is None else -1 - window
 

@@ -64,7 +64,7 @@ def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> A
     m, total = q.near.shape[2], k.near.shape[2]
     limit = total if rule.window is None else rule.window
     near = flash_window(q.near, k.near, v, min(window, limit), scale=rule.scale)
-    # The first rows have nothing far behind them.
+    # The first rows have nothing far before them.
     alone = max(0, min(m, window - (total - m)))
     if alone == m or limit <= window:
         return near

@@ -99,7 +99,7 @@ def _mean_of_key_tokens(
 
     Returns:
         `[b, n, h, dv]` and `[b, n, 1, 1]`; key tokens weigh as much as the last token attends to
-        them, those behind a row and the initial token nothing.
+        them, those after a row and the initial token nothing.
     """
     attention = context.attention.last_token_weights(context.call)  # [b, n]
     attention = attention.scatter(1, first[:, None], 0)

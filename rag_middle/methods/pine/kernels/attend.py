@@ -145,7 +145,7 @@ class _Call:
 
         Args:
             start: first query token.
-            end: after the last query token; keys behind it are left out.
+            end: after the last query token; keys after it are left out.
             at_once: query tokens that are worth scoring together, and what else there is of numbers
                 per key and query head meanwhile.
         """
@@ -235,7 +235,7 @@ class _HeadBlock:
                 self._weigh(scores, first + a)
 
     def later_tokens(self) -> None:
-        """Tokens behind the documents: everything before, documents ranked token by token."""
+        """Tokens after the documents: everything before, documents ranked token by token."""
         total = self.k.shape[1]
         widest = max(total, len(self.tables.spans) * self.q.shape[-1])
         for a, b in row_chunks(self.first_query, total, self.q.shape[0] * widest, self.alive):

@@ -38,7 +38,7 @@ def _inputs(case: KernelCase) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _pairs(case: KernelCase) -> Iterator[tuple[Tensor, Tensor]]:
-    """Prompts of two rows, the second one padded, and two tokens behind them."""
+    """Prompts of two rows, the second one padded, and two tokens after them."""
     (q, k, v), exact = _inputs(case)
     mine, theirs = check_angles(case, _END + _GENERATED)
     paddings, rule = [_END - layout.length for layout in CHECK_LAYOUTS], case.rule

@@ -112,7 +112,7 @@ def document_shifts(importance: Tensor, lengths: Tensor, ranking: Ranking = "imp
     Args:
         importance: `[..., D]`; infinite for the query's own document.
         lengths: `[D]` integer tokens of each document, on the same device.
-        ranking: what is nearest behind the query's own document.
+        ranking: what is nearest before the query's own document.
 
     Returns:
         `[..., D]` integer shifts, in prompt order of the documents.

@@ -286,7 +286,7 @@ class _Launch:
         units: int,
         first_unit: int,
     ) -> None:
-        """Fill rows of at most `tokens` tokens behind the documents, columns from `start` on."""
+        """Fill rows of at most `tokens` tokens after the documents, columns from `start` on."""
         from triton import next_power_of_2
 
         from rag_middle.methods.pine.kernels.triton_attend import attend_later, merge_parts

@@ -135,7 +135,7 @@ def attend_later(
     R_PAD: tl.constexpr, REST_PAD: tl.constexpr,
     DV: tl.constexpr, DV_PAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Rows behind the documents, each with its own ranking, on one of `splits` parts of the keys.
+    """Rows after the documents, each with its own ranking, on one of `splits` parts of the keys.
 
     Queries are at base positions.
     `parts` `[splits, b, h, tokens, dv]` and `sums` `[splits, b, h, tokens]`, float32. One program:

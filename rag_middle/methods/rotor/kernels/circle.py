@@ -6,14 +6,14 @@ document tokens, the prompt reads
 
 ::
 
-    prefix | documents behind e, up to T | documents from 0 to e
+    prefix | documents after e, up to T | documents from 0 to e
 
-So its own document and those before it stand where they stand in the prompt. Those behind it moved
+So its own document and those before it stand where they stand in the prompt. Those after it moved
 in front, ``T`` positions back, and the prefix moved back by what now stands between, ``T - e``.
 Tokens after the documents see the prompt as it is.
 
 Moving a key back is moving the query on. So one rotation of all document queries serves the prefix,
-another the documents behind, and the keys stay as the model rotated them (`attend_circle`). Under a
+another the documents after, and the keys stay as the model rotated them (`attend_circle`). Under a
 soft-cap or a window scores have to be changed one by one: there the keys are moved, document by
 document (`attend_by_document`).
 """
@@ -94,10 +94,10 @@ def attend_circle(
         queries, keys, values = (x[:, :, first:last] for x in (q, k, v))
         # Their own document and those before it stand where they stand in the prompt.
         read = flash(queries, keys, values, scale=scale, causal=True)
-        behind = _documents_behind(queries, keys, values, layout, rotations, scale)
-        if behind is not None:
-            count = behind.lse.shape[2]
-            circled = merged(Attended(read.out[:, :, :count], read.lse[:, :, :count]), behind)
+        after = _documents_after(queries, keys, values, layout, rotations, scale)
+        if after is not None:
+            count = after.lse.shape[2]
+            circled = merged(Attended(read.out[:, :, :count], read.lse[:, :, :count]), after)
             alone = Attended(read.out[:, :, count:], read.lse[:, :, count:])
             read = joined([circled, alone])
         if first:
@@ -111,7 +111,7 @@ def attend_circle(
     return joined(parts)
 
 
-def _documents_behind(
+def _documents_after(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -179,7 +179,7 @@ def attend_by_document(
         if start == end:
             continue
         before = prefix if rotations is None else back(prefix, rotations.prefix, start - first)
-        # The prefix moved back, the documents up to its own, and those behind, moved back too.
+        # The prefix moved back, the documents up to its own, and those after, moved back too.
         keys = torch.cat((before, documents[:, :, : end - first], wrapped[:, :, end - first :]), 2)
         distances = circle_distances(first, total, start - first, end - first, q.device)
         parts.append(read(start, end, keys, distances))

@@ -2,7 +2,7 @@
 
 Keys stay as the model rotated them. What moves back by some positions is read by queries that are
 moved on by as many: a tile of queries is rotated once for the prefix, and once for the documents
-behind its own.
+after its own.
 """
 
 import triton
@@ -25,7 +25,7 @@ def attend_circle(
     """All rows of whole prompts: `out` `[b, n, h, dv]`, `lse` `[b, h, n]`.
 
     Queries and keys are rotated as in the prompt. One program: a tile of queries of one head, and
-    of one document, of the prefix (document -1) or of what is behind the documents (document
+    of one document, of the prefix (document -1) or of what is after the documents (document
     `count`), as `tiles` `[_, 3]` lists them: row, document, first column. Prompts end at `stop`.
     """
     tile = tiles + 3 * tl.program_id(0)
@@ -47,7 +47,7 @@ def attend_circle(
     acc = tl.zeros([BM, DV_PAD], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
-    # A document's rows read the prefix, the documents behind it, and all from the first document
+    # A document's rows read the prefix, the documents after it, and all from the first document
     # up to the query; other rows everything up to the query. Every part is one run of columns.
     for part in range(tl.where(in_document, 0, 2), 3):
         begin, its_end, shift = padding, texts, last - end
