@@ -1,4 +1,7 @@
-"""Things found by name: those of this package and those other packages announce."""
+"""Things found by name: those of this package and those other packages announce.
+
+The methods of this package are listed in methods/registered.py.
+"""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
 
 #: What can be decided about a layer, in the order in which handlers act: by what values are
 #: multiplied, at which positions queries and keys are rotated, which keys a query sees and how far
-#: away they seem, what is added to queries and keys, and what is done to attention weights after
-#: the softmax.
+#: away they seem, what is added to queries and keys, and by what attention scores or weights are
+#: changed.
 Aspect = Literal["values", "positions", "visibility", "hidden", "weights"]
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 

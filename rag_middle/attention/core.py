@@ -144,7 +144,7 @@ class LayerCore:
         request = self._layer.request
         request.attention_calls += 1
         rows, columns = call.query.shape[0], call.query.shape[2]
-        request.see(rows, columns, self._layer.start)
+        request.record_shape(rows, columns, self._layer.start)
         if columns > 1 and request.forward_passes <= 1:
             request.shared(("mask", id(call.mask)), partial(self._check_mask, call.mask))
             if self._has_own_attention and call.query.dtype != call.value.dtype:

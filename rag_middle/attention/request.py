@@ -38,7 +38,7 @@ class RowGroup:
 
 
 def row_groups(layouts: Sequence[PromptLayout], rows: int, width: int) -> tuple[RowGroup, ...]:
-    """The rows of prompts of `width` columns, each of which takes as many in a row."""
+    """The rows of prompts of `width` columns, each of which takes equally many consecutive rows."""
     grouped: dict[tuple[int, PromptLayout], list[int]] = {}
     for row in range(rows):
         layout = layouts[row * len(layouts) // rows]
@@ -71,7 +71,7 @@ def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool
 def in_rows(kept: Tensor, rows: int) -> Tensor:
     """What was kept of each row, `[b, ...]`, for as many rows as there are now.
 
-    Each prompt takes as many rows in a row, before and now, and its rows are alike.
+    Each prompt takes equally many consecutive rows, before and now, and its rows are alike.
     """
     if len(kept) == rows:
         return kept
@@ -128,7 +128,7 @@ class Request:
     cache: Callable[[], Any] = lambda: None
     _shared: dict[Hashable, Any] = field(default_factory=dict)
 
-    def see(self, rows: int, columns: int, start: int = 0) -> None:
+    def record_shape(self, rows: int, columns: int, start: int = 0) -> None:
         """Take the prompt's shape from the first attention call of the request.
 
         Args:

@@ -18,8 +18,8 @@ _BLOCK_ELEMENTS = 1 << 22
 class ModelAttention:
     """Attention of one layer as the model computes it, with what can be known of its weights.
 
-    A method that attends in its own way offers these three under a subclass, so that one that
-    changes weights goes with it.
+    A method that attends in its own way offers the same under a subclass, so that one that changes
+    weights goes with it.
     """
 
     def __init__(self, traits: LayerTraits, request: Request) -> None:

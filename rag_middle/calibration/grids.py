@@ -51,7 +51,7 @@ class RatioSearch(Search):
     Attributes:
         ranges: ``(min_ratio, max_ratio)`` that are tried.
         first_layers: that are tried; those a model does not have are left out.
-        head_rules: ``"rank"``: the paper's text, ``"code"``: the authors' code.
+        head_rules: ``"rank"``: `MsPoE` with ``assign="rank"``; ``"code"``: with ``reference_code``.
     """
 
     method: ClassVar[str] = "ms_poe"

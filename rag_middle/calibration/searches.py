@@ -53,7 +53,7 @@ def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
     if method not in SEARCHES:
         names = [*SEARCHES, *PRESETS]
         raise ConfigError(
-            f"No search fits the settings of {name}.{suggest(name, names)} Methods: "
+            f"There is no calibration search for {name}.{suggest(name, names)} Methods: "
             f"{', '.join(names)}."
         )
     search = SEARCHES[method]

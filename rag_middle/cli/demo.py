@@ -22,7 +22,7 @@ def demo(
     method: opt.MethodName = "pine",
     method_option: opt.MethodOptions = None,
     questions: int = typer.Option(4, min=2, help="To measure with."),
-    documents: int = typer.Option(5, min=2, help="Of a prompt in the measurement."),
+    documents: int = typer.Option(5, min=2, help="Documents per prompt of the measurement."),
     top_k: int = opt.retrieval_flag(10, min=2, help="Documents of a prompt."),
     loading: Loading,
     out: Path = opt.output_flag(

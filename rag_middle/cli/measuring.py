@@ -29,10 +29,10 @@ def _questions(
         None, help="Questions with gold documents, JSON lines. Default: 600 shipped."
     ),
     task: str | None = question_flag(
-        None, help="What the questions are. Default: as --data looks."
+        None, help="Kind of task. Default: told from the form of --data."
     ),
     documents: int | None = question_flag(
-        None, min=2, help="Of a prompt. Default: what the data has, or 10."
+        None, min=2, help="Documents per prompt. Default: what the data has, or 10."
     ),
 ) -> None:
     """Which questions are asked: arguments of `chosen_task`."""

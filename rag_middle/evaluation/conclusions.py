@@ -96,7 +96,9 @@ class Recommendation:
 # -- does it lose the middle? ---------------------------------------------------------------------
 
 
-def answer(recommendation: Recommendation, shape: Shape, curves: PositionCurves) -> MiddleAnswer:
+def loses_middle(
+    recommendation: Recommendation, shape: Shape, curves: PositionCurves
+) -> MiddleAnswer:
     """Whether the middle is lost: the answer to a report's title.
 
     Yes where the middle is significantly below both ends. No only where the interval excludes that

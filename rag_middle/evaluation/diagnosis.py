@@ -20,7 +20,7 @@ from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.conclusions import (
     MiddleAnswer,
     Recommendation,
-    answer,
+    loses_middle,
     method_in_use,
     next_steps,
     notes,
@@ -163,7 +163,7 @@ def diagnose(
         **vars(figures) | {"notes": (*figures.notes, *remarks)},
         answer_time_ratios=ratios,
         shape=shape,
-        answer=answer(recommendation, shape, curves),
+        answer=loses_middle(recommendation, shape, curves),
         recommendation=recommendation,
         profile=recommended_profile(results, curves, in_use, here, recommendation, figures.made),
         next_steps=next_steps(

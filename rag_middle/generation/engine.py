@@ -78,7 +78,7 @@ def generate(
     stops = (*request.options.stop, *own_stop_strings(model))
     before: Sequence[int] = ()
     if request.constraint is not None:
-        stops = ()  # the end of the form is the end: what is cut before would be of no form
+        stops = ()  # the grammar ends the text; a stop string would cut it before it is complete
         before = tokenizer.continuation("a")  # a space at its beginning is of the form
     request = replace(request, options=replace(request.options, stop=stops))
     ends = end_tokens(model, tokenizer.tokenizer, stops, request.options.eos_token_id)
@@ -261,7 +261,7 @@ def _generated_tokens(
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
-            cache = prefilled_cache(request.documents, model, method, rows, options.num_beams)
+            cache = prefilled_cache(request.document_cache, model, method, rows, options.num_beams)
             prefilled = cached_length(cache)
             if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
                 # Beams are reordered at every token, which copies the cache anyway.

@@ -52,7 +52,7 @@ def prompt_logits(
             request.rows,
             method,
             all_positions=all_positions,
-            documents=request.documents,
+            document_cache=request.document_cache,
         )
     return logits[0] if all_positions else combined(method, logits, request.branches)[0, -1]
 
@@ -72,7 +72,7 @@ def continuation_scores(model: PreTrainedModel, request: GenerationRequest) -> l
         for _ in range(count)
     ]
     with use_kernels(request.kernels), locked(model), in_eval_mode(model):
-        cache = prefilled_cache(request.documents, model, method, rows)
+        cache = prefilled_cache(request.document_cache, model, method, rows)
         with applied(model, method, rows, prefilled=cached_length(cache), prepared=True) as running:
             forward = Forward(model, rows)
             logits, cache = forward.prefill(all_positions=False, cache=cache)
@@ -109,11 +109,11 @@ def _prefill_logits(
     method: Method,
     *,
     all_positions: bool,
-    documents: DocumentCache | None = None,
+    document_cache: DocumentCache | None = None,
 ) -> Tensor:
     """Logits `[rows, n or 1, v]` of one pass over the prompts."""
     with locked(model), in_eval_mode(model):
-        cache = None if all_positions else prefilled_cache(documents, model, method, prompts)
+        cache = None if all_positions else prefilled_cache(document_cache, model, method, prompts)
         with applied(model, method, prompts, prefilled=cached_length(cache), prepared=True):
             logits, _ = Forward(model, prompts).prefill(all_positions=all_positions, cache=cache)
     return logits

@@ -412,7 +412,7 @@ class RagMiddleModel:
             options=settings,
             seeds=settings.seeds(len(prompts)),
             kernels=self._kernels,
-            documents=self.document_cache,
+            document_cache=self.document_cache,
             continuations=continuations or (),
         )
 

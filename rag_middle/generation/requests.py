@@ -46,7 +46,7 @@ class GenerationRequest:
     Attributes:
         prompts: that go through the model together, left-padded.
         seeds: one per prompt, ``None`` where nothing is drawn.
-        documents: keys and values computed for earlier requests.
+        document_cache: keys and values computed for earlier requests.
         continuations: token ids to be scored, one list per prompt; none to generate.
         followers: one per prompt, or none.
         reader: of the calls of tools in the answers.
@@ -58,7 +58,7 @@ class GenerationRequest:
     options: GenerationOptions
     seeds: Sequence[int | None]
     kernels: Kernels
-    documents: DocumentCache | None
+    document_cache: DocumentCache | None
     continuations: Sequence[Sequence[int]] = ()
     followers: Sequence[Follower] = ()
     reader: ToolReader | None = None
@@ -106,7 +106,7 @@ def in_groups(
     lengths = (len(prompt.tokens) for prompt in request.prompts)
     rows = request.branches
     # Prefilled caches differ in length; virtual tokens are as far away as a row's padding is wide.
-    if serves(request.documents, model, request.method) or puts_virtual_tokens(model):
+    if serves(request.document_cache, model, request.method) or puts_virtual_tokens(model):
         rows = [max_batch_size] * len(rows)
     limit = length_that_changes_frequencies(model)
     results: dict[int, T] = {}

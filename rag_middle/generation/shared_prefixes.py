@@ -31,7 +31,7 @@ _LEAST_SHARE, _LEAST_TOKENS = 0.1, 64
 
 
 def prefilled_cache(
-    documents: DocumentCache | None,
+    document_cache: DocumentCache | None,
     model: PreTrainedModel,
     method: Method,
     prompts: Sequence[TokenizedPrompt],
@@ -42,7 +42,7 @@ def prefilled_cache(
     The caller has the model `locked`.
 
     Args:
-        documents: whose states are kept, see `with_documents`.
+        document_cache: of the model, see `with_documents`.
         model: that will run.
         method: of the request.
         prompts: of the request.
@@ -51,7 +51,7 @@ def prefilled_cache(
     Returns:
         None where the batch is read as a whole.
     """
-    cache = with_documents(documents, model, method, prompts)
+    cache = with_documents(document_cache, model, method, prompts)
     if cache is None:
         cache = _shared_prefix_cache(model, method, prompts)
     if cache is not None and beams > 1:

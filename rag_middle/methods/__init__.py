@@ -1,6 +1,8 @@
-"""The methods, one file or folder per paper.
+"""The methods: a file or folder each, or together where they share code.
 
-The class of each method is exported here because `registered` lists it: no second list names them.
+LPES, position interpolation and attention buckets are in `scales`, reorderings and permutation in
+`orders`, what reads documents apart in `document_blocks`, `NoMethod` in `compose`. Each class is
+exported here because `registered` lists it: no second list names them.
 """
 
 # Sorted, every name would have an import of its own.

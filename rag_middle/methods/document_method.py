@@ -81,12 +81,13 @@ class DocumentMethod(Method):
     """A method that is a number for each document, and what attention makes of the numbers.
 
     Class attributes:
-        claims: what it decides in a layer, see `LayerChange`.
+        claims, has_gradients: as those of `LayerChange`.
         needs_scores: refuse documents that the retriever has not scored.
     """
 
     needs_documents = True
     claims: ClassVar[frozenset[Aspect]] = frozenset({"weights"})
+    has_gradients: ClassVar[bool] = False
     needs_scores: ClassVar[bool] = False
 
     def per_document(self, prompt: TokenizedPrompt) -> Sequence[float]:
@@ -134,6 +135,10 @@ class DocumentChange(LayerChange):
     @property
     def claims(self) -> frozenset[Aspect]:  # type: ignore[override]
         return self.method.claims
+
+    @property
+    def has_gradients(self) -> bool:  # type: ignore[override]
+        return self.method.has_gradients
 
     def check(self, layouts: Sequence[PromptLayout]) -> None:
         """Raise `MethodConfigError` unless there is a number for each document."""

@@ -347,7 +347,7 @@ class AttentionCalibration(OrderByAttention):
     Attributes:
         dummy: text without content; repeated or cut to the tokens of the document it stands for.
         best_last: the most relevant document comes last, next to the question; otherwise first.
-        one_pass: measure all positions at once, in a prompt of dummies only: two passes altogether
+        one_pass: measure all positions at once, in a prompt of dummies only: two further passes
             instead of one per document and one more.
         layers: 0-based layers whose attention counts; ``None`` for the upper half of the model.
 
@@ -364,7 +364,7 @@ class AttentionCalibration(OrderByAttention):
         title="Attention calibration",
         paper="arXiv:2406.16008",
         idea="Documents are sorted by attention, less what a dummy gets at their position.",
-        cost="one more prefill per document and another one; two in all with one_pass",
+        cost="one further prefill per document and another; two further ones with one_pass",
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="order carries meaning, or the dummy says something in your domain",
     )

@@ -1,7 +1,7 @@
-"""The methods: a line here and a folder (or file) of its own is all that a method needs.
+"""The methods of this package: a line here registers one.
 
-Everything else is made from this list: names and help of the command line, exports, tables in the
-docs, the tests that every method must pass.
+Names and help of the command line, exports, tables in the docs and the contract tests follow from
+this list. Its tests, its page and its row in the benchmark: docs/adding_a_method.md.
 """
 
 from __future__ import annotations

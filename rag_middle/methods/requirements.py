@@ -58,9 +58,8 @@ def layers_by_document(
 
     Raises:
         UnsupportedArchitectureError: layers that read in order, without softmax attention or
-            beside it, an
-            attention that cannot be reached, positions that are not rotary where they change, or
-            a rotation that is not understood or is followed by norms.
+            beside it, an attention that cannot be reached, positions that are not rotary where they
+            change, or a rotation that is not understood or is followed by norms.
     """
     require_interface(method, traits)
     if traits.mixed:

@@ -133,8 +133,8 @@ def uses_triton(
     return reason is None
 
 
-#: By how many steps of the number format rows may differ, by their length: what is rounded (rotated
-#: queries and keys, weights, the result) adds up to one.
+#: Largest relative error of a row (norm of the difference / norm), in machine epsilons; rounding
+#: alone (of rotated queries and keys, weights, the result) gives about 1.
 MOST_STEPS = 4
 
 #: By check and case: what is wrong with the kernels, or None.

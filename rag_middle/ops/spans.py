@@ -23,8 +23,8 @@ class Span(NamedTuple):
     """Columns of a cache that a token reads alike.
 
     Attributes:
-        begin: first column; below zero, counted back from behind the last one, which is -1.
-        end: behind the last column, likewise.
+        begin: first column; negative: from the end; -1 is one past the last column.
+        end: one past its last column, likewise.
         scale: factor on the scores.
         exponent: the sum of the exponentials of the scores is raised to this power.
         log_weight: logarithm of the factor on what comes out.

@@ -6,8 +6,9 @@
     settings = ServerSettings(model_name="qwen", methods=named_methods(model, ["pine", "none"]))
     uvicorn.run(create_app(model, settings))
 
-A request goes from `app` through `schema` (its fields), `jobs` (what it asks the model for) and
-`prompts` (where its documents are) to `batching` (several at a time), and back by `responses`.
+A request goes from `app` through `schema` (its fields) and `jobs` (what it asks the model for),
+which calls `prompts` (where its documents are), to `batching` (several at a time), and back by
+`responses`.
 """
 
 from __future__ import annotations

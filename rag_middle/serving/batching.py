@@ -37,7 +37,7 @@ class AnswerJob:
     Attributes:
         index: 0-based, among those of its request.
         documents: of the request, with the client's ids.
-        facts: for the client, beside those of the answer.
+        response_fields: of ``rag_middle`` in the response, beside those of the answer.
         prompt: in tokens; as the request has it where the method rewrites it.
         group: jobs of one group may go through the model together.
         options: of `RagMiddleModel.batch`, all but the seed.
@@ -48,7 +48,7 @@ class AnswerJob:
 
     index: int
     documents: Sequence[Document]
-    facts: Mapping[str, Any]
+    response_fields: Mapping[str, Any]
     prompt: Prompt
     method: Method
     group: str

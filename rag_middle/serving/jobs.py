@@ -65,7 +65,7 @@ def make_jobs(
     limit = _new_tokens(body, settings, model, tokens)
     options = {**_options(body, settings), "max_new_tokens": limit, **constraints}
     options |= shape if method.rewrites else {}
-    facts = {
+    response_fields = {
         "method": name,
         "unread_markers": request.has_unread_markers,
         "ignored_fields": ignored,
@@ -75,7 +75,7 @@ def make_jobs(
         AnswerJob(
             index=index,
             documents=request.documents,
-            facts=facts,
+            response_fields=response_fields,
             prompt=request.prompt if method.rewrites else tokens,
             method=method,
             # By its spelling: Python calls 1, 1.0 and True equal, and schemas in any order.

@@ -104,7 +104,7 @@ class Reply:
             "finish_reason": "tool_calls" if calls else result.finish_reason,
             "stop_reason": result.stop,
             "rag_middle": {
-                **job.facts,
+                **job.response_fields,
                 "applied": result.applied,
                 "documents": result.documents,
                 "document_order": [int(name or 0) for name in result.document_ids],

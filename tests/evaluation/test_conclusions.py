@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rag_middle.evaluation import Bootstrap, conclusions
-from rag_middle.evaluation.conclusions import answer, next_steps, order_advice, recommend
+from rag_middle.evaluation.conclusions import loses_middle, next_steps, order_advice, recommend
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.evaluation.results import PositionCurves, curve_of
 from rag_middle.evaluation.statistics import shape_of
@@ -102,7 +102,8 @@ def test_what_is_said_of_a_curve(case: Case) -> None:
     shape = shape_of(bootstrap)
     positions = range(len(case.curve))
     recommendation = recommend(methods, ACCURACY)
-    said = answer(recommendation, shape, curves_of(bootstrap, tuple(positions), case.questions))
+    curves = curves_of(bootstrap, tuple(positions), case.questions)
+    said = loses_middle(recommendation, shape, curves)
     in_use = curve_of("in use", Bootstrap(methods[recommendation.label]))
     advice = order_advice(in_use, positions, ACCURACY)
     steps = next_steps(recommendation, advice, calibratable=["lpes"])

@@ -93,8 +93,8 @@ class DocumentsApart(Method):
 
     @property
     def order_free(self) -> bool:
-        """True where all documents begin at the same position."""
-        return self.reading.placement in ("from_start", "to_end")
+        """True where all documents begin, or all end, at the same position."""
+        return self.reading.placement in ("from_start", "to_end", "last")
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart in every layer.

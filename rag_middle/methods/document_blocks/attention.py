@@ -1,6 +1,6 @@
-"""Documents that do not attend to each other, in a transformers layer.
+"""Documents placed otherwise than in the prompt, in a transformers layer.
 
-Rows, paddings and caches around the kernels.
+`DocumentHandler` also reads them apart; `DocumentsLast`, the base of PINE and RoToR, does not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DocumentsLast(LayerHandler):
 
     def query_positions(self, rows: int, columns: int) -> Tensor | None:
         request, start = self._layer.request, self._layer.start
-        request.see(rows, columns, start)
+        request.record_shape(rows, columns, start)
         if start >= request.width:  # generated tokens stand where the model puts them
             return None
         return placed_columns("last", self.groups, start, columns)
@@ -114,7 +114,7 @@ class DocumentHandler(LayerHandler):
         """Where the plan puts the columns of the call under way, `[b, columns]`."""
         rotary, request, start = self._layer.rotary, self._layer.request, self._layer.start
         assert rotary is not None
-        request.see(rows, columns, start)
+        request.record_shape(rows, columns, start)
         if start < request.width:
             placed = self._of_rows(start, columns)
             if not self._reading.from_model:

@@ -23,10 +23,11 @@ from rag_middle.ops.scores import ScoreRule, attend_in_chunks, row_chunks, score
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-#: Where documents stand: as in the prompt; all beginning after the prefix, later tokens continuing
-#: after the longest; likewise, but moved to end together for the tokens that read them, or to their
-#: positions in the prompt, after which later tokens keep theirs; all ending where the last one
-#: does.
+#: Where documents stand. ``"kept"``: as in the prompt.
+#: ``"from_start"``: all begin after the prefix, and later tokens continue after the longest.
+#: ``"to_end"``: likewise, but later tokens find them moved to end where the longest does.
+#: ``"to_order"``: read as there, then moved to the prompt's positions; later tokens keep theirs.
+#: ``"last"``: all end where the last one does.
 Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
 
 

@@ -3,7 +3,7 @@
 Documents attend to each other in both directions, and every query sees them ordered by their
 importance to it, the most important nearest. Nothing then depends on the order of the prompt.
 
-Keys are rotated once at base positions (`pine_tables`). What a ranking adds is a rotation by one
+Keys are rotated once at base positions (`PineTables`). What a ranking adds is a rotation by one
 angle per document: of the keys, where a whole document is the query and shares its ranking; of the
 query, where each suffix or generated token ranks for itself.
 
