@@ -1,7 +1,4 @@
-"""Things found by name: those of this package and those other packages announce.
-
-The methods of this package are listed in methods/registered.py.
-"""
+"""Things found by name, other packages' too; methods here are listed in methods/registered.py."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     Args:
         module: an attention module whose config is a `ConfigView`.
         arguments: its arguments by name, as the model passed them.
-        replaced: arguments to change. The cache stays as it is: some modules ask it for the place
-            of their tokens, so its layer must not have those of this call yet.
+        replaced: arguments to change. The cache stays as it is: some modules ask it for the
+            positions of their tokens, so its layer must not have those of this call yet.
 
     Returns:
         Query `[b, h, n, d]`, key `[b, g, n, d]` and value `[b, g, n, dv]` with the call's options.

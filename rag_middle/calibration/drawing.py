@@ -59,7 +59,7 @@ def draw_examples(
     if not task.num_positions or not task.by_likelihood:
         raise ConfigError(
             f"{task.name} cannot be calibrated on: it needs questions with a gold document and one "
-            "right answer. Use own_questions, multi_document_qa or key_value_retrieval, or an "
+            "correct answer. Use own_questions, multi_document_qa or key_value_retrieval, or an "
             "objective of your own in Python."
         )
     if isinstance(search, str):

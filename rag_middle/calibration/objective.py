@@ -73,8 +73,8 @@ class Outcome:
 
     Attributes:
         score: the objective.
-        right: for each prompt ``"1"`` for a right answer, ``"0"`` for a wrong one; empty where the
-            objective has no examples.
+        right: for each prompt ``"1"`` for a correct answer, ``"0"`` for a wrong one; empty where
+            the objective has no examples.
         log_likelihood: mean over prompts, in nats per answer; None where it was not computed. For
             generated answers it is computed where none is right, to tell those candidates apart.
     """
@@ -178,7 +178,7 @@ class ExampleObjective:
         return Outcome(score=score, right=flags, log_likelihood=likelihood)
 
     def _right(self, method: Method, part: slice) -> list[bool]:
-        """Whether the model writes a right answer, by example."""
+        """Whether the model writes a correct answer, by example."""
         prompts = self._prompts[part]
         answers = self._model.batch(
             prompts,

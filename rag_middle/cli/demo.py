@@ -104,7 +104,7 @@ def _measurement_text(what: str, measured: Mapping[str, Any]) -> str:
     lines = [
         f"\n{what}: {measured['questions']} questions, {measured['documents']} documents, "
         f"{measured['model']}",
-        f"{scores}-likelihood of the right answer; 95 % intervals; gold document at {positions}",
+        f"{scores}-likelihood of the correct answer; 95 % intervals; gold document at {positions}",
     ]
     for curve in measured["curves"]:
         for score in (s for s in ("accuracy", "log_likelihood") if s in curve):

@@ -31,7 +31,7 @@ def _measurement(
     scoring: Literal["generation", "likelihood"] = question_flag(
         "generation",
         "--score-by",
-        help="Answers, or the likelihood of the right one (to see it: --metric log_likelihood).",
+        help="Answers, or the likelihood of the correct one (to see it: --metric log_likelihood).",
     ),
     metric: str | None = question_flag(None, help="Which score decides. Default: the task's."),
     seed: opt.Seed = 0,

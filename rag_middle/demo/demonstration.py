@@ -26,8 +26,8 @@ QUESTIONS = (
 """Those that are answered; they are not measured."""
 CHOSEN = (
     "The questions are the first of the file for which SmolLM2-135M-Instruct, unmodified, writes "
-    "a text with a right answer in it, the best of ten documents first or last. Those measured are "
-    "not chosen."
+    "a text with a correct answer in it, the best of ten documents first or last. Those measured "
+    "are not chosen."
 )
 DATA = "NaturalQuestions-Open, 600 gold passages from Wikipedia (CC BY-SA 3.0)"
 _POSITIONS = 3
@@ -114,8 +114,8 @@ class Demo:
         """Other questions, the gold document at the first, the middle and the last position.
 
         Prompts are those of `MultiDocumentQA`, the other passages those most like the question.
-        The score is the log-likelihood of the first right answer: of a few questions it tells more
-        than the share of right answers. `last_minus_first` is of the unmodified model, paired.
+        The score is the log-likelihood of the first correct answer, which tells more of few
+        questions than their share. `last_minus_first` is of the unmodified model, paired.
 
         Args:
             questions: how many.

@@ -89,7 +89,7 @@ class Recommendation:
 
     @property
     def compares(self) -> bool:
-        """Whether there were right answers and questions enough to compare positions."""
+        """Whether there were correct answers and questions enough to compare positions."""
         return self.reason not in ("too_few_questions", "cannot_answer")
 
 

@@ -1,7 +1,6 @@
 """Does this model, on this data, lose the middle, and which method helps?
 
-`diagnose` measures (`runner`); what follows from the figures is said by
-the rules of `conclusions`.
+`diagnose` measures (`runner`); the rules of `conclusions` say what follows from the figures.
 """
 
 from __future__ import annotations
@@ -347,12 +346,12 @@ def fitted_presets(model: RagMiddleModel) -> tuple[str, ...]:
 def collapse(base: Sequence[float], own: Sequence[float]) -> str | None:
     """Why a method is dropped; None where it is not.
 
-    It is where the mean is lower by more than 3 nats (the right answer is 20 times less likely),
+    It is where the mean is lower by more than 3 nats (the correct answer is 20 times less likely),
     and lower at all by a one-sided paired t-test at 5 %. Methods that a model was not made for fail
     by far more: Ms-PoE with its default ratios by 10 nats on SmolLM2-135M.
 
     Args:
-        base: log-likelihoods of the right answers to the first five questions, unmodified.
+        base: log-likelihoods of the correct answers to the first five questions, unmodified.
         own: of the same under the method.
     """
     differences = [after - before for before, after in zip(base, own, strict=True)]
@@ -360,7 +359,7 @@ def collapse(base: Sequence[float], own: Sequence[float]) -> str | None:
     if mean >= -_NATS or mean + _T * error >= 0:
         return None
     return (
-        f"dropped after {_SCREENED} questions: the log-likelihood of the right answer fell from "
+        f"dropped after {_SCREENED} questions: the log-likelihood of the correct answer fell from "
         f"{fmean(base):.1f} to {fmean(own):.1f} on average"
     )
 

@@ -83,8 +83,8 @@ class Measurement:
             else at least 2.
         controls: also ask the unmodified model with the gold document alone, and with none.
         scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` measures
-            the log-likelihood of the right answer, which is cheaper and smoother.
-        metric: the main one; None for the task's, and with likelihoods for whether the right
+            the log-likelihood of the correct answer, which is cheaper and smoother.
+        metric: the main one; None for the task's, and with likelihoods for whether the correct
             answer is the greedy one (``"greedy_match"``).
         seed: of whatever is drawn.
         max_new_tokens: of an answer; None for what the task says.

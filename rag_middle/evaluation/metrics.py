@@ -216,7 +216,7 @@ def f1(prediction: str, answers: Sequence[str]) -> float:
     return best
 
 
-#: Scores of a generated answer against all right ones.
+#: Scores of a generated answer against all correct ones.
 ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
     score.__name__: score for score in (answer_stated, best_subspan_em, f1)
 }

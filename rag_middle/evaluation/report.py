@@ -196,7 +196,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         table.add_row(
             Text(method.label, "bold" if method.label == diagnosis.recommendation.label else ""),
             *(f"{scale * x.value:.{digits}f}" for x in (*curve.estimates, method.mean)),
-            # Without right answers there is nothing to lose, and few questions say nothing.
+            # Without correct answers there is nothing to lose, and few questions say nothing.
             curve.gap.text(share=share) if method.mean.value and enough else "–",
             "–" if flips is None else percent(flips.flip_rate.value),
             "–" if ratio is None else f"×{ratio:.2f}",

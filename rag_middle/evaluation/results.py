@@ -327,7 +327,7 @@ class Results:
 
         def said(item: Item, condition: Condition) -> object:
             record = self.records[label, condition.name, item.id]
-            # Without a text, only whether the right answer is the greedy one can be compared.
+            # Without a text, only whether the correct answer is the greedy one can be compared.
             if record.said is None:
                 return record.scores["greedy_match"]
             return as_compared(record.said)

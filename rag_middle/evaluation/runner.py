@@ -214,7 +214,7 @@ def check_measurement(
     labelled = labelled_methods(methods)
     if measurement.scoring == "likelihood" and not task.by_likelihood:
         raise ConfigError(
-            f"{task.name} has no single right answer whose log-likelihood could be measured: use "
+            f"{task.name} has no single correct answer whose log-likelihood could be measured: use "
             "scoring='generation'."
         )
     measurement.metric_names(task)

@@ -60,12 +60,7 @@ class AttentionMethod(Method, LayerChange):
         if self.defers_rotation:  # first: the default layers may be none where it is unknown
             rotated = chosen_layers(named, traits, rotated=True)
             require_known_rotation(self.name, traits, rotated)
-        layers = chosen_layers(
-            named,
-            traits,
-            default=self.default_layers(traits),
-            rotated=rotates,
-        )
+        layers = chosen_layers(named, traits, default=self.default_layers(traits), rotated=rotates)
         return AttentionPlan.uniform(layers, self)
 
     def start(self, layer: Layer) -> LayerHandler:

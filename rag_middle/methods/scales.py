@@ -143,7 +143,7 @@ class LPES(Method):
     Attributes:
         factors: ``s_x`` for every decoder layer, or one number for all. There is no default: 1.5
             in every layer, where the paper's search starts, can leave a small model without a
-            right answer.
+            correct answer.
 
     References:
         LPES, arXiv:2606.27705, section 3.

@@ -7,8 +7,7 @@
     uvicorn.run(create_app(model, settings))
 
 A request goes from `app` through `schema` (its fields) and `jobs` (what it asks the model for),
-which calls `prompts` (where its documents are), to `batching` (several at a time), and back by
-`responses`.
+which calls `prompts` (its documents), to `batching` (several at a time), and back by `responses`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
     assert all("×" in rows[label] for label in ("none", *METHODS))
     assert all(" [" in rows[label] for label in ("none", "siw"))
     assert "none seen" in rows["pine"]
-    assert "none seen" not in rows["attention_buckets"]  # without right answers none can get lost
+    assert "none seen" not in rows["attention_buckets"]  # without correct answers none can get lost
     assert " 0 % " in rows["pine"]  # answers that never flip
 
 

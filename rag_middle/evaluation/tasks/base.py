@@ -41,7 +41,7 @@ class Task(ABC):
         max_new_tokens: of an answer.
         stop: strings that end an answer.
         system: a system message before every prompt; None for none.
-        by_likelihood: whether there is one right answer whose log-likelihood can be measured.
+        by_likelihood: whether there is one correct answer whose log-likelihood can be measured.
         controls: the conditions that the unmodified model can be asked under besides.
     """
 

@@ -53,9 +53,8 @@ class DSAS(AttentionMethod):
         is meant; the paper's equations could not be compared. The code itself changes the scores of
         the prompt's last token only, because it writes all other changes to copies of its masks,
         and gives the exponents of the better half to the documents that stand first, by mixing up
-        rank and index. A factor below 1 raises scores below
-        0, there as here. Differs: the question is the whole suffix, where theirs is found by the
-        words around it.
+        rank and index. A factor below 1 raises scores below 0, there as here. Differs: the question
+        is the whole suffix, where theirs is found by the words around it.
     """
 
     name: ClassVar[str] = "dsas"

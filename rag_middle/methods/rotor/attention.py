@@ -107,6 +107,5 @@ class CircleAttention(DocumentsLast):
             cos, sin = rotary.rotations(moves, style)
             return CircleRotations.of(cos, sin, layout, style, query)
 
-        device = (query.device, query.dtype)
-        key = ("circle", layout, id(rotary.module), rotary.extra, style, device)
+        key = ("circle", layout, id(rotary.module), rotary.extra, style, query.device, query.dtype)
         return self._layer.request.shared(key, make)
