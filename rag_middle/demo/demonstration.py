@@ -115,7 +115,7 @@ class Demo:
 
         Prompts are those of `MultiDocumentQA`, the other passages those most like the question.
         The score is the log-likelihood of the first correct answer, which tells more of few
-        questions than their share. `last_minus_first` is of the unmodified model, paired.
+        questions than accuracy. `last_minus_first` is of the unmodified model, paired.
 
         Args:
             questions: how many.

@@ -25,6 +25,14 @@ def test_plans_for_different_aspects_and_layers_merge_in_the_order_of_attention(
     assert AttentionPlan().merge(first).layers == first.layers
 
 
+def test_a_document_method_says_whether_gradients_pass() -> None:
+    class WithGradients(SIW):
+        has_gradients = True
+
+    assert DocumentChange(WithGradients(), ()).has_gradients
+    assert not WEIGHTS.has_gradients
+
+
 def test_factors_are_counted_against_documents() -> None:
     plan = AttentionPlan.uniform((0,), DocumentChange(SIW(), ((1.0, 2.0), (1.0, 2.0))))
     two, one = PromptLayout(9, ((1, 4), (4, 8))), PromptLayout(9, ((1, 4),))

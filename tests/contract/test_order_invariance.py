@@ -63,6 +63,10 @@ def _in_order(logits: Tensor, prompt: Prompt, order: Sequence[int]) -> Tensor:
     return torch.cat((*pieces, logits[spans[-1][1] :]))
 
 
+def test_order_free_methods_say_so() -> None:
+    assert [name for name, method in ORDER_FREE.items() if not method.order_free] == []
+
+
 @pytest.mark.pairs(("family", "method"), TAKEN)
 @pytest.mark.one_in(6)
 def test_document_order_changes_no_logits(
