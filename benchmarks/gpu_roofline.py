@@ -77,7 +77,7 @@ def of_depth(method: Method, layers: int) -> Method:
     if isinstance(method, PositionalHiddenStates):
         every = tuple(range(layers))
         return PositionalHiddenStates(channels=(100,), factor=-1.0, layers=every)
-    if isinstance(method, DySCO):  # what is read twice ends behind the last retrieval head
+    if isinstance(method, DySCO):  # what is read twice ends after the last retrieval head
         return DySCO(heads=((3 * layers // 4, 0),))
     return SIW(layers=tuple(range(layers))) if isinstance(method, SIW) else method
 

@@ -118,7 +118,7 @@ class NoRepeatedNGrams(LogitsProcessor):
         beams = len(input_ids) // len(self._paddings)
         columns = torch.arange(input_ids.shape[1], device=input_ids.device)
         padded = columns < self._paddings.repeat_interleave(beams)[:, None]
-        # As a token behind the vocabulary, which is ruled out in a column of its own.
+        # As a token after the vocabulary, which is ruled out in a column of its own.
         tokens = input_ids.masked_fill(padded, scores.shape[1])
         allowed: Tensor = self._inner(tokens, torch.nn.functional.pad(scores, (0, 1)))
         return allowed[:, :-1]

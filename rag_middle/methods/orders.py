@@ -422,8 +422,8 @@ class Permutation(Method):
     probabilities breaks ties. All orders go on with the same token.
 
     Attributes:
-        orders: ``N``, how many orders are read, the given one among them; fewer where the
-            documents have fewer. 1 is neutral.
+        orders: ``N``, how many orders are read, the given one among them; fewer where there
+            are not that many. 1 is neutral.
         combination: ``"log_mean"`` or ``"vote"``.
         seed: of the orders drawn. The same prompt always gets the same ones.
 

@@ -24,7 +24,7 @@ METHODS = {
 
 
 def spread(model: RagMiddleModel, prompt: ContextPrompt, method: str) -> float:
-    """Of the logits behind the prompt, in the order given, reversed, and turned by two."""
+    """Of the logits after the prompt, in the order given, reversed, and turned by two."""
     documents = prompt.documents
     orders = (documents, documents[::-1], (*documents[2:], *documents[:2]))
     logits = []

@@ -188,8 +188,8 @@ class MovedPositions(_Perturbation):
 
     Attributes:
         document: its 0-based position; None for the gold one, by its id.
-        to: ``"beginning"``: right behind the text before the documents; ``"end"``: right before
-            the text behind them.
+        to: ``"beginning"``: right after the text before the documents; ``"end"``: right before
+            the text after them.
 
     References:
         arXiv:2406.02536, appendix C ("PE to beginning", "PE to end").
@@ -261,7 +261,7 @@ class MutualDocuments(_Perturbation):
     A document's token sees the prefix, its own document up to itself and all other documents; later
     tokens see everything before them. It is PINE without re-assignment of positions in the second
     of two readings: the first, PINE's ablation ``"no_reassignment"``, puts each document last for
-    its own queries, here it stays where it is, before and behind others.
+    its own queries, here it stays where it is, before and after others.
 
     References:
         arXiv:2407.01100, section 4.3, figure 4 b.

@@ -143,7 +143,7 @@ def moved_hidden_states(model: RagMiddleModel, text: Tensor, tokens: range, shif
 def drift_taken_back(channel: int, states: Mapping[str, Tensor], tokens: range, skip: int) -> Shown:
     """The share of a channel's rise that each perturbation takes back, the median over layers.
 
-    The rise is from the mean of as many tokens behind the skipped ones to that of the perturbed
+    The rise is from the mean of as many tokens after the skipped ones to that of the perturbed
     ones. Intervals are those of a bootstrap over texts.
 
     Args:

@@ -1,6 +1,6 @@
-"""Documents placed otherwise than in the prompt, in a transformers layer.
+"""Documents read apart, or placed otherwise than in the prompt, in a transformers layer.
 
-`DocumentHandler` also reads them apart; `DocumentsLast`, the base of PINE and RoToR, does not.
+`DocumentHandler` reads them apart; `DocumentsLast`, the base of PINE and RoToR, does not.
 """
 
 from __future__ import annotations

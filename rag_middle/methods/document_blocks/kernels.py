@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Where documents stand. ``"kept"``: as in the prompt.
 #: ``"from_start"``: all begin after the prefix, and later tokens continue after the longest.
 #: ``"to_end"``: likewise, but later tokens find them moved to end where the longest does.
-#: ``"to_order"``: read as there, then moved to the prompt's positions; later tokens keep theirs.
+#: ``"to_order"``: read so, then moved to their places in the prompt; later tokens have theirs.
 #: ``"last"``: all end where the last one does.
 Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
 

@@ -53,8 +53,8 @@ class PINE(AttentionMethod):
 
     Attributes:
         ablation: ``None``, or one of the paper's (section 3.4, figure 4b): ``"reversed"`` puts the
-            least important document nearest; ``"no_reassignment"`` keeps the documents before the
-            query's own in the order of the prompt, so that the output depends on that order.
+            least important document nearest; ``"no_reassignment"`` puts all others, in the
+            order of the prompt, before the query's own, so that the output depends on that order.
 
     References:
         Wang et al., Eliminating Position Bias of Language Models, arXiv:2407.01100, section 3.

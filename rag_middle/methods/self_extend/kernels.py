@@ -114,7 +114,7 @@ def weights_of(
     """Weights of the query of this index, `[r, h, N]` in float32; arguments as for `weights_on`."""
     m, total = q.near.shape[2], k.near.shape[2]
     own, limit = total - m + row, total if rule.window is None else rule.window
-    # Behind the query there is nothing that it sees, nor before its window.
+    # After the query there is nothing that it sees, nor before its window.
     near, begin = max(0, own - min(window, limit) + 1), max(0, own - limit + 1)
     query = TwoFold(*(x[:, :, row : row + 1] for x in q))
     scores = [_scores(rule, query.near, k.near[:, :, near : own + 1])]

@@ -136,12 +136,12 @@ class MovingKeys:
         self._base = _complex(base[:, None, first:, :width])
         self._moving = _complex(self.keys.view(g, -1, *self.keys.shape[1:])[..., first:, :width])
         self._angles = base.new_empty(heads, base.shape[1] - first, width)
-        self._turn = _complex(self._angles).view(self._moving.shape)
+        self._rotation = _complex(self._angles).view(self._moving.shape)
 
     def move_back(self, shifts: Tensor) -> None:
         """Put every document `[h, D]` positions before its base."""
         torch.index_select(self._shift_back[shifts], 1, self._document_of, out=self._angles)
-        torch.mul(self._base, self._turn, out=self._moving)
+        torch.mul(self._base, self._rotation, out=self._moving)
 
 
 def _complex(pairs: Tensor) -> Tensor:

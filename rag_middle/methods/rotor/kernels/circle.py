@@ -13,7 +13,7 @@ in front, ``T`` positions back, and the prefix moved back by what now stands bet
 Tokens after the documents see the prompt as it is.
 
 Moving a key back is moving the query on. So one rotation of all document queries serves the prefix,
-another the documents after, and the keys stay as the model rotated them (`attend_circle`). Under a
+another the documents after its own; keys stay as the model rotated them (`attend_circle`). Under a
 soft-cap or a window scores have to be changed one by one: there the keys are moved, document by
 document (`attend_by_document`).
 """
