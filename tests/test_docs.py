@@ -66,8 +66,8 @@ def test_all_distributions_have_one_version() -> None:
 
 def test_the_oldest_versions_are_those_of_the_ranges() -> None:
     described = "".join(
-        (folder / "pyproject.toml").read_text(encoding="utf-8")
-        for folder in (ROOT, *ROOT.glob("integrations/*/"))
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "pyproject.toml", *ROOT.glob("integrations/*/pyproject.toml"))
     )
     pins = dict(
         re.findall(r"(?m)^([\w-]+)==([\d.]+)$", (ROOT / "constraints-oldest.txt").read_text())
