@@ -115,7 +115,8 @@ class DocumentMethod(Method):
             return ()
         if self.needs_scores and prompt.scores is None:
             raise PromptError(
-                f'{self.name} needs a score of every document: set Document.metadata["score"].'
+                f'{self.name} needs a score of every document: set Document.metadata["score"]. '
+                "Text with markers carries none: pass documents as objects."
             )
         return tuple(self.per_document(prompt))
 

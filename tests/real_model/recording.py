@@ -83,8 +83,9 @@ def likelihoods(
 
 
 def greedy_prompt(method: str) -> int:
-    """The question that is answered under a method."""
-    return method_names().index(method) % 4
+    """The question that is answered under a method; a new one is recorded after the others."""
+    names = list(json.loads(RECORDED.read_bytes())["methods"])
+    return (names.index(method) if method in names else len(names)) % 4
 
 
 def greedy(model: RagMiddleModel, method: str) -> dict[str, Any]:
@@ -114,10 +115,8 @@ def main() -> None:
     recorded: dict[str, Any] = {
         "model": {"file": Path(default_model()).name, "sha256": file_sha256(default_model())},
         "software": software(torch.device("cpu")),
-        "methods": {},
+        "methods": json.loads(RECORDED.read_bytes())["methods"],
     }
-    if RECORDED.is_file():
-        recorded["methods"] = json.loads(RECORDED.read_bytes())["methods"]
     for name in method_names():
         if name in recorded["methods"]:
             continue
