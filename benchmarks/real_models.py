@@ -64,6 +64,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                                        "reference_code": True}),
     **{f"zero_tuning {f}": ("zero_tuning", {"factor": f}) for f in (0.7, 1.5, 2.0)},
     **{f"lpes linear {a}-{b}": ("lpes", {"factors": [a, b]}) for a, b in ((1.0, 1.1), (1.1, 1.0))},
+    # SmolLM2's channel that drifts with position (examples/reproduce/other_models).
+    **{f"positional_hidden_states {f}": ("positional_hidden_states", {
+        "channels": (100,), "factor": f, "layers": tuple(range(10, 24))}) for f in (0, 0.5)},
     "siw 0.7-1.3": ("siw", {"alpha_dense": 0.7, "alpha_sparse": 1.3}),
     "siw 1.1-0.9": ("siw", {"alpha_dense": 1.1, "alpha_sparse": 0.9}),
 }  # fmt: skip

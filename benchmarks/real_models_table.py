@@ -190,7 +190,8 @@ def markdown(cells: list[dict[str, Any]]) -> str:
     for c in cells:
         if c["fit"]:
             continue
-        parts.append(f"**{MODELS[c['model']]}, {TASKS[c['task']]}, {c['documents']} documents**\n")
+        held = "pairs" if c["task"] == "kv" else "documents"
+        parts.append(f"**{MODELS[c['model']]}, {TASKS[c['task']]}, {c['documents']} {held}**\n")
         answered = [row for row in c["rows"] if "accuracy" in row]
         if answered:
             parts += _answered_rows(c, answered)
@@ -308,6 +309,8 @@ def demonstration(c: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     paths = sorted(RECORDS.glob("*.jsonl"))
     cells = [c for c in map(cell, paths) if len(c["rows"])]
+    order = [*MODELS, *TASKS]
+    cells.sort(key=lambda c: (order.index(c["model"]), order.index(c["task"]), -c["documents"]))
     text = f"{markdown(cells)}\n{every_method()}"
     results = ROOT / "benchmarks" / "results"
     (results / "real_models.json").write_text(json.dumps(cells, indent=1) + "\n")
