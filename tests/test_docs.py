@@ -65,10 +65,8 @@ def test_all_distributions_have_one_version() -> None:
 
 
 def test_the_oldest_versions_are_those_of_the_ranges() -> None:
-    described = "".join(
-        path.read_text(encoding="utf-8")
-        for path in (ROOT / "pyproject.toml", *ROOT.glob("integrations/*/pyproject.toml"))
-    )
+    projects = (ROOT / "pyproject.toml", *ROOT.glob("integrations/*/pyproject.toml"))
+    described = "".join(path.read_text(encoding="utf-8") for path in projects)
     pins = dict(
         re.findall(r"(?m)^([\w-]+)==([\d.]+)$", (ROOT / "constraints-oldest.txt").read_text())
     )

@@ -25,12 +25,10 @@ def test_plans_for_different_aspects_and_layers_merge_in_the_order_of_attention(
     assert AttentionPlan().merge(first).layers == first.layers
 
 
-def test_a_document_method_says_whether_gradients_pass() -> None:
-    class WithGradients(SIW):
-        has_gradients = True
-
-    assert DocumentChange(WithGradients(), ()).has_gradients
+def test_a_document_method_says_if_gradients_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not WEIGHTS.has_gradients
+    monkeypatch.setattr(SIW, "has_gradients", True)
+    assert WEIGHTS.has_gradients
 
 
 def test_factors_are_counted_against_documents() -> None:

@@ -117,9 +117,7 @@ def main() -> None:
         "software": software(torch.device("cpu")),
         "methods": json.loads(RECORDED.read_bytes())["methods"],
     }
-    for name in method_names():
-        if name in recorded["methods"]:
-            continue
+    for name in [name for name in method_names() if name not in recorded["methods"]]:
         of_method = {"likelihoods": likelihoods(model, name), **greedy(model, name)}
         recorded["methods"][name] = of_method
         write_files(FOLDER, {RECORDED.name: json.dumps(recorded, indent=1).encode() + b"\n"})
