@@ -8,7 +8,7 @@ from typing import Any
 
 
 def hook(owner: Any, **wrappers: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``wrapper(function)`` in the place of functions; more than once does no more.
+    """Put ``wrapper(function)`` in place of functions; more than once does no more.
 
     Args:
         owner: the class or module that has them.
