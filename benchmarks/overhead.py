@@ -34,8 +34,10 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from rag_middle.attention import ModelTraits, applied, last_token_attention, model_traits
 from rag_middle.attention.seam import MODEL_CACHE
 from rag_middle.generation.forward import next_token_logits
+from rag_middle.generation.passes import cached_length
 from rag_middle.generation.processors import combined
 from rag_middle.generation.prompts import arranged, branched
+from rag_middle.generation.shared_prefixes import prefilled_cache
 from rag_middle.methods import (
     APE,
     DSAS,
@@ -196,9 +198,12 @@ def run(
     runner = Runner(model, method)
     branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
     ids, _ = padded(branches, 0, device)  # all of the same length
-    with applied(model, method, branches, prepared=True):
-        cache = DynamicCache()
-        out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{MODEL_CACHE: cache})
+    cache = prefilled_cache(None, model, method, branches)
+    begun = cached_length(cache)
+    with applied(model, method, branches, prefilled=begun, prepared=True):
+        cache = cache or DynamicCache()
+        rest = ids[:, begun:]
+        out = model(input_ids=rest, use_cache=True, logits_to_keep=1, **{MODEL_CACHE: cache})
         middle = clock(device)
         for _ in range(DECODE_STEPS):
             logits = combined(method, out.logits[:, -1:].float(), [len(branches)])[:, -1]

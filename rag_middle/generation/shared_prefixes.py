@@ -1,20 +1,22 @@
-"""A prefix that prompts of a batch share is read once.
+"""Prompts of a batch read one after the other, what they share once.
 
-Prompts that differ only in the gold document's position share one, and so do several questions
+Prompts that differ only in the gold document's position share a prefix, and so do several questions
 about the same documents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
-from rag_middle.attention import input_device
+from rag_middle.attention import applied, input_device, model_traits
 from rag_middle.generation.passes import Forward
 from rag_middle.methods import Method
 from rag_middle.methods.document_blocks.document_cache import (
@@ -28,6 +30,9 @@ from rag_middle.tokens import TokenizedPrompt
 #: so many tokens of a prompt on average, as each pass reads the weights anew. Eight chats of 36
 #: tokens take SmolLM2 1.3 times as long where 30 are shared, eight of 460 with documents 0.2 times.
 _LEAST_SHARE, _LEAST_TOKENS = 0.1, 64
+#: Tokens from which on a prompt keeps a CPU busy by itself: others beside it only push its numbers
+#: out of the processor's caches.
+_LONG_PROMPT = 1024
 
 
 def prefilled_cache(
@@ -53,52 +58,83 @@ def prefilled_cache(
     """
     cache = with_documents(document_cache, model, method, prompts)
     if cache is None:
-        cache = _shared_prefix_cache(model, method, prompts)
+        cache = _row_by_row(model, method, prompts)
     if cache is not None and beams > 1:
         cache.batch_repeat_interleave(beams)
     return cache
 
 
 @torch.no_grad()
-def _shared_prefix_cache(
+def _row_by_row(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenizedPrompt]
 ) -> DynamicCache | None:
     """All but the last token of each prompt, computed after what it shares with an earlier one.
 
-    None where the method changes layers, states of a token depend on more than those before it, or
-    too little is shared; and beside the CPU, as a GPU reads prompts faster together (predicted).
+    None where states of a token depend on more than those before it and rotary tables, where too
+    little is shared by prompts that are not long, and beside the CPU, as a GPU reads prompts faster
+    together (predicted).
     """
-    if (
-        len(prompts) < 2
-        or any(type(part).plan is not Method.plan for part in method.parts)
-        or input_device(model).type != "cpu"
-        or not can_reuse_states(model)
-    ):
+    if len(prompts) < 2 or input_device(model).type != "cpu" or not can_reuse_states(model):
+        return None
+    traits = model_traits(model)
+    methods = [method.for_row(index) for index in range(len(prompts))]
+    if any(change.rotation is None for change in methods[0].plan((prompts[0],), traits).changes):
         return None
     rows = [prompt.input_ids[:-1] for prompt in prompts]
-    shared = [  # tokens, and the row that has them
-        max(
-            ((_common_prefix_length(rows[source], row), source) for source in range(index)),
-            default=(0, 0),
-        )
-        for index, row in enumerate(rows)
-    ]
+    shared = _shared_with_earlier(rows, methods)
     saved = sum(length for length, _ in shared)
-    if saved < max(_LEAST_SHARE * sum(map(len, rows)), _LEAST_TOKENS * len(rows)):
+    least = max(_LEAST_SHARE * sum(map(len, rows)), _LEAST_TOKENS * len(rows))
+    if saved < least and min(map(len, rows)) < _LONG_PROMPT:
         return None
     caches: list[DynamicCache] = []
-    for row, (length, source) in zip(rows, shared, strict=True):
-        cache = DynamicCache()
+    for row, (length, source), alone in zip(rows, shared, methods, strict=True):
+        cache = _RowCache()
         for layer, states in enumerate(_layers(caches[source]) if length else ()):
             cache.update(*(state[:, :, :length] for state in states), layer)
+        cache.last_layer = max(traits.layers)
         if length < len(row):
-            Forward(model, [_prompt(row)]).prefill(all_positions=False, cache=cache)
+            prompt = _prompt(row)
+            with (
+                suppress(_AllStoredError),
+                applied(model, alone, [prompt], prefilled=length, prepared=True),
+            ):
+                Forward(model, [prompt]).prefill(all_positions=False, cache=cache)
         caches.append(cache)
     return _left_padded(caches, [*map(len, rows)])
 
 
+class _AllStoredError(Exception):
+    """The last layer's keys and values are stored: nothing else of the pass is wanted."""
+
+
+class _RowCache(DynamicCache):
+    """Ends the pass that fills it once the last layer's keys and values are there."""
+
+    last_layer: int | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        states = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if layer_idx == self.last_layer:
+            raise _AllStoredError
+        return states
+
+
 def _prompt(ids: Sequence[int]) -> TokenizedPrompt:
     return TokenizedPrompt.assembled(prefix=ids, documents=(), suffix=(), document_ids=())
+
+
+def _shared_with_earlier(
+    rows: Sequence[Sequence[int]], methods: Sequence[Method]
+) -> list[tuple[int, int]]:
+    """Of each row the longest prefix of an earlier one under the same method: tokens, which row."""
+    shared = []
+    for index, row in enumerate(rows):
+        sources = (source for source in range(index) if methods[source] == methods[index])
+        lengths = ((_common_prefix_length(rows[source], row), source) for source in sources)
+        shared.append(max(lengths, default=(0, 0)))
+    return shared
 
 
 def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:

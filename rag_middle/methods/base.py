@@ -252,6 +252,14 @@ class Method(ABC):
         """True where the method takes several forward passes per token (see `combine`)."""
         return type(self).combine is not Method.combine
 
+    def for_row(self, row: int) -> Method:
+        """What reads a row of a batch by itself as this method does among the others.
+
+        Args:
+            row: 0-based; the branches of a prompt follow one another.
+        """
+        return self
+
     @property
     def rewrites(self) -> bool:
         """True where the method may send another prompt than it was asked (see `rewrite`)."""

@@ -143,6 +143,10 @@ class Compose(Method):
         plans = (method.plan(prompts, traits) for method in self.methods)
         return reduce(AttentionPlan.merge, plans)
 
+    def for_row(self, row: int) -> Method:
+        """The same of all parts."""
+        return Compose(methods=tuple(method.for_row(row) for method in self.methods))
+
     @property
     def is_neutral(self) -> bool:
         """True where all parts are."""

@@ -239,6 +239,11 @@ class AttentionBuckets(AttentionMethod):
         """The same prompt for every base."""
         return (range(len(prompt.layout.documents)),) * len(self.base_factors)
 
+    def for_row(self, row: int) -> Method:
+        """The base of the row's branch alone."""
+        base_factor = self.base_factors[row % len(self.base_factors)]
+        return AttentionBuckets(base_factors=(base_factor,), layers=self.layers)
+
     @property
     def rotation(self) -> Rotation | None:
         """That of a single base."""

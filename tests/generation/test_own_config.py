@@ -41,10 +41,7 @@ def own(llama: PreTrainedModel) -> Iterator[Any]:
 
 
 def test_what_is_not_used_changes_nothing(
-    model: RagMiddleModel,
-    prompts: list[ContextPrompt],
-    own: Any,
-    capfd: pytest.CaptureFixture[str],
+    model: RagMiddleModel, prompts: list[ContextPrompt], own: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     expected = [each.token_ids for each in model.batch(prompts, max_new_tokens=NEW)]
     for name, value in UNWANTED.items():

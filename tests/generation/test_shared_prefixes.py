@@ -2,18 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rag_middle import ContextPrompt
-from rag_middle.generation import RagMiddleModel
+from rag_middle.generation import RagMiddleModel, shared_prefixes
 from rag_middle.generation.prompts import Prompt
 from rag_middle.methods import (
+    LPES,
+    SIW,
+    AttentionBuckets,
+    Compose,
     LongContextReorder,
     Method,
     NoMethod,
     Permutation,
-    PositionInterpolation,
 )
 from rag_middle.tokens import TokenizedPrompt
 from tests.generation.conftest import MakeModel
@@ -35,27 +39,29 @@ def tokens_read(model: RagMiddleModel, prompts: Sequence[Prompt], method: Method
         lambda module, args, output: read.append(args[0].numel())
     )
     try:
-        model.score_batch(prompts, [[5]] * len(prompts), method=method)
+        model.score_batch(prompts, [[5]] * len(prompts), method=method, max_batch_size=16)
     finally:
         hook.remove()
     return sum(read)
 
 
-@pytest.mark.parametrize(
-    "method", [NoMethod(), LongContextReorder(), Permutation(orders=2)], ids=repr
-)
+BUCKETS = AttentionBuckets(base_factors=(1.0, 2.0))
+METHODS = (NoMethod(), Permutation(orders=2), LPES(factors=1.2), BUCKETS)
+
+
+@pytest.mark.parametrize("method", [*METHODS, Compose(methods=(BUCKETS, LongContextReorder()))])
 def test_answers_are_those_of_each_prompt_alone(
     model: RagMiddleModel, alike: list[ContextPrompt], method: Method
 ) -> None:
     longest = max(len(model.encode(prompt)) for prompt in alike)
-    if method == NoMethod():
-        assert tokens_read(model, alike, method) < 0.7 * len(alike) * longest
+    rows = len(alike) * (2 if method.combines else 1)
+    assert tokens_read(model, alike, method) < 0.7 * rows * longest
     together = model.score_batch(alike, [(5, 6, 7)] * len(alike), method=method, max_batch_size=16)
     for prompt, score in zip(alike, together, strict=True):
         alone = model.score(prompt, (5, 6, 7), method=method)
         assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=2e-5)
     for beams in (1, 2):
-        how = {"method": method, "max_new_tokens": 6, "num_beams": beams}
+        how: dict[str, Any] = {"method": method, "max_new_tokens": 6, "num_beams": beams}
         answers = model.batch(alike, max_batch_size=16, **how)
         assert [answer.text for answer in answers] == [
             model.generate(prompt, **how).text for prompt in alike
@@ -79,12 +85,14 @@ def test_prompts_may_begin_other_prompts_or_be_one_token(
         assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=2e-5)
 
 
-def test_what_changes_layers_or_has_little_in_common_is_read_together(
-    make_model: MakeModel, alike: list[ContextPrompt]
+def test_rows_are_read_together_under_other_methods_and_where_they_share_little_and_are_short(
+    make_model: MakeModel, alike: list[ContextPrompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make_model(self_check=False)
     every = [len(model.encode(prompt)) for prompt in alike]
-    scaled = PositionInterpolation(scale=1.2)
-    assert tokens_read(model, alike, scaled) == len(every) * max(every)
-    others = [ContextPrompt(text * 20, ["A fox."], "What?") for text in "ab"]
-    assert tokens_read(model, others, NoMethod()) == 2 * len(model.encode(others[0]))
+    assert tokens_read(model, alike, SIW()) == len(every) * max(every)
+    others = [ContextPrompt(text * 20, ["A fox."], "What?" * len(text)) for text in ("a", "bc")]
+    every = [len(model.encode(prompt)) for prompt in others]
+    assert tokens_read(model, others, NoMethod()) == 2 * max(every)
+    monkeypatch.setattr(shared_prefixes, "_LONG_PROMPT", min(every) - 1)
+    assert tokens_read(model, others, NoMethod()) <= sum(every)

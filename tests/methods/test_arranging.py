@@ -205,12 +205,7 @@ def test_the_attention_of_the_place_is_subtracted() -> None:
     told = Told({10: 0.1, 11: 0.3, 12: 0.2}, of_places={2: 0.9, 3: 0.1, 4: 0.5})
     method = AttentionCalibration(dummy="7")
     assert list(method.arrange(unscored(3), told)) == [0, 2, 1]
-    assert [ids[2:5] for ids in told.seen] == [
-        (10, 11, 12),
-        (7, 11, 12),
-        (10, 7, 12),
-        (10, 11, 7),
-    ]
+    assert [ids[2:5] for ids in told.seen] == [(10, 11, 12), (7, 11, 12), (10, 7, 12), (10, 11, 7)]
     plain = AttentionSorting(iterations=1)
     assert list(plain.arrange(unscored(3), told)) == [1, 2, 0]
     best_first = AttentionCalibration(dummy="7", best_last=False)
