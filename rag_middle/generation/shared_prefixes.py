@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from rag_middle.attention import applied, input_device, model_traits
 from rag_middle.generation.passes import Forward
@@ -128,12 +128,17 @@ def _prompt(ids: Sequence[int]) -> TokenizedPrompt:
 def _shared_with_earlier(
     rows: Sequence[Sequence[int]], methods: Sequence[Method]
 ) -> list[tuple[int, int]]:
-    """Of each row the longest prefix of an earlier one under the same method: tokens, which row."""
+    """How many first tokens of each row an earlier one under the same method has, and which one.
+
+    0 where too few to use.
+    """
     shared = []
     for index, row in enumerate(rows):
         sources = (source for source in range(index) if methods[source] == methods[index])
         lengths = ((_common_prefix_length(rows[source], row), source) for source in sources)
-        shared.append(max(lengths, default=(0, 0)))
+        tokens, source = max(lengths, default=(0, 0))
+        # Attention after a cache needs a mask, which makes it slower than that of a whole prompt.
+        shared.append((tokens if tokens >= _LEAST_SHARE * len(row) else 0, source))
     return shared
 
 
@@ -146,14 +151,16 @@ def _left_padded(caches: Sequence[DynamicCache], lengths: Sequence[int]) -> Dyna
     """Caches of one row each as one; those of no tokens have no layers."""
     batch, width = DynamicCache(), max(lengths)
     by_row = [*map(_layers, caches)]
-    for layer, longest in enumerate(by_row[lengths.index(width)]):
-        none = tuple(state[:, :, :0] for state in longest)
-        rows = zip(*(layers[layer] if layers else none for layers in by_row), strict=True)
-        keys, values = (
-            torch.cat([pad(state, (0, 0, width - state.shape[2], 0)) for state in states])
-            for states in rows
-        )
-        batch.update(keys, values, layer)
+    for index, of_longest in enumerate(by_row[lengths.index(width)]):
+        keys, values = (states.new_zeros(len(caches), *states.shape[1:]) for states in of_longest)
+        for row, (layers, length) in enumerate(zip(by_row, lengths, strict=True)):
+            if layers:
+                keys[row, :, width - length :] = layers[index][0][0]
+                values[row, :, width - length :] = layers[index][1][0]
+        layer = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values  # `update` would copy them
+        batch.layers.append(layer)
     return batch
 
 
