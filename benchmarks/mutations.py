@@ -350,7 +350,7 @@ FAULTS: tuple[Fault, ...] = (
             "[prompt.input_ids[:-1] for prompt in prompts]",
             "[prompt.input_ids for prompt in prompts]",
         ),
-        ("states shared between methods", " if methods[source] == methods[index]", ""),
+        ("states shared between methods", " if plans[source] == plans[index]", ""),
     ),
     *_faults(
         f"{M}/document_blocks/document_cache.py",

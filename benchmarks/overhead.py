@@ -199,10 +199,10 @@ def run(
     branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
     ids, _ = padded(branches, 0, device)  # all of the same length
     cache = prefilled_cache(None, model, method, branches)
-    begun = cached_length(cache)
-    with applied(model, method, branches, prefilled=begun, prepared=True):
+    cached = cached_length(cache)
+    with applied(model, method, branches, prefilled=cached, prepared=True):
         cache = cache or DynamicCache()
-        rest = ids[:, begun:]
+        rest = ids[:, cached:]
         out = model(input_ids=rest, use_cache=True, logits_to_keep=1, **{MODEL_CACHE: cache})
         middle = clock(device)
         for _ in range(DECODE_STEPS):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         applied as applied,
         assume_traits as assume_traits,
         kernels_in_use as kernels_in_use,
+        is_compiled as is_compiled,
         model_traits as model_traits,
         modules_by_layer as modules_by_layer,
         use_kernels as use_kernels,

@@ -320,7 +320,7 @@ def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
         UnsupportedArchitectureError: a module that runs attention is compiled.
     """
     for name, module in model.named_modules():
-        if _is_compiled(module) and any(map(is_attention, module.modules())):
+        if is_compiled(module) and any(map(is_attention, module.modules())):
             raise traits.unsupported(
                 f"{f'its module {name!r}' if name else 'it'} is compiled (torch.compile), and "
                 "compiled code bypasses the hooks that methods need.",
@@ -330,7 +330,8 @@ def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
             )
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` made the module, or changed how it is called."""
     return (
         type(module).__name__ == "OptimizedModule"
         or module._compiled_call_impl is not None
@@ -341,7 +342,7 @@ def _is_compiled(module: nn.Module) -> bool:
 @contextmanager
 def _running_eagerly(model: nn.Module) -> Iterator[None]:
     """Run compiled modules as they were before, for the time being."""
-    if not any(map(_is_compiled, model.modules())):  # any: the compiler would trace our hooks
+    if not any(map(is_compiled, model.modules())):  # any: the compiler would trace our hooks
         yield
         return
     # The stance is the process's: in turn, or the last to leave would not restore the first one.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -16,8 +17,16 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from rag_middle.attention import applied, input_device, model_traits
-from rag_middle.generation.passes import Forward
+from rag_middle.attention import (
+    AttentionPlan,
+    ModelTraits,
+    Planner,
+    applied,
+    input_device,
+    is_compiled,
+    model_traits,
+)
+from rag_middle.generation.passes import Forward, cached_length
 from rag_middle.methods import Method
 from rag_middle.methods.document_blocks.document_cache import (
     DocumentCache,
@@ -30,9 +39,10 @@ from rag_middle.tokens import TokenizedPrompt
 #: so many tokens of a prompt on average, as each pass reads the weights anew. Eight chats of 36
 #: tokens take SmolLM2 1.3 times as long where 30 are shared, eight of 460 with documents 0.2 times.
 _LEAST_SHARE, _LEAST_TOKENS = 0.1, 64
-#: Tokens from which on a prompt keeps a CPU busy by itself: others beside it only push its numbers
-#: out of the processor's caches.
-_LONG_PROMPT = 1024
+#: Where all prompts have so many, each keeps a CPU busy by itself; others beside it only push its
+#: numbers out of the processor's caches. Seven bases on 1,980 tokens take 6.5 times one prefill, as
+#: one batch 7.4 times (`benchmarks/overhead.py`).
+_LONG_PROMPT_TOKENS = 1024
 
 
 def prefilled_cache(
@@ -70,37 +80,55 @@ def _row_by_row(
 ) -> DynamicCache | None:
     """All but the last token of each prompt, computed after what it shares with an earlier one.
 
-    None where states of a token depend on more than those before it and rotary tables, where too
-    little is shared by prompts that are not long, and beside the CPU, as a GPU reads prompts faster
-    together (predicted).
+    None where a token's states depend on more than the tokens before it and rotary tables, where
+    prompts are not all long and share too little, where a wrapper puts tokens before them; and on
+    a GPU, which is predicted to read prompts faster together.
     """
     if len(prompts) < 2 or input_device(model).type != "cpu" or not can_reuse_states(model):
         return None
     traits = model_traits(model)
-    methods = [method.for_row(index) for index in range(len(prompts))]
-    if any(change.rotation is None for change in methods[0].plan((prompts[0],), traits).changes):
+    plans = [method.for_row(row).plan((prompt,), traits) for row, prompt in enumerate(prompts)]
+    if any(change.rotation is None for plan in plans for change in plan.changes):
         return None
     rows = [prompt.input_ids[:-1] for prompt in prompts]
-    shared = _shared_with_earlier(rows, methods)
+    shared = _shared_with_earlier(rows, plans)
     saved = sum(length for length, _ in shared)
-    least = max(_LEAST_SHARE * sum(map(len, rows)), _LEAST_TOKENS * len(rows))
-    if saved < least and min(map(len, rows)) < _LONG_PROMPT:
+    shares_enough = saved >= max(_LEAST_SHARE * sum(map(len, rows)), _LEAST_TOKENS * len(rows))
+    if not shares_enough and min(map(len, rows)) < _LONG_PROMPT_TOKENS:
         return None
+    last_layer = max(traits.layers) if _may_end_early(model) else None
     caches: list[DynamicCache] = []
-    for row, (length, source), alone in zip(rows, shared, methods, strict=True):
+    for row, (length, source), plan in zip(rows, shared, plans, strict=True):
         cache = _RowCache()
         for layer, states in enumerate(_layers(caches[source]) if length else ()):
             cache.update(*(state[:, :, :length] for state in states), layer)
-        cache.last_layer = max(traits.layers)
+        cache.last_layer = last_layer
         if length < len(row):
-            prompt = _prompt(row)
+            prompt = TokenizedPrompt.assembled(prefix=row, documents=(), suffix=(), document_ids=())
             with (
                 suppress(_AllStoredError),
-                applied(model, alone, [prompt], prefilled=length, prepared=True),
+                applied(model, _Planned(plan), [prompt], prefilled=length),
             ):
                 Forward(model, [prompt]).prefill(all_positions=False, cache=cache)
+        if cached_length(cache) != len(row):
+            return None
         caches.append(cache)
     return _left_padded(caches, [*map(len, rows)])
+
+
+@dataclass(frozen=True)
+class _Planned(Planner):
+    """A row's plan, made of its whole prompt; documents make no difference to rotary tables."""
+
+    made: AttentionPlan
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        return self.made
+
+
+def _may_end_early(model: PreTrainedModel) -> bool:
+    """Whether nobody misses the end of a pass: neither a compiler nor a hook of the user's."""
+    return not any(is_compiled(module) or module._forward_hooks for module in model.modules())
 
 
 class _AllStoredError(Exception):
@@ -108,7 +136,10 @@ class _AllStoredError(Exception):
 
 
 class _RowCache(DynamicCache):
-    """Ends the pass that fills it once the last layer's keys and values are there."""
+    """Ends the pass that fills it at the last layer's attention, if it is told which that is.
+
+    Models have no argument for it, and what follows is an eighth of the work of eight layers.
+    """
 
     last_layer: int | None = None
 
@@ -121,20 +152,16 @@ class _RowCache(DynamicCache):
         return states
 
 
-def _prompt(ids: Sequence[int]) -> TokenizedPrompt:
-    return TokenizedPrompt.assembled(prefix=ids, documents=(), suffix=(), document_ids=())
-
-
 def _shared_with_earlier(
-    rows: Sequence[Sequence[int]], methods: Sequence[Method]
+    rows: Sequence[Sequence[int]], plans: Sequence[AttentionPlan]
 ) -> list[tuple[int, int]]:
-    """How many first tokens of each row an earlier one under the same method has, and which one.
+    """How many first tokens of each row an earlier one under the same plan has, and which one.
 
     0 where too few to use.
     """
     shared = []
     for index, row in enumerate(rows):
-        sources = (source for source in range(index) if methods[source] == methods[index])
+        sources = (source for source in range(index) if plans[source] == plans[index])
         lengths = ((_common_prefix_length(rows[source], row), source) for source in sources)
         tokens, source = max(lengths, default=(0, 0))
         # Attention after a cache needs a mask, which makes it slower than that of a whole prompt.
@@ -150,13 +177,18 @@ def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
 def _left_padded(caches: Sequence[DynamicCache], lengths: Sequence[int]) -> DynamicCache:
     """Caches of one row each as one; those of no tokens have no layers."""
     batch, width = DynamicCache(), max(lengths)
-    by_row = [*map(_layers, caches)]
-    for index, of_longest in enumerate(by_row[lengths.index(width)]):
-        keys, values = (states.new_zeros(len(caches), *states.shape[1:]) for states in of_longest)
-        for row, (layers, length) in enumerate(zip(by_row, lengths, strict=True)):
-            if layers:
-                keys[row, :, width - length :] = layers[index][0][0]
-                values[row, :, width - length :] = layers[index][1][0]
+    while any(cache.layers for cache in caches):
+        # Taken out: what is copied is freed.
+        of_rows: list[Any] = [cache.layers.pop(0) if cache.layers else None for cache in caches]
+        first = of_rows[lengths.index(width)]
+        keys, values = (
+            states.new_zeros(len(caches), states.shape[1], width, states.shape[3])
+            for states in (first.keys, first.values)
+        )
+        for row, (layer, length) in enumerate(zip(of_rows, lengths, strict=True)):
+            if layer is not None:
+                keys[row, :, width - length :] = layer.keys[0]
+                values[row, :, width - length :] = layer.values[0]
         layer = DynamicLayer()
         layer.lazy_initialization(keys, values)
         layer.keys, layer.values = keys, values  # `update` would copy them

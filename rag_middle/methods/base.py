@@ -253,7 +253,9 @@ class Method(ABC):
         return type(self).combine is not Method.combine
 
     def for_row(self, row: int) -> Method:
-        """What reads a row of a batch by itself as this method does among the others.
+        """The method that reads one row of a batch alone as this one reads it in the batch.
+
+        Used where its plan is nothing but rotary tables (`LayerChange.rotation`).
 
         Args:
             row: 0-based; the branches of a prompt follow one another.

@@ -7,7 +7,7 @@ positions need nothing but tables, which any runtime has (`layer_rotations`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rag_middle.attention import (
@@ -241,8 +241,7 @@ class AttentionBuckets(AttentionMethod):
 
     def for_row(self, row: int) -> Method:
         """The base of the row's branch alone."""
-        base_factor = self.base_factors[row % len(self.base_factors)]
-        return AttentionBuckets(base_factors=(base_factor,), layers=self.layers)
+        return replace(self, base_factors=(self.base_factors[row % len(self.base_factors)],))
 
     @property
     def rotation(self) -> Rotation | None:

@@ -19,8 +19,10 @@ from rag_middle.methods import (
     NoMethod,
     Permutation,
 )
+from rag_middle.methods.document_blocks.document_cache import can_reuse_states
 from rag_middle.tokens import TokenizedPrompt
 from tests.generation.conftest import MakeModel
+from tests.tiny_models import seeing_pictures
 
 
 @pytest.fixture
@@ -94,5 +96,9 @@ def test_rows_are_read_together_under_other_methods_and_where_they_share_little_
     others = [ContextPrompt(text * 20, ["A fox."], "What?" * len(text)) for text in ("a", "bc")]
     every = [len(model.encode(prompt)) for prompt in others]
     assert tokens_read(model, others, NoMethod()) == 2 * max(every)
-    monkeypatch.setattr(shared_prefixes, "_LONG_PROMPT", min(every) - 1)
+    monkeypatch.setattr(shared_prefixes, "_LONG_PROMPT_TOKENS", min(every) - 1)
     assert tokens_read(model, others, NoMethod()) <= sum(every)
+
+
+def test_a_model_that_remembers_where_pictures_stood_reads_whole_prompts() -> None:
+    assert not can_reuse_states(seeing_pictures())

@@ -190,11 +190,7 @@ def _cases() -> dict[str, Case]:
             APE(temperature=0.5, scale=0.7),
             {"placement": "start", "temperature": 0.5, "scale": 0.7},
         ),
-        (
-            "ape wide",
-            APE(temperature=1.5, scale=1),
-            {"placement": "start", "temperature": 1.5},
-        ),
+        ("ape wide", APE(temperature=1.5, scale=1), {"placement": "start", "temperature": 1.5}),
         ("cacheblend of nothing", CacheBlend(recompute_share=0), {"placement": "order"}),
     ):
         add(f"blocks {name}", apart, NaiveBlocks, SHORTER, **blocks)
@@ -236,10 +232,7 @@ def _cases() -> dict[str, Case]:
         add(
             f"self_extend+siw {token} {alphas}",
             Compose(
-                methods=(
-                    SelfExtend(group=3, window=5),
-                    SIW(layers=(0, 2), token=token, **options),
-                )
+                methods=(SelfExtend(group=3, window=5), SIW(layers=(0, 2), token=token, **options))
             ),
             NaiveSelfExtend,
             group_size=3,

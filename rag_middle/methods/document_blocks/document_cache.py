@@ -218,7 +218,7 @@ def can_reuse_states(model: PreTrainedModel) -> bool:
     Not where its attention cannot be reached, nor where a layer keeps something else than every
     token's key and value (windows, linear attention), nor where rotary frequencies depend on the
     length of the prompt, or an adapter on which tokens are read together, nor where weights are on
-    no device yet (offloaded ones).
+    no device yet (offloaded ones), nor where a model remembers positions of pictures (Qwen2-VL).
     """
     traits = model_traits(model)
     rope_type = traits.rope_type or ""
@@ -230,6 +230,7 @@ def can_reuse_states(model: PreTrainedModel) -> bool:
         and not waits_for_invocation(model)
         and not puts_virtual_tokens(model)
         and not any(parameter.is_meta for parameter in model.parameters())
+        and not any(hasattr(module, "rope_deltas") for module in model.modules())
     )
 
 
