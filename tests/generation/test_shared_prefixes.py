@@ -37,8 +37,8 @@ def alike(prompt: ContextPrompt) -> list[ContextPrompt]:
 def tokens_read(model: RagMiddleModel, prompts: Sequence[Prompt], method: Method) -> int:
     """How many tokens, padding included, the model reads for scores of one token each."""
     read = []
-    hook = model.model.get_input_embeddings().register_forward_hook(
-        lambda module, args, output: read.append(args[0].numel())
+    hook = model.model.register_forward_hook(  # of whole passes: none ends early where it waits
+        lambda *called: read.append(called[2]["input_ids"].numel()), with_kwargs=True
     )
     try:
         model.score_batch(prompts, [[5]] * len(prompts), method=method, max_batch_size=16)
