@@ -41,7 +41,7 @@ from rag_middle.tokens import TokenizedPrompt
 _LEAST_SHARE, _LEAST_TOKENS = 0.1, 64
 #: Where all prompts have so many, each keeps a CPU busy by itself; others beside it only push its
 #: numbers out of the processor's caches. Seven bases on 1,980 tokens take 6.5 times one prefill, as
-#: one batch 7.4 times (`benchmarks/overhead.py`).
+#: one batch 8.1 times (`benchmarks/results/overhead_cpu.md`).
 _LONG_PROMPT_TOKENS = 1024
 
 
